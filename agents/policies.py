@@ -8,6 +8,7 @@ Each agent of an environment is a column of the rollouts, and belongs to one pol
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from hybridppo.agents.common.acting import NO_STATE
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.errors import CheckpointError, ConfigurationError, EnvError, shown
+from hybridppo.errors import CheckpointError, ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.numpy_forms.form import Sizes
 from hybridppo.networks.of_policies import PoliciesActor
@@ -39,7 +40,7 @@ PolicyOf = Callable[[str], str]
 
 ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions", "critic_observes")
 """What all configurations of a training have alike, for they are sampled together."""
-REFUSED = ("recurrent", "episodes_per_rollout", "use_sde")
+REFUSED = ("episodes_per_rollout", "use_sde")
 """Fields that cannot be had with several policies."""
 
 
@@ -164,12 +165,38 @@ class PoliciesConfig:
                         f"{each} must be the same for all policies, which are sampled together: it is "
                         f"{getattr(model, each)} of {first!r} and {getattr(config, each)} of {name!r}"
                     )
+        lengths = {config.sequence_length for config in self.policies.values() if config.recurrent is not None}
+        if len(lengths) > 1:
+            raise ConfigurationError(
+                "sequence_length must be the same for all policies with a memory, which are sampled together: got "
+                f"{', '.join(map(str, sorted(lengths)))}"
+            )
 
     def __getattr__(self, name: str) -> Any:
         """What all have alike."""
-        if name in ALIKE or name in REFUSED or name == "memory":
+        if name in ALIKE or name in REFUSED:
             return getattr(next(iter(self.policies.values())), name)
         raise AttributeError(f"the settings of several policies have no {name}: it is each policy's own")
+
+    @property
+    def remembering(self) -> PPOConfig:
+        """The settings of the policy with the largest memory; if none has one, of any."""
+        return max(self.policies.values(), key=lambda config: 0 if config.memory is None else config.memory.state_size)
+
+    @property
+    def memory(self) -> MemoryLayout | None:
+        """The memory of all policies, as large as the largest."""
+        return self.remembering.memory
+
+    @property
+    def recurrent(self) -> str | None:
+        """The kind of memory, if a policy has one."""
+        return self.remembering.recurrent
+
+    @property
+    def sequence_length(self) -> int:
+        """The length of sequences, if a policy has a memory."""
+        return self.remembering.sequence_length
 
     def replaced(self, **changes: Any) -> "PoliciesConfig":
         """With other values for some fields of every policy."""
@@ -213,7 +240,6 @@ class Policies:
 
     name: ClassVar[str] = "policies"
     """What files call it."""
-    memory: MemoryLayout | None = None
 
     def __init__(
         self,
@@ -232,7 +258,7 @@ class Policies:
             )
             for name, of_policy in config.policies.items()
         }
-        self._config = config
+        self._config, self.memory = config, config.memory
         self.columns = config.columns
         agents, columns = list(self.agents.values()), list(self.columns.values())
         self._any = agents[0]
@@ -285,21 +311,28 @@ class Policies:
         state: Any = NO_STATE,
         batch: bool = False,
     ) -> Any:
-        """The actions of the agents that are there, by their names.
+        """The actions of the agents that are there, by their names; with `state`, a pair of them and the next states.
 
         Args:
             observation: of each, by its name.
             deterministic: as for an agent's own `act`.
             action_mask: what each is allowed, by its name, if masks were trained with.
-            state: there is none: policies have no memory.
+            state: what each remembers, by its name; None begins an episode.
             batch: whether there is a batch of observations, and of masks, for each.
         """
         masks = {} if action_mask is None else action_mask
-        if state is not NO_STATE:
-            raise EnvError("several policies have no memory: leave state=... out")
-        return {
-            name: self.agent_of(name).act(own, deterministic, masks.get(name), batch=batch)
+        if state is NO_STATE:
+            return {
+                name: self.agent_of(name).act(own, deterministic, masks.get(name), batch=batch)
+                for name, own in observation.items()
+            }
+        states = {} if state is None else state
+        pairs = {
+            name: self.agent_of(name).act(own, deterministic, masks.get(name), states.get(name), batch)
             for name, own in observation.items()
+        }
+        return {name: action for name, (action, _) in pairs.items()}, {
+            name: after for name, (_, after) in pairs.items()
         }
 
     def agent_of(self, name: str) -> PPO:
@@ -319,7 +352,7 @@ class Policies:
         for agent in self.agents.values():
             agent.anneal(progress)
 
-    def update(self, rollout: Rollout) -> Metrics:
+    def update(self, rollout: Any) -> Metrics:
         """An update of every agent that learns, from its own columns; what all measured, by policy and name.
 
         Raises:
@@ -327,17 +360,22 @@ class Policies:
         """
         for name, agent in self.agents.items():
             if name not in self._learned and name not in self.config.played:
-                own = torch.tensor(self.columns[name], device=rollout.rewards.device)
-                part = self._narrowed(rollout.of_agents(own, len(self.config.agents)), agent)
-                # Policies of runs of earlier releases may have had fewer updates than others.
-                version = rollout.version + agent.version - self.version
-                self._learned[name] = agent.update(replace(part, version=version))
+                self._learned[name] = agent.update(rollout.map_parts(partial(self._own_rows, name)))
         self.version += 1
         learned, self._learned = self._learned, {}
         return {f"{name}/{what}": value for name, metrics in learned.items() for what, value in metrics.items()}
 
-    def _narrowed(self, part: Rollout, agent: PPO) -> Rollout:
-        """A policy's rows, with the numbers that are its own."""
+    def _own_rows(self, name: str, rollout: Rollout) -> Rollout:
+        """A policy's rows, with the numbers that are its own, and its own memory."""
+        agent, own = self.agents[name], torch.tensor(self.columns[name], device=rollout.rewards.device)
+        # Policies of runs of earlier releases may have had fewer updates than others.
+        version = rollout.version + agent.version - self.version
+        part = replace(rollout.of_agents(own, len(self.config.agents)), version=version)
+        if self.memory is not None:
+            assert part.states is not None
+            memory = agent.memory
+            states = None if memory is None else part.states[..., : memory.state_size].contiguous()
+            part = replace(part, states=states, starts=None if memory is None else part.starts)
         if self._sizes is None:
             return part
         size = ObservationEncoder(agent.observation_space).size

@@ -1,6 +1,8 @@
 """What spreading gains: steps per second of one process, and of distribution policies, by turns.
 
     python benchmarks/distribution.py --hidden-sizes 64 256 --repeats 3 --distributions local multi:2 central:2
+    python benchmarks/distribution.py --hidden-sizes 256 --num-envs 16 --num-steps 256 --num-minibatches 2 \
+        --distributions local multi:2 multi:2:2:all_reduce
     python benchmarks/distribution.py --env LunarLander-v3 --num-envs 16 --distributions workers:2 coarse:2 local fine:2
 
 `workers:2` is one process with two worker processes. The first of the distributions is what the others are compared
@@ -22,12 +24,12 @@ import hybridppo
 OVER_RAY = ("coarse", "fine", "environments")
 
 
-def measure(env: str, distribution: str, width: int, iterations: int, num_envs: int) -> float:
+def measure(env: str, distribution: str, width: int, iterations: int, **sizes: int) -> float:
     """Steps per second, the median over the iterations after the second.
 
     Of `central`, an iteration is a rollout of one learner: as many as there are learners are measured as one.
     """
-    config = cleanrl(num_envs=num_envs, num_steps=128, hidden_sizes=(width, width))
+    config = cleanrl(hidden_sizes=(width, width), **sizes)
     lines: list[dict[str, float]] = []
     name, _, count = distribution.partition(":")
     spread = {"num_workers": int(count)} if name == "workers" else {"distribution": distribution}
@@ -50,6 +52,8 @@ def main() -> None:
     parser.add_argument("--hidden-sizes", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--distributions", nargs="+", default=["local", "multi:2"])
     parser.add_argument("--num-envs", type=int, default=8)
+    parser.add_argument("--num-steps", type=int, default=128)
+    parser.add_argument("--num-minibatches", type=int, default=4)
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
@@ -61,11 +65,12 @@ def main() -> None:
         counts = [int(name.partition(":")[2] or 1) for name in arguments.distributions]
         ray.init("local", num_cpus=max(counts), include_dashboard=False, logging_level="ERROR")
     rows = []
+    sizes = {name: getattr(arguments, name) for name in ("num_envs", "num_steps", "num_minibatches")}
     for width in arguments.hidden_sizes:
         speeds: dict[str, list[float]] = {name: [] for name in arguments.distributions}
         for _ in range(arguments.repeats):
             for name, found in speeds.items():
-                found.append(measure(arguments.env, name, width, arguments.iterations, arguments.num_envs))
+                found.append(measure(arguments.env, name, width, arguments.iterations, **sizes))
         first = median(speeds[arguments.distributions[0]])
         for name, found in speeds.items():
             rows.append({"hidden_sizes": [width, width], "distribution": name, "steps_per_second": found})

@@ -62,7 +62,7 @@ TASKS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
     "CartPole without velocities": (places_alone, 100_000, BALANCE),
 }
 """The environment, the steps that it is trained for, and the settings."""
-MEMORIES = ("lstm", "gru", None)
+MEMORIES = ("lstm", "gru", "mingru", None)
 
 
 def train(task: str, memory: Any, seeds: int) -> dict[str, Any]:

@@ -25,22 +25,37 @@ from limits import Fastest, seconds_per_minibatch
 from pieces import rollout_of
 
 from hybridppo import PPO, SingleDevice
+from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.system.threads import limit_threads
 
-FORMS: dict[str, dict[str, Any]] = {"numpy": {}, "compiled": {"compiled_updates": True}}
-"""What differs from the case's configuration, by name; the first is what others are compared with."""
+FORMS: dict[str, dict[str, Any]] = {
+    "numpy": {},
+    "compiled": {"compiled_updates": True},
+    "autograd": {"fast_updates": False},
+    "torch_compile": {"fast_updates": False, "torch_compile": True},
+    "own": {},
+    "own_autograd": {"fast_updates": False},
+    "own_compiled": {"torch_compile": True},
+}
+"""What differs from the case's configuration, by name; those of a loss of one's own, which is PPO's, are "own"."""
 ALL_CASES = CASES | MORE_CASES
 BOUND = "bound"
 
 
-def measure(case: Case, rounds: int, threads: list[int]) -> dict[str, Any]:
+def own_loss(inputs: Any, config: Any, clip_range: Any) -> Any:
+    """PPO's, as if it were another."""
+    return ppo_loss(inputs, config, clip_range)
+
+
+def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> dict[str, Any]:
     """Milliseconds of an update by each form, of every round."""
     rollout, env = rollout_of(case), gym.make(case.env_id)
     agents, numbers = {}, {}
-    for number, (form, changes) in itertools.product(threads, FORMS.items()):
+    for number, form in itertools.product(threads, forms):
+        changes, loss = FORMS[form], own_loss if form.startswith("own") else None
         name = form if number == 1 else f"{form}, {number} threads"
         numbers[name] = number
-        agent = PPO(env.observation_space, env.action_space, replace(our_config(case), **changes), seed=0)
+        agent = PPO(env.observation_space, env.action_space, replace(our_config(case), **changes), seed=0, loss=loss)
         SingleDevice("cpu").prepare(agent)
         agents[name] = agent
     milliseconds: dict[str, list[float]] = {name: [] for name in (*agents, BOUND)}
@@ -76,16 +91,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="of each case (default %(default)s; wide: a tenth)")
     parser.add_argument("--cases", default=",".join(CASES), help="of small,wide,wider (default %(default)s)")
+    parser.add_argument("--forms", default="numpy,compiled", help=f"of {','.join(FORMS)} (default %(default)s)")
+    parser.add_argument("--output", default="updates", help="the name of the results (default %(default)s)")
     parser.add_argument("--threads", default="1", help="one or several numbers (default %(default)s)")
     arguments = parser.parse_args()
-    threads = [int(number) for number in arguments.threads.split(",")]
+    threads, forms = [int(number) for number in arguments.threads.split(",")], arguments.forms.split(",")
     updates = {
-        name: measure(ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads)
+        name: measure(ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads, forms)
         for name in arguments.cases.split(",")
     }
     payload = {"arguments": vars(arguments), "updates": updates}
     print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('updates', payload)}")
+    print(f"\nRaw figures: {machine.save(arguments.output, payload)}")
     return 0
 
 

@@ -6,7 +6,7 @@ project = "hybridppo"
 author = "the authors of hybridppo"
 release = version = __version__
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "notebooks/*.ipynb", "benchmarks/README.md", "CHANGELOG.md"]
+include_patterns = ["docs/*.md", "docs/developers/*.md", "notebooks/*.ipynb", "benchmarks/README.md", "CHANGELOG.md"]
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",

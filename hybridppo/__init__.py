@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from hybridppo.training.evaluate import evaluate_agent as evaluate_agent
     from hybridppo.training.evaluate import evaluate_policies as evaluate_policies
     from hybridppo.training.resume import resume as resume
+    from hybridppo.training.self_play import round_robin as round_robin
     from hybridppo.training.train import TrainResult as TrainResult
     from hybridppo.training.train import train as train
 
@@ -99,6 +100,7 @@ _NAMES = {
     "hybridppo.tools.views.plotting": "plot_runs",
     "hybridppo.tools.views.report": "write_report",
     "hybridppo.training.evaluate": "evaluate evaluate_agent evaluate_policies",
+    "hybridppo.training.self_play": "round_robin",
     "hybridppo.training.resume": "resume",
     "hybridppo.training.train": "TrainResult train",
 }

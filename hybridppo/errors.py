@@ -1,4 +1,4 @@
-"""Every error that the library raises on purpose. The message says what, the value seen, what to do."""
+"""The library's errors. A message names the fault, the value, and the remedy."""
 
 import os
 import shlex
@@ -7,61 +7,61 @@ from typing import Any
 
 
 class HybridPPOError(Exception):
-    """Base of the library's own errors; the command line prints the message and exits with 1."""
+    """Base class of the library's errors; the command line prints the message and exits with 1."""
 
 
 class ConfigurationError(HybridPPOError, ValueError):
-    """A setting that cannot work: names the field and the rule."""
+    """An invalid setting: names the field and the rule."""
 
 
 class DeviceError(HybridPPOError, RuntimeError):
-    """A device that was asked for is not there, or a copy between devices went wrong."""
+    """A requested device is missing, or a copy between devices failed."""
 
 
 class EnvError(HybridPPOError, RuntimeError):
-    """An environment that cannot be made, or whose spaces or reset mode are not supported."""
+    """An environment failed, cannot be made, or has unsupported spaces or an unsupported autoreset mode."""
 
 
 class EnvStateError(EnvError):
-    """The state of an environment that cannot be saved, or not be put into another."""
+    """The state of an environment cannot be saved or restored."""
 
 
 class SlowStateError(EnvStateError):
-    """The state of environments that takes too long to save."""
+    """The state of environments takes too long to save."""
 
 
 class TrainingError(HybridPPOError, ArithmeticError):
-    """A loss or a gradient that is no finite number any more: nothing can be learned from there on."""
+    """A loss, a gradient or a parameter is not finite: the agent cannot learn any more."""
 
 
 class DistributionError(HybridPPOError, RuntimeError):
-    """Processes that train together, of which one is lost."""
+    """One of several processes that train together is lost."""
 
 
 class LearnerLostError(DistributionError):
-    """A learner among several has died, or does not answer: it did not fail by itself."""
+    """One of several learners has died or does not answer."""
 
 
 class OutOfMemoryError(HybridPPOError, MemoryError):
-    """A device or the machine has not the memory that the configuration needs."""
+    """A device or the machine lacks the memory that the configuration needs."""
 
 
 class CheckpointError(HybridPPOError, RuntimeError):
-    """A checkpoint that is missing, damaged, or made for something else."""
+    """A checkpoint is missing or damaged, or does not fit."""
 
 
 class RunDirectoryError(HybridPPOError, RuntimeError):
-    """A run directory that exists already, or is not one."""
+    """A run directory exists already, or a folder is not a run directory."""
 
 
 class CallbackError(HybridPPOError, RuntimeError):
-    """A callback that failed: which one, and where. What it raised is the cause."""
+    """A callback failed; the message names it, and its error is the cause."""
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C or another signal ended a training; what there was has been saved, where there is a run directory.
+    """Ctrl-C or another signal ended a training, which was saved if it has a run directory.
 
-    Raised by `train` and `resume` when all is saved and closed, so that a loop around them ends as Ctrl-C ends any.
+    `train` and `resume` raise it after saving and closing, so that Ctrl-C also ends a loop around them.
     """
 
     def __init__(self, result: Any) -> None:
@@ -72,14 +72,14 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class BadValueError(Exception):
-    """What an environment returned cannot be used; the message says what it was.
+    """An environment returned an invalid value.
 
-    Whoever asked the environment turns it into an `EnvError` that says which one it was, and when.
+    The caller of the environment turns it into an `EnvError` that names the environment and the step.
     """
 
 
 def add_advice(error: Exception, advice: str) -> None:
-    """Add to the message of an error what to do now; to one that is not the library's own, as a note."""
+    """Add a remedy to an error: to the message of the library's errors, as a note to others."""
     if isinstance(error, HybridPPOError):
         error.args = (f"{error}; {advice}",)
     else:
@@ -87,20 +87,20 @@ def add_advice(error: Exception, advice: str) -> None:
 
 
 def shown(value: Any, limit: int = 200) -> str:
-    """A value as the text of a message, however large it is."""
+    """A value as text for a message, cut if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python will write
+    except ValueError:  # an int with more digits than Python prints
         return "a number of thousands of digits"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def command(*words: object) -> str:
-    """A command to paste into this system's shell: each word is quoted if it must be, as a path with spaces."""
+    """A command for this system's shell; words are quoted if necessary, such as a path with spaces."""
     texts = [str(word) for word in words]
     return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an optional package: hybridppo is on no package index."""
+    """The command that installs an extra; hybridppo is installed from a clone, since no index has it."""
     return f"{command('pip', 'install', f'.[{extra}]')} in your clone of hybridppo"

@@ -1,4 +1,4 @@
-"""What the parts ask of each other, so that neither agent nor placement knows who calls it."""
+"""Protocols between the parts, so that neither agent nor placement knows its caller."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
@@ -16,10 +16,10 @@ Metrics = dict[str, float]
 
 
 class SamplingActor(Protocol):
-    """An actor as a sampler sees it: on whatever device, called with host arrays."""
+    """An actor for a sampler: on any device, called with host arrays."""
 
     version: int
-    """The version of the parameters that act."""
+    """Version of the actor's parameters."""
 
     def __call__(self, observations: Array) -> Array:
         """`[N, obs] -> [N, outputs]`, float32; the result may be reused by the next call."""
@@ -27,20 +27,20 @@ class SamplingActor(Protocol):
 
 
 class Experience(Protocol):
-    """What an agent learns from, as a placement sees it: tensors on one device."""
+    """The data that an agent learns from, as a placement uses it: tensors on one device."""
 
     @property
     def observations(self) -> Tensor:
-        """Some of them, which say where all are."""
+        """One of the tensors, which tells the device of all."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """The size of all."""
+        """Bytes of all tensors."""
         ...
 
     def map(self, function: Callable[[Tensor], Tensor], /) -> Any:
-        """The same with `function` applied to each."""
+        """A copy with `function` applied to each tensor."""
         ...
 
 
@@ -48,58 +48,58 @@ SomeExperience = TypeVar("SomeExperience", bound=Experience)
 
 
 class Optimizer(Protocol):
-    """An optimizer as a placement sees it: its tensors, which move with the parameters."""
+    """An optimizer as a placement uses it: its tensors move with the parameters."""
 
     state: Any
-    """Mapping of a parameter to its tensors by name, as in `torch.optim`."""
+    """Maps a parameter to its tensors by name, as in `torch.optim`."""
 
 
 class Agent(Protocol):
-    """What is trained, by one policy or several: `update(rollout) -> metrics`."""
+    """The learner of one policy or several: `update(rollout) -> metrics`."""
 
     observation_space: Any
     action_space: Any
     actor: nn.Module
     distribution: Distribution
     version: int
-    """How many updates the parameters have had."""
+    """Number of updates so far."""
     memory: MemoryLayout | None
-    """What its actor remembers, where it has a memory."""
+    """Layout of its actor's state, if the actor is recurrent; else None."""
     should_stop: Callable[[], bool]
-    """Asked in the course of an update, so that a long one can be broken off."""
+    """Called during an update, so that a long one can be stopped."""
     records_graphs: bool
-    """Whether what a CUDA device is to do again and again is recorded (`cuda_graphs`)."""
+    """Whether repeated work of a CUDA device is recorded (`cuda_graphs`)."""
 
     def anneal(self, progress: float) -> None:
-        """Set what is scheduled; `progress` goes from 0 at the start of training to 1 at its end."""
+        """Apply schedules; `progress` goes from 0 at the start of training to 1 at its end."""
         ...
 
     def update(self, experience: Any, /) -> Metrics:
-        """Learn from a rollout, or what else its runner brings, on the agent's own device, and add one to `version`.
+        """Learn from a rollout, or from other data of its runner, on the agent's device, and add 1 to `version`.
 
         Raises:
-            Stopped: where `should_stop` says so. The agent is as it was before, as if nothing had begun.
+            Stopped: if `should_stop` returns True. The agent is then as before the call.
         """
         ...
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on exactly: tensors, and what JSON can hold."""
+        """The state for an exact resume: tensors, and a JSON object."""
         ...
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Restore the result of `state`."""
         ...
 
 
 class AgentOfOnePolicy(Agent, Protocol):
-    """An algorithm: its networks, its optimizer, and the rest of an agent."""
+    """An agent with one policy: also its networks and its optimizer."""
 
     critic: nn.Module
     parameters: FlatParameters
 
     @property
     def modules(self) -> list[nn.Module]:
-        """All modules that have tensors, actor and critic among them."""
+        """All modules with tensors, including actor and critic."""
         ...
 
     @property
@@ -109,16 +109,16 @@ class AgentOfOnePolicy(Agent, Protocol):
 
 
 class AgentOfPolicies(Agent, Protocol):
-    """An agent for each of several policies, which are sampled together."""
+    """An agent with several policies, which are sampled together."""
 
     @property
     def agents(self) -> Mapping[str, AgentOfOnePolicy]:
-        """By the names of the policies."""
+        """The agent of each policy, by name."""
         ...
 
     @property
     def columns(self) -> Mapping[str, Sequence[int]]:
-        """Of each policy, which agents of an environment are its own."""
+        """For each policy, the indices of its agents in an environment."""
         ...
 
     def names_of(self, policy: str) -> list[str]:
@@ -127,17 +127,17 @@ class AgentOfPolicies(Agent, Protocol):
 
 
 def has_policies(agent: Agent) -> TypeGuard[AgentOfPolicies]:
-    """Whether an agent is of several policies, by what it has."""
+    """Whether an agent has several policies."""
     return hasattr(agent, "agents")
 
 
 def agents_of(agent: Agent) -> list[AgentOfOnePolicy]:
-    """The agents of several policies; or the agent itself, if it is of one."""
+    """The agents of all policies; the agent itself if it has one policy."""
     return list(agent.agents.values()) if has_policies(agent) else [cast(AgentOfOnePolicy, agent)]
 
 
 class ReplaySettings(Protocol):
-    """What of an off-policy agent's configuration its runner obeys."""
+    """The fields of an off-policy agent's configuration that its runner uses."""
 
     @property
     def learning_starts(self) -> int:
@@ -146,12 +146,17 @@ class ReplaySettings(Protocol):
 
     @property
     def steps_per_iteration(self) -> int:
-        """Environment steps that a line of metrics is of."""
+        """Environment steps for each line of metrics."""
+        ...
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps a target adds up."""
         ...
 
 
 class OffPolicyAgent(AgentOfOnePolicy, Protocol):
-    """An algorithm that learns from a replay buffer, whose runner is `runners/off_policy.py`."""
+    """An agent that learns from a replay buffer; its runner is `runners/off_policy.py`."""
 
     @property
     def config(self) -> ReplaySettings:
@@ -160,34 +165,34 @@ class OffPolicyAgent(AgentOfOnePolicy, Protocol):
 
     @property
     def exploration(self) -> Distribution:
-        """What a sampler draws actions by, in place of `distribution`."""
+        """The distribution that a sampler draws actions from, in place of `distribution`."""
         ...
 
     def new_replay(self) -> Replay:
-        """An empty replay buffer, once the placement has been prepared."""
+        """An empty replay buffer; call it after the placement was prepared."""
         ...
 
     def minibatches(self, replay: Replay, /) -> "Iterator[Experience]":
-        """What an update learns from, in parts, where the replay buffer lies."""
+        """The minibatches of an update, on the device of the replay buffer."""
         ...
 
     def require_finite(self) -> object:
-        """Refuse to go on with an agent that is ruined.
+        """Refuse an agent with numbers that are not finite.
 
         Raises:
-            TrainingError: where a loss or a parameter is no finite number any more.
+            TrainingError: if a loss or a parameter is not finite.
         """
         ...
 
     def take_metrics(self) -> Metrics:
-        """What was measured since the last call.
+        """The metrics since the last call.
 
         Raises:
-            TrainingError: as `require_finite`.
+            TrainingError: as for `require_finite`.
         """
         ...
 
 
 def learns_from_replay(agent: Agent) -> TypeGuard[OffPolicyAgent]:
-    """Whether an agent learns from a replay buffer, by what it can do."""
+    """Whether an agent learns from a replay buffer."""
     return hasattr(agent, "new_replay")

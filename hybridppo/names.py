@@ -1,4 +1,4 @@
-"""Other libraries' names for settings, so that an error can name ours.
+"""Other libraries' names of settings, so that an error can suggest ours.
 
 From stable-baselines3, CleanRL, rsl_rl and RLlib. `docs/coming_from.md` has more on each.
 """
@@ -67,7 +67,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def meant_by(name: str, ours: Iterable[str]) -> str | None:
-    """Which of our names was meant by another library's name, or by a misspelled one; None if unknown."""
+    """Our name for another library's name or for a misspelled name; None if unknown."""
     ours = list(ours)
     known = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
     if known is not None:

@@ -1,6 +1,6 @@
-"""What drives: the loops, and what they need around them.
+"""The loops that drive samplers and agents.
 
-Here: the loop by turns (`runner.py`) and with overlap (`overlapping.py`), which sampler and loop a placement calls for
-(`assembly.py`), evaluation, profiling. Samplers are in `samplers/`, those in worker processes in `workers/`. Begin with
+Here: the loop (`runner.py`) and how it gets rollouts (`turns.py`), the choice of sampler and loop (`assembly.py`),
+evaluation, profiling. Samplers are in `samplers/`, those in worker processes in `workers/`. Begin with
 `runner.py`.
 """

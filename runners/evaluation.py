@@ -1,9 +1,9 @@
-"""Evaluation: whole episodes with a fixed actor. Free of torch, for processes that evaluate beside a training."""
+"""Evaluation: whole episodes with a fixed actor. Processes that evaluate use this file without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.info_metrics import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import EnvError
+from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import Drawing
@@ -27,15 +28,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Undiscounted returns and lengths of the episodes, in no particular order; where there are agents, of each."""
+    """Undiscounted returns and lengths of episodes, in no particular order; for several agents, of each agent."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     agents: tuple[str, ...] = ()
-    """Whose each of them was, where environments have several agents."""
+    """The agent of each return, if environments have several agents."""
+    infos: Mapping[str, float] = field(default_factory=dict)
+    """With `info_metrics`, their means over all steps of the evaluation, by metric name."""
 
     def of_agents(self, names: Collection[str]) -> Evaluation:
-        """What it says of some agents, of which there is one at least."""
+        """The returns and lengths of these agents, at least one."""
         rows = zip(self.returns, self.lengths, self.agents, strict=True)
         returns, lengths, agents = zip(*(row for row in rows if row[2] in names), strict=True)
         return Evaluation(returns, lengths, agents)
@@ -65,25 +68,26 @@ def evaluate(
 ) -> Evaluation:
     """Run `episodes` episodes from freshly reset environments.
 
-    How many each environment contributes is fixed beforehand: taking the first to finish would favour
-    short episodes. Where environments have several agents, an episode is one of the environment: it is over when the
-    last agent has left, and each agent's return counts.
+    The number of episodes of each environment is fixed beforehand, because taking the first to finish would favour
+    short episodes. With several agents, an episode ends when the last agent has left, and each agent's return counts.
 
     Args:
         actor: the policy.
-        distribution: of its actions.
-        environments: `N` of them, reset here; the caller closes them.
-        episodes: how many in all.
-        seed: of the environments and, where not deterministic, of the actions.
+        distribution: distribution of its actions.
+        environments: `N` environments, which are reset here; the caller closes them.
+        episodes: number of episodes in all.
+        seed: seed of the environments and, if not deterministic, of the actions.
         deterministic: take the most probable action instead of a random one.
         on_episode: called after each episode.
-        should_stop: asked before each step.
-        memory: the actor's, where it has one.
+        should_stop: called before each step.
+        memory: layout of the state of a recurrent actor.
 
     Raises:
-        Stopped: where `should_stop` says so.
+        Stopped: if `should_stop` returns True.
     """
     tally = _Tally(environments, episodes, on_episode)
+    if environments.info_names:  # nothing of an evaluation before this one
+        environments.measure_infos(environments.info_names)
     drawing = Drawing(distribution, np.random.default_rng(seed), environments.num_envs)
     observations = environments.reset(seed)
     remembered: EpisodeMemory | None = None
@@ -101,13 +105,14 @@ def evaluate(
         if remembered is not None:
             remembered.after(ends, environments.restarted)
         tally.add(rewards, ends)
-    return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents))
+    infos = metrics_of([environments.take_infos()]) if environments.info_names else {}
+    return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents), infos)
 
 
 def made_for(
     agent: Any, source: EnvSource, num_envs: int, options: EnvironmentOptions, *, own_number: bool = False
 ) -> Environments:
-    """New environments for an agent, or for what has its `observation_space` and `action_space`.
+    """New environments for an agent, or for an object with its `observation_space` and `action_space`.
 
     Raises:
         EnvError: if they cannot be made, or have other spaces.
@@ -115,18 +120,20 @@ def made_for(
     environments = make_environments(source, num_envs, options, own_number=own_number)
     try:
         require_spaces_of(agent, environments)
-    except EnvError:
+        if options.info_metrics:
+            environments.measure_infos(options.info_metrics)
+    except (EnvError, ConfigurationError):
         environments.close()
         raise
     return environments
 
 
 class _Tally:
-    """What the episodes under way have gained, and those that have ended and count.
+    """The returns of unfinished episodes, and of the ended episodes that count.
 
     Args:
-        environments: that are stepped.
-        episodes: how many count.
+        environments: the environments.
+        episodes: number of episodes that count.
         on_episode: called after each of them.
     """
 
@@ -135,30 +142,30 @@ class _Tally:
         columns, self._num_agents = environments.num_envs, environments.num_agents
         num_envs = columns // self._num_agents
         self.remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
-        """Of each environment, how many episodes of it are still to end."""
+        """For each environment, the number of episodes still to finish."""
         self.episodes_left = episodes
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.agents: list[str] = []
         self._return, self._length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
         self._resetting: Array | None = None
-        """Columns whose next row begins an episode and is no step; None for none."""
+        """Columns whose next row begins an episode and is not a step; None if there are none."""
 
     def add(self, rewards: Array, ends: Array) -> None:
-        """A row of the environments: what it gave, and where an episode ended, `[N]`."""
+        """Count one step of all environments: rewards and episode ends, `[N]`."""
         environments = self._environments
         ended, no_steps, absent = ends, self._resetting, environments.absent
         if absent is not None:
             ended = ends & ~absent
             no_steps = absent if no_steps is None else no_steps | absent
-        if no_steps is None:  # most rows are of everybody, and of a small policy every operation on arrays counts
+        if no_steps is None:  # most rows are steps of all columns; for a small policy, every array operation costs time
             self._return += rewards
             self._length += 1
         else:
             self._return += np.where(no_steps, 0.0, rewards)
             self._length += ~no_steps
         for restarted in environments.restarted:
-            if not ended[restarted]:  # its episode was broken off
+            if not ended[restarted]:  # a restart broke off its episode
                 self._return[restarted], self._length[restarted] = 0.0, 0
         self._resetting = None
         if not ended.any():
@@ -175,7 +182,7 @@ class _Tally:
             self._resetting = ended
 
     def _count_environments(self, ended: Array, gone: Array) -> None:
-        """An environment's episode is over with that of the last of its agents."""
+        """Count environments whose last agent has ended its episode."""
         by_env = (len(self.remaining), self._num_agents)
         is_over = gone.reshape(by_env).all(1) & ended.reshape(by_env).any(1)
         for env in np.flatnonzero(is_over & (self.remaining > 0)):

@@ -3,8 +3,8 @@
     turn:       sample `train_frequency` steps of every environment; into the replay buffer; update
     iteration:  turns until `steps_per_iteration` steps are done; one line of metrics
 
-"Update every step" and "sample first, then update" are the same loop with small or large turns. Where the placement
-allows lag, the next turn is sampled while the agent learns from the last.
+Small turns update at every step; large turns sample first and then update. If the placement allows lag, the next turn
+is sampled while the agent learns from the last.
 """
 
 import time
@@ -25,7 +25,7 @@ from hybridppo.system.validation import whole
 
 @dataclass
 class _SoFar:
-    """What the turns of an iteration have added up to."""
+    """Sums over the turns of an iteration."""
 
     lag: int = 0
     """The largest policy lag."""
@@ -38,13 +38,13 @@ class _SoFar:
 class OffPolicyRunner(Runner):
     """Like `Runner`, for agents that learn from a replay buffer.
 
-    A checkpoint holds everything but the rows of the replay buffer, which are in files beside it that are only ever
-    appended to. What was asked to stop within an iteration goes on within it.
+    A checkpoint holds everything but the rows of the replay buffer, which are in append-only files beside it. A run
+    that was stopped within an iteration is resumed within it.
 
     Args:
-        agent: learns; prepared by the placement.
-        sampler: brings a turn's steps.
-        placement: says where each works, and whether they overlap.
+        agent: the agent, prepared by the placement.
+        sampler: samples the steps of a turn.
+        placement: the placement.
         options: as for `Runner`.
     """
 
@@ -58,24 +58,29 @@ class OffPolicyRunner(Runner):
                 f"an agent with a replay buffer learns from environments of one agent, and these have "
                 f"{sampler.num_envs // self.replay.num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
             )
+        if placement.max_lag > 1 and agent.config.n_steps > 1:
+            raise ConfigurationError(
+                f"n_steps={agent.config.n_steps} cannot be had with max_lag={placement.max_lag}, under which the steps "
+                "of an environment are not one after the other in the replay buffer: use n_steps=1 or max_lag=1"
+            )
         self._so_far = _SoFar()
         self._is_update_due = False
-        """Whether a turn is sampled that was not learned from."""
+        """Whether there is a sampled turn that was not learned from."""
         self._restarts_seen = sampler.env_restarts
         self._rows: AppendedRows | None = None
         self._needed_from: list[int] = []
-        """Of the newest checkpoints, the total of rows at each."""
+        """The total of rows at each of the newest checkpoints."""
 
     def iterate(self) -> Metrics:
-        """Turns until there is a line of metrics; what they measured, with the time that each part took.
+        """Take turns until an iteration is complete; return its metrics.
 
         Raises:
-            Stopped: where a stop was requested; the next call goes on from there.
+            Stopped: if a stop was requested; the next call continues the iteration.
         """
         start = time.perf_counter()
         self._so_far = so_far = _SoFar(
             lag=self._so_far.lag
-        )  # the lag of turns before a stop; their time is not this one's
+        )  # the lag of turns before a stop; their time belongs to the run before
         self.agent.anneal(self.share_done)
         while self._is_update_due or not self._is_complete():
             self._turn()
@@ -84,7 +89,7 @@ class OffPolicyRunner(Runner):
             learned = self.agent.take_metrics()
         self._add_seconds("seconds_learning", begun, copying)
         end = time.perf_counter()
-        # Between the parts of a turn lies next to nothing, but an iteration accounts for all of it.
+        # The parts of a turn account for all of its time.
         so_far.seconds["seconds_learning"] += end - start - sum(so_far.seconds.values())
         self._so_far = _SoFar()
         learned |= {"replay_size": self.replay.num_valid}
@@ -94,7 +99,7 @@ class OffPolicyRunner(Runner):
         return metrics
 
     def _is_complete(self) -> bool:
-        """Whether the iteration has all its steps, or the training."""
+        """Whether the iteration, or the training, has all its steps."""
         num_steps = self.sampler.env_steps - self._steps_learned
         return num_steps >= self.agent.config.steps_per_iteration or self.share_sampled >= 1.0
 
@@ -105,7 +110,7 @@ class OffPolicyRunner(Runner):
             try:
                 rollout, restarts = self._turns.next(lambda: self.share_sampled >= 1.0)
             except EnvError:
-                agent.require_finite()  # or the environment is blamed for actions that are no numbers
+                agent.require_finite()  # else the environment would be blamed for actions that are not finite
                 raise
             so_far.overlapped += self._turns.seconds_overlapped() or 0.0
             so_far.lag = max(so_far.lag, agent.version - rollout.version)
@@ -120,7 +125,7 @@ class OffPolicyRunner(Runner):
         self._add_seconds("seconds_learning", begun, copying)
 
     def _add_seconds(self, part: str, begun: float, copying: float) -> tuple[float, float]:
-        """Add what has passed since to a part, but for the copies among it; now, and what is copied so far."""
+        """Add the seconds since `begun` without copies to a part; return the time and the copying seconds so far."""
         now, copied = time.perf_counter(), self._turns.copying()
         seconds = self._so_far.seconds
         seconds[part] += now - begun - (copied - copying)
@@ -128,15 +133,16 @@ class OffPolicyRunner(Runner):
         return now, copied
 
     def _remember(self, rollout: Rollout, restarts: int) -> None:
-        # Rollouts that restarts left nothing of never come here: whatever was restarted, nothing reaches across.
-        if restarts != self._restarts_seen:
+        # A rollout without steps, because all were restarted, never comes here; any restart cuts the sequence.
+        # So does a rollout whose columns are of other environments than those of the last.
+        if restarts != self._restarts_seen or rollout.versions is not None:
             self.replay.cut()
             self._restarts_seen = restarts
         is_with_learner = self.replay.device == self.placement.learning_device
         self.replay.add(self.placement.to_learner(rollout) if is_with_learner else rollout, rollout)
 
     def save(self) -> None:
-        """Write a checkpoint, where there is a run directory: first the rows that are new, then all else."""
+        """Write a checkpoint, if there is a run directory: first the new rows, then the rest."""
         if self.run_directory is None:
             return
         self.agent.require_finite()
@@ -153,7 +159,7 @@ class OffPolicyRunner(Runner):
             self.run_directory.save_failed(error)
             self.saved = False
             return
-        # What no checkpoint that is kept needs any more goes once this one is there, which does not name it.
+        # Delete rows that no kept checkpoint needs, after the new checkpoint is there.
         before, pieces = self._needed_from, rows.pieces
         if not before or before[-1] != self.replay.total:
             self._needed_from = [*before, self.replay.total][-self._keep_checkpoints :]
@@ -169,13 +175,13 @@ class OffPolicyRunner(Runner):
 
     def _files(self) -> AppendedRows:
         if self._rows is None:
-            assert self.run_directory is not None  # asked for by `save` and `load_state` alone
+            assert self.run_directory is not None  # called by `save` and `load_state` only
             self._rows = self.run_directory.appended_rows(self.replay.capacity)
-            self._rows.cut_back([])  # what a process has left that was killed before its first checkpoint
+            self._rows.cut_back([])  # the rest of a process that was killed before its first checkpoint
         return self._rows
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The loop's own counters, and which rows of the files are the replay buffer."""
+        """The loop's counters, and the rows of the files that are in the replay buffer."""
         tensors, state = super().state()
         replay = {
             **self.replay.state(),
@@ -192,14 +198,14 @@ class OffPolicyRunner(Runner):
         }
 
     def _done(self) -> tuple[int, int, bool]:
-        """What tells one moment of the loop from another."""
+        """Identifies a state of the loop."""
         return self.iteration, self.sampler.steps_sampled, self._is_update_due
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """Go on from a checkpoint's tensors and state, and from the files beside it, whose later rows go.
+        """Restore a checkpoint's tensors and state, and the files beside it; their later rows are dropped.
 
         Returns:
-            Why the environments could not go on, and start anew from `env_seed`; None where everything is as it was.
+            Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
         loop = state["runner"]
         replay, files = loop["replay"], self._files_of(loop["replay"])
@@ -213,7 +219,7 @@ class OffPolicyRunner(Runner):
         return problem
 
     def _files_of(self, replay: dict[str, Any]) -> AppendedRows:
-        assert self.run_directory is not None  # where the checkpoint came from
+        assert self.run_directory is not None  # the run of the checkpoint
         self._rows = self.run_directory.appended_rows(self.replay.capacity)
         self._rows.cut_back(replay["pieces"])
         return self._rows

@@ -4,8 +4,8 @@
     runner.run()
     profiler.close()
 
-While it records, the parts of training are wrapped, each on its own object, and afterwards they are as they were: a run
-that is not profiled has nothing to pass by. NumPy is unknown to torch's profiler; its work shows as these regions.
+While it records, methods of the training's objects are wrapped, and are restored afterwards: a run that is not profiled
+pays nothing. torch's profiler does not know NumPy, whose work shows as these regions.
 """
 
 import logging
@@ -25,7 +25,7 @@ from hybridppo.system.accelerator import num_cuda_devices
 logger = logging.getLogger(__name__)
 
 SKIPPED = 2
-"""Iterations before the recorded ones: the first of all load and allocate."""
+"""Iterations before the recorded ones, since the first ones load and allocate."""
 RECORDED = 5
 """Iterations in a trace."""
 
@@ -34,9 +34,9 @@ class Profiler:
     """Records iterations of a runner, from the third on.
 
     Args:
-        runner: not yet running.
-        environments: those of its sampler, where that steps them in this process; worker processes do not show.
-        path: of the trace, JSON.
+        runner: a runner that is not running yet.
+        environments: the environments of its sampler, if it steps them in this process; workers are not shown.
+        path: file of the trace, JSON.
     """
 
     def __init__(self, runner: Runner, environments: Environments, path: Path) -> None:
@@ -76,11 +76,11 @@ class Profiler:
         self._profile.start()
 
     def _wrap(self, owner: Any, method: str, wrap: Callable[[Any], Any]) -> None:
-        setattr(owner, method, wrap(getattr(owner, method)))  # on the object, over its class's own
+        setattr(owner, method, wrap(getattr(owner, method)))  # on the object, which hides the method of its class
         self._wrapped.append((owner, method))
 
     def close(self) -> None:
-        """Write what was recorded, and take everything off again; a second call does nothing."""
+        """Write the trace, and restore all methods; a second call does nothing."""
         for owner, method in self._wrapped:
             delattr(owner, method)
         self._wrapped.clear()
@@ -89,7 +89,7 @@ class Profiler:
             recorded.stop()
             try:
                 recorded.export_chrome_trace(str(self._path))
-            except (OSError, RuntimeError) as error:  # RuntimeError: of torch's own writer
+            except (OSError, RuntimeError) as error:  # RuntimeError: from torch's writer
                 logger.warning("the trace %s cannot be written: %s", self._path, error)
             else:
                 logger.info("trace: %s (open it at https://ui.perfetto.dev)", self._path)
@@ -108,7 +108,7 @@ def _recorded(region: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded_crossings(
     sampling: Callable[[Agent], AbstractContextManager[SamplingActor]],
 ) -> Callable[[Agent], AbstractContextManager[SamplingActor]]:
-    """`Placement.sampling` with what it does before and after as regions."""
+    """`Placement.sampling` with regions before and after."""
 
     @contextmanager
     def recorded(agent: Agent) -> Iterator[SamplingActor]:

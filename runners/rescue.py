@@ -1,4 +1,4 @@
-"""What a training that fails leaves: a checkpoint of all that was learned, and an error that says how to go on."""
+"""Saves a training that fails: a checkpoint, and an error that says how to resume."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ class Saves(Protocol):
 
     saved: bool
     is_rescued: bool
-    """Whether an error has been dealt with, on its way out."""
+    """Whether an error was already handled."""
 
     @property
     def run_directory(self) -> RunDirectory | None:
-        """Where checkpoints go, if anywhere."""
+        """The run directory; None if there is none."""
         ...
 
     def save(self) -> None:
@@ -25,18 +25,18 @@ class Saves(Protocol):
         ...
 
     def leaves_agent_whole(self, error: Exception) -> bool:
-        """Whether an error from anywhere in the loop came from outside an update; its sampler may be given up."""
+        """Whether an error came from outside an update; the sampler may then be given up."""
         ...
 
 
 @contextmanager
 def rescuing(loop: Saves, *, between_updates: bool = True) -> Iterator[None]:
-    """Within it, an error costs at most the rollout under way: what was learned is saved before it goes on.
+    """A context in which an error costs at most the unfinished rollout: a checkpoint is written first.
 
     Args:
-        loop: what is saved.
-        between_updates: whether no update is made within it. An update that failed leaves an agent that is half
-            updated, or not finite any more: it is not saved.
+        loop: the loop to save.
+        between_updates: whether the context contains no update. An agent whose update failed is not saved, because it
+            is half updated or not finite.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The loop: sample, learn, log, save, until enough steps are done."""
+"""The loop: sample, learn, log, save, until all steps are done."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from hybridppo.run_directory.lines import finite
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.turns import Ahead, ByTurns
+from hybridppo.runners.turns import turns_of
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
@@ -34,23 +34,23 @@ class Runner:
     ahead, `seconds_sampling` is the time spent waiting for it and setting it to work, `seconds_overlapped` what else it
     spent sampling while the agent learned, and what it copies step by step is part of its own time.
 
-    What is asked to stop is broken off where it is: a rollout between two steps, to be gone on with; an update
-    between two minibatches, to be made anew from the rollout. A checkpoint holds what was under way.
+    A stop breaks off a rollout between two steps, and the rollout is continued later; it breaks off an update between
+    two minibatches, and the update is repeated later. A checkpoint holds the unfinished rollout.
 
     Args:
-        agent: learns; prepared by the placement.
-        sampler: brings rollouts.
-        placement: says where each works.
-        total_steps: environment steps after which to stop; an iteration once begun is ended.
-        total_episodes: episodes after which to stop, if that comes first; None for no such limit.
-        run_directory: where metrics and checkpoints go; None keeps nothing.
-        checkpoint_seconds: a checkpoint at least this often, at the start and at the end.
-        keep_checkpoints: how many of the newest stay, and with them the best.
+        agent: the agent, prepared by the placement.
+        sampler: the sampler of rollouts.
+        placement: the placement.
+        total_steps: environment steps after which to stop; the last iteration is completed.
+        total_episodes: episodes after which to stop, if that comes first; None for no limit.
+        run_directory: for metrics and checkpoints; None writes nothing.
+        checkpoint_seconds: most seconds between checkpoints; there is also one at the start and one at the end.
+        keep_checkpoints: number of newest checkpoints to keep, besides the best.
         progress: whether to show a progress bar.
-        callbacks: told of each iteration when its metrics are on disk, and of each checkpoint; None for nobody.
+        callbacks: called after each iteration, when its metrics are on disk, and after each checkpoint.
         evaluation: evaluates the agent from time to time; None for never.
-        interruption: asks everybody to stop; None for nobody who does.
-        clock: in seconds, by which checkpoints are due.
+        interruption: requests a stop.
+        clock: the clock for checkpoints, in seconds.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Runner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
-        self._turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
+        self._turns = turns_of(agent, sampler, placement)
         self.total_steps, self.total_episodes = total_steps, total_episodes
         self.iteration = 0
         self.seconds = 0.0
@@ -79,9 +79,9 @@ class Runner:
         self._ended_at: float | None = None
         self.interrupted = False
         self.saved = False
-        """Whether the last checkpoint that was due is on the disk."""
+        """Whether the last checkpoint is on the disk."""
         self.is_rescued = False
-        """Whether an error has been dealt with, on its way out (`rescuing`)."""
+        """Whether an error was already handled (`rescuing`)."""
         self.run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
         self._clock = clock
@@ -92,23 +92,23 @@ class Runner:
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         self.measures: list[Callable[[], Metrics]] = []
-        """What else is measured when an iteration has ended."""
+        """Functions that add metrics at the end of an iteration."""
         self._steps_learned = self._episodes_learned = 0
         self._number, self._numbered = -1, (-1, -1, False)
-        self._rollout: Rollout | None = None
+        self._rollout: Any = None
 
     def run(self) -> Metrics:
-        """Train until `total_steps`, or until asked to stop; the metrics of the last iteration."""
+        """Train until `total_steps` or a stop; return the metrics of the last iteration."""
         with stoppable(self.agent, self._interruption), rescuing(self, between_updates=False):
             return self._run()
 
     def _run(self) -> Metrics:
         if self.iteration == 0:
-            self.save()  # from here on, whatever happens, there is something to go on from
+            self.save()  # from here on, there is always a checkpoint to resume from
         saved_at = self._clock()
         bar = ProgressBar(
-            enabled=self._progress, total=self.total_steps, initial=self.sampler.env_steps, unit="step",
-            unit_scale=True, dynamic_ncols=True,
+            enabled=self._progress, has_lines=True, total=self.total_steps, initial=self.sampler.env_steps,
+            unit="step", unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
         self._ended_at = time.perf_counter()
         with bar:
@@ -139,10 +139,10 @@ class Runner:
         return self.metrics
 
     def leaves_agent_whole(self, error: Exception) -> bool:
-        """Whether an error from anywhere in the loop came from outside an update.
+        """Whether an error came from outside an update.
 
-        If it came from the environments, the sampler is given up: what they were doing cannot be saved. If a worker is
-        lost, the last checkpoint stays the newest, and the run goes on from it to the same bits.
+        After an error of environments, the sampler is given up, because their state cannot be saved. After the loss of
+        a worker, the last checkpoint stays the newest, and a resume from it gives the same bits.
         """
         if not isinstance(error, EnvError) or isinstance(error, WorkerLostError):
             return False
@@ -150,17 +150,17 @@ class Runner:
         return True
 
     def _apart(self) -> AbstractContextManager[None]:
-        """Around what only one of several that train together does, and the others wait for."""
+        """A context for work that only the first of several learners does while the others wait."""
         return nullcontext()
 
     def _account(self) -> None:
-        """Evaluate where that is due, write an iteration's metrics, and tell who wants to know."""
+        """Evaluate if due, write an iteration's metrics, and call callbacks."""
         run = self._callbacks.run
         run.iteration, run.env_steps = self.iteration, self.steps_learned
         try:
             if self._evaluation is not None:
                 self.metrics |= self._evaluation.look(self)
-        finally:  # the line is of an iteration that was made, whatever comes of its evaluation
+        finally:  # log the iteration even if its evaluation fails
             if self.run_directory is not None:
                 self.run_directory.log(self.metrics)
         if self._evaluation is not None:
@@ -169,12 +169,12 @@ class Runner:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the training is to end before its goal: a signal wants it, or a callback."""
+        """Whether a signal or a callback has requested a stop."""
         return self._interruption.requested or self.stopped_by is not None
 
     @property
     def stopped_by(self) -> str | None:
-        """Why a callback has ended the training, where one has."""
+        """Why a callback has ended the training; None if none has."""
         return self._callbacks.run.stopped_by
 
     @property
@@ -184,12 +184,12 @@ class Runner:
 
     @property
     def share_done(self) -> float:
-        """How much of the training is done, sampled and learned from: 0 at its start, 1 and more at its end."""
+        """The share of the training that is sampled and learned from: 0 at its start, at least 1 at its end."""
         return self._share(self._steps_learned, self._episodes_learned)
 
     @property
     def share_sampled(self) -> float:
-        """How much of it is sampled."""
+        """The share of the training that is sampled."""
         return self._share(self.sampler.env_steps, self.sampler.statistics.episodes)
 
     def _share(self, env_steps: int, episodes: int) -> float:
@@ -197,10 +197,10 @@ class Runner:
         return of_steps if self.total_episodes is None else max(of_steps, episodes / self.total_episodes)
 
     def iterate(self) -> Metrics:
-        """One rollout, one update; what both measured, with the time that each took.
+        """One rollout and one update; return the metrics.
 
         Raises:
-            Stopped: where a stop was requested; the next call goes on from there.
+            Stopped: if a stop was requested; the next call continues the iteration.
         """
         agent, placement, turns = self.agent, self.placement, self._turns
         start, copying_start = time.perf_counter(), turns.copying()
@@ -224,7 +224,7 @@ class Runner:
         return metrics if overlapped is None else {**metrics, "seconds_overlapped": overlapped}
 
     def _completed(self, learned: Metrics, lag: int, start: float, end: float, seconds: Metrics) -> Metrics:
-        """Count an iteration; all its metrics. `seconds` are its parts, which add up to `end - start`."""
+        """Count an iteration; return its metrics. `seconds` are its parts, which add up to `end - start`."""
         statistics, counters = self.sampler.statistics, self.placement.counters
         before = start if self._ended_at is None else self._ended_at
         self._ended_at = end
@@ -246,13 +246,14 @@ class Runner:
             "policy_lag": lag,
             **seconds,
             "seconds_other": start - before,
+            **self.sampler.metrics(),
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
             **{name: value for measure in self.measures for name, value in measure().items()},
         }
 
     def _by_policy(self) -> Metrics:
-        """What each of several policies did, and all of them; nothing if there is one."""
+        """The metrics of each of several policies, and their sums; empty for one policy."""
         found: Metrics = {}
         for name, policy in self.sampler.by_policy.items():
             found["agent_steps"] = found.get("agent_steps", 0) + policy.agent_steps
@@ -263,11 +264,11 @@ class Runner:
         return found
 
     def save(self) -> None:
-        """Write a checkpoint, where there is a run directory. A rollout under way is paused, and saved as it is."""
+        """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved."""
         if self.run_directory is None:
             return
         self.sampler.pause()
-        tensors, agent_state = self.agent.state()
+        tensors, agent_state = self._agent_state()
         parts = {"sampler": self.sampler.state(), "placement": self.placement.state(), "runner": self.state()}
         for part, (of_part, _) in parts.items():
             tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
@@ -285,12 +286,20 @@ class Runner:
             with rescuing(self):
                 self._callbacks.checkpoint(folder)
 
+    def _agent_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """That of the agent, with what it carries on for every environment."""
+        return self.agent.state()
+
+    def _rollout_tensors(self) -> dict[str, Tensor]:
+        """Those of the rollout that it was learning from; none without one."""
+        return self._rollout.tensors() if self._rollout is not None else {}
+
     @property
     def number(self) -> int:
-        """Of a checkpoint written now; the sampler must be paused.
+        """The number of a checkpoint written now; the sampler must be paused.
 
-        It grows with what was done: steps sampled, and learned from. Steps alone do not tell: they can be lost, to
-        restarts of environments, and one rollout be sampled already while another is learned from.
+        It grows with every sampled and learned step. Counts of steps alone are not enough: restarts can lose steps, and
+        a rollout can be sampled while another is learned from.
         """
         if (done := self._done()) != self._numbered:
             self._numbered = done
@@ -298,7 +307,7 @@ class Runner:
         return self._number
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The loop's own counters, and the rollout that it was learning from: tensors, and what JSON can hold."""
+        """The loop's counters, and the rollout that it was learning from: tensors, and a JSON object."""
         state = {
             "iteration": self.iteration,
             "seconds": self.seconds,
@@ -308,17 +317,17 @@ class Runner:
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
         }
-        return self._rollout.tensors() if self._rollout is not None else {}, state
+        return self._rollout_tensors(), state
 
     def _done(self) -> tuple[int, int, bool]:
-        """What tells one moment of the loop from another."""
+        """Identifies a state of the loop."""
         return self.iteration, self.sampler.steps_sampled, self._rollout is not None
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """Go on from a checkpoint's tensors and state, whose agent has been restored, and the placement prepared.
+        """Restore a checkpoint's tensors and state, after the agent was restored and the placement prepared.
 
         Returns:
-            Why the environments could not go on, and start anew from `env_seed`; None where everything is as it was.
+            Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
 
         def of(part: str) -> dict[str, Tensor]:
@@ -328,25 +337,26 @@ class Runner:
         self.iteration, self.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
         self.metrics = dict(loop["metrics"])
         sampler = state["sampler"]
-        # Checkpoints of before what is under way was saved are of the end of an iteration.
+        # Older checkpoints, which have no unfinished rollout, are from the end of an iteration.
         steps, episodes = sampler["env_steps"], sampler["statistics"]["episodes"]
         loop = {"number": steps, "steps_learned": steps, "episodes_learned": episodes, "version": None, **loop}
         self._number, self._steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
         self._episodes_learned = whole(loop, "episodes_learned")
         if loop["version"] is not None:
-            self._rollout = Rollout(**of("runner"), version=whole(loop, "version"))
-            self.sampler.check(self._rollout)
+            rollout = Rollout(**of("runner"), version=whole(loop, "version"))
+            self.sampler.check(rollout)
+            self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
         if self._evaluation is not None:
             self._evaluation.load_state(state.get("evaluation"), self.iteration)
         problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
-        self._numbered = self._done()  # what is saved before anything is done is what was loaded
+        self._numbered = self._done()  # a checkpoint written now would equal the loaded one
         return problem
 
 
 def _summary(metrics: Metrics) -> str:
-    """What the progress bar says: return, and the shares of sampling, learning and copying."""
+    """The text of the progress bar: return, speed, and the shares of sampling, learning and copying."""
     parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
     shares = "/".join(f"{part / sum(parts):.0%}" for part in parts)
     speed = f"{metrics['steps_per_second']:,.0f} steps/s"

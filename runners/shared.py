@@ -1,8 +1,10 @@
 """The loop of several that train together, where only the first evaluates, writes, and tells callbacks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+
+from torch import Tensor
 
 from hybridppo.errors import DistributionError, LearnerLostError
 from hybridppo.runners.runner import Runner
@@ -32,11 +34,19 @@ class SharedRunner(Runner):
         *arguments: as for `Runner`.
         is_first: whether this one has the callbacks, the evaluation and the run directory.
         commands: from the first to the others.
+        of_all: makes of this process's tensors, some of which have a column for each environment, those of all.
         **options: as for `Runner`.
     """
 
-    def __init__(self, *arguments: Any, is_first: bool, commands: Commands, **options: Any) -> None:
-        self._is_first, self._commands = is_first, commands
+    def __init__(
+        self,
+        *arguments: Any,
+        is_first: bool,
+        commands: Commands,
+        of_all: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+        **options: Any,
+    ) -> None:
+        self._is_first, self._commands, self._of_all = is_first, commands, of_all
         self._is_apart = self._is_over = False
         super().__init__(*arguments, **options)
         self.is_rescued = not is_first  # an error of another goes to the first
@@ -68,6 +78,14 @@ class SharedRunner(Runner):
             self.sampler.give_up(str(error))  # as of environments that have failed elsewhere
             return True
         return super().leaves_agent_whole(error)
+
+    def _agent_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, state = super()._agent_state()
+        return tensors if self.sampler.failure is not None else self._of_all(tensors), state
+
+    def _rollout_tensors(self) -> dict[str, Tensor]:
+        own = {f"runner.{name}": tensor for name, tensor in super()._rollout_tensors().items()}
+        return {name.removeprefix("runner."): tensor for name, tensor in (self._of_all(own) if own else {}).items()}
 
     def save(self) -> None:
         """As in the base, by all: they come here together, or are told to by the first."""

@@ -1,6 +1,8 @@
 """What every test runs under."""
 
+import gc
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from processes import CAN_FORK, WarmLearners, WarmSubprocess  # noqa: E402
 
 from hybridppo.distribution import launching  # noqa: E402
 from hybridppo.runners.workers import pool  # noqa: E402
+from hybridppo.runs import origin  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
@@ -31,12 +34,33 @@ if hasattr(signal, "SIGHUP"):
 os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
 
 
+# Until all is collected: half a million objects are made, which stay.
+gc.disable()
+
+# What a training writes is synced, which takes most of the time of a small one: but not in memory.
+IN_MEMORY = Path("/dev/shm")
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2**30:
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(IN_MEMORY)
+
+
+def pytest_collection_finish() -> None:
+    """From now on garbage is collected, among what tests make, and not among what was imported."""
+    gc.enable()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers and learners are copies of a process that is warm, but where tests look at how they start."""
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(pool, "subprocess", WarmSubprocess)
         monkeypatch.setattr(launching, "subprocess", WarmLearners)
+
+
+@pytest.fixture(autouse=True)
+def no_commit_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git takes longer than all else that a short run writes; `test_origin.py` asks it."""
+    monkeypatch.setattr(origin, "COMMIT", ("no-git",))
 
 
 @pytest.fixture(scope="session")

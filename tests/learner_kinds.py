@@ -23,6 +23,7 @@ KINDS = {
     "rows, autograd": Kind({"fast_updates": False}),
     "gru": Kind(_GRU),
     "lstm, autograd": Kind({**_GRU, "recurrent": "lstm", "fast_updates": False}),
+    "mingru": Kind({**_GRU, "recurrent": "mingru"}),
     "frames": Kind({}, {"frame_stack": 3}),
     "pool": Kind({"pool_size": 3}),
     "pool, autograd": Kind({"pool_size": 3, "fast_updates": False}),

@@ -14,6 +14,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "a pool, normalised": {"pool_size": 2, "normalize_observations": True, "normalize_rewards": True},
     "lstm": {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 5},
     "gru": {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 16},
+    "mingru": {"recurrent": "mingru", "recurrent_size": 8, "sequence_length": 5},
     "lstm, normalised": {
         "recurrent": "lstm", "recurrent_size": 8, "sequence_length": 8, "normalize_observations": True,
         "normalize_rewards": True,
@@ -29,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 NEED_EXTRAS = ("compiled",)
 """Which need the packages of an extra; they are tried with those."""
 OF_THE_DEFAULT_TESTS = (
-    "shared trunk", "gru", "lstm, normalised", "a pool, normalised", "state-dependent exploration"
+    "shared trunk", "gru", "mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration"
 )  # fmt: skip
 """Which between them have everything that the others have; those are tried in slow tests."""
 

@@ -34,7 +34,7 @@ def start_python(*arguments: object, warm: bool = True, **options: Any) -> "subp
     try:
         process: Any
         if warm and CAN_FORK:
-            process = _WarmProcess([str(argument) for argument in arguments], theirs, **options)
+            process = _WarmProcess(list(map(str, arguments)), theirs, ends_with_the_tests=True, **options)
         else:
             watched = [sys.executable, str(FOLDER / "warm_process.py"), *map(str, arguments)]
             process = subprocess.Popen(watched, stdin=theirs, text=True, **options)
@@ -78,7 +78,8 @@ class WarmSubprocess:
         assert stdin == subprocess.DEVNULL
         assert ONE_THREAD.items() <= env.items()
         with open(os.devnull) as nothing:
-            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
+            kind = "--serve" if command[3] == "hybridppo.distribution.central_learner" else "--serve-workers"
+            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind=kind)
         _copies[psutil.Process(process.pid)] = command[3]
         return process
 
@@ -94,7 +95,7 @@ class WarmLearners:
         assert stdin == subprocess.PIPE
         theirs, ours = os.pipe()
         try:
-            process = _WarmProcess(command[1:], theirs, reads=True)
+            process = _WarmProcess(command[1:], theirs)
         except BaseException:
             os.close(ours)
             raise
@@ -111,17 +112,31 @@ _copies: dict[psutil.Process, str] = {}
 
 def processes_of(module: str) -> list[psutil.Process]:
     """Those that run a module for this process: its children, or copies of a warm one."""
-    found = []
+    found = [copy for copy, runs in living_copies().items() if runs == module]
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if module in child.cmdline():
                 found.append(child)
+    return found
+
+
+def living_copies() -> dict[psutil.Process, str]:
+    """Processes of workers and learners that are copies of a warm one, and what module each of them runs."""
     for copy in list(_copies):
         with contextlib.suppress(psutil.NoSuchProcess):
             if copy.is_running() and copy.status() != psutil.STATUS_ZOMBIE:
-                found += [copy] * (_copies[copy] == module)
                 continue
         del _copies[copy]
+    return dict(_copies)
+
+
+def started_processes() -> set[psutil.Process]:
+    """All that this one has started, but for those that are warm; copies of these are among them."""
+    found, warm = set(living_copies()), {server.pid for server, _ in _warm.values()}
+    for child in psutil.Process().children():
+        if child.pid not in warm:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found |= {child, *child.children(recursive=True)}
     return found
 
 
@@ -144,7 +159,7 @@ class _WarmProcess:
         stderr: Any = None,
         start_new_session: bool = False,
         kind: str = "--serve",
-        reads: bool = False,
+        ends_with_the_tests: bool = False,
     ) -> None:
         self.args, self.returncode = arguments, None
         with contextlib.ExitStack() as stack:
@@ -160,7 +175,7 @@ class _WarmProcess:
                 "cwd": str(cwd or os.getcwd()),
                 "env": dict(os.environ if env is None else env),
                 "session": start_new_session,
-                "ends_with_the_tests": kind == "--serve" and not reads,
+                "ends_with_the_tests": ends_with_the_tests,
             }
             line = json.dumps(asked).encode() + b"\n"
             socket.send_fds(self._connection, [line[:1]], handles)

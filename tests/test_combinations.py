@@ -45,6 +45,7 @@ FEATURES = {
     "stacked frames": Feature(options={"frame_stack": 2}),
     "pool": Feature({"pool_size": 2}),
     "gSDE": Feature({"use_sde": True, "log_std_init": -2.0}, env={"kind": "numbers"}),
+    "shared trunk": Feature({"shared_trunk": True}),
     "squashed actions": Feature({"squash_actions": True}, env={"kind": "numbers"}),
     "restarts": Feature(options={"on_env_error": "restart"}, env={"fails": True}),
     "agents that leave": Feature(has_agents=True),
@@ -53,6 +54,7 @@ FEATURES = {
     "workers": Feature(options={"num_workers": 2}),
     "learners": Feature(options={"distribution": MultiLearner(2)}),
     "bf16": Feature({"precision": "bf16"}),
+    "CUDA graphs": Feature({"cuda_graphs": True}),
     "export": Feature(is_exported=True),
 }
 
@@ -70,7 +72,7 @@ def merged(features: Iterable[Feature], what: str) -> dict[str, Any]:
     return {name: value for feature in features for name, value in getattr(feature, what).items()}
 
 
-STEPS = 200
+STEPS = 128
 BASE = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 1, "hidden_sizes": (4,)}
 PAGE = Path(__file__).parents[1] / "docs" / "combinations.md"
 PAIRS = {f"{one} and {other}": (one, other) for one, other in combinations(FEATURES, 2)}
@@ -79,6 +81,8 @@ PAIRS = {f"{one} and {other}": (one, other) for one, other in combinations(FEATU
 REFUSED = {
     "memory and stacked frames": "recurrent='lstm' cannot be had with stacks of frames",
     "memory and pool": "pool_size cannot be had with recurrent: leave one out",
+    "memory and shared trunk": "shared_trunk cannot be had with recurrent: leave one out",
+    "memory and CUDA graphs": "cuda_graphs cannot record networks with a memory: leave it out",
     "memory and gSDE": "use_sde cannot be had with recurrent: leave one out",
     "action masks and stacked frames": "frame_stack=2 cannot be had with action_masks=True: leave one of the two out",
     "action masks and gSDE": "action_masks=True needs a Discrete action space",
@@ -87,9 +91,8 @@ REFUSED = {
     "stacked frames and agents that leave": "frame_stack=2 is for environments of one agent: leave it out",
     "agents that leave and whole episodes": "whole episodes come from one environment that is stepped by itself",
     "whole episodes and workers": "num_workers=2 cannot be had with rollouts of whole episodes",
-    "whole episodes and learners": "episodes_per_rollout=4 cannot be had with 2 learners: use distribution='local'",
-    "overlap and learners": "learners sample and learn by turns on CPUs.*use placement='cpu'",
-    "workers and learners": "num_workers=2 cannot be had with 2 learners, which step their environments themselves",
+    "learners and CUDA graphs": "cuda_graphs=True cannot be had with distribution multi:2",
+    "whole episodes and learners": "episodes_per_rollout=4 cannot be had with distribution multi:2: use distribution=",
 }
 """By pair, what the error says."""
 

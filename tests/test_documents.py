@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)")
 REFERENCE = re.compile(r"\[[^\[\]]+\]\[([^\[\]]+)\]")
 DEFINITION = re.compile(r"^\[([^\[\]]+)\]: https://\S+$", re.MULTILINE)

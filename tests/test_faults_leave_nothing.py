@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from ppo_settings import ppo_config
-from processes import start_python
+from processes import start_python, started_processes
 from selection import only_by_default
 from toy_environments import FailingEnv, raise_an_error
 
@@ -26,8 +26,6 @@ from hybridppo import EnvError, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
-
-pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
@@ -59,7 +57,7 @@ def held() -> dict[str, Any]:
     gc.collect()
     me = psutil.Process()
     return {
-        "children": sorted(child.pid for child in me.children(recursive=True)),
+        "processes": sorted(process.pid for process in started_processes()),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "handles": me.num_fds(),
         "in memory": sorted(str(path) for path in Path("/dev/shm").glob(f"hybridppo-{me.pid}-*")),
@@ -121,7 +119,7 @@ def test_close_twice_or_after_a_crash_is_safe(way: str) -> None:
         )
         return sampler, agent, environments
 
-    before = set(psutil.Process().children(recursive=True))
+    before = started_processes()
     sampler, _, environments = sampler_of("CartPole-v1")
     sampler.close()
     sampler.close()
@@ -133,8 +131,8 @@ def test_close_twice_or_after_a_crash_is_safe(way: str) -> None:
     sampler.close()
     sampler.close()
     environments.close()
-    started = set(psutil.Process().children(recursive=True)) - before
-    assert not [child for child in started if "resource_tracker" not in str(child.cmdline())]
+    started = started_processes() - before
+    assert not [process for process in started if "resource_tracker" not in str(process.cmdline())]
 
 
 STUCK = """
@@ -230,7 +228,7 @@ def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp
 
 KILLED = """
 import sys, time
-from processes import start_python
+from processes import start_python, started_processes
 
 trainer = start_python(*sys.argv[2:], warm=sys.argv[1] == "warm")
 time.sleep(1e6)
@@ -266,7 +264,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
     soak = runpy.run_path(str(ROOT / "scripts" / "soak.py"))
-    result = soak["soak"](30, 15, "cpu", tmp_path / "run")
+    result = soak["soak"](20, 10, "cpu", tmp_path / "run")
     assert soak["is_steady"](result), result
 
 

@@ -595,12 +595,13 @@ def test_a_progress_bar_that_fails_is_given_up(
     os.close(reading)  # a terminal that has gone away
     stream = os.fdopen(writing, "w")
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("hybridppo.reporting.progress._has_screen", lambda: True)
     result = train(progress=True, evaluation_episodes=2)
     monkeypatch.undo()
     with contextlib.suppress(OSError):
         stream.close()
     assert result.metrics["iteration"] == 4
-    assert any("progress bar FAILED" in text for text in warnings_in(caplog))
+    assert any("showing the progress FAILED" in text for text in warnings_in(caplog))
 
 
 # The run directory

@@ -1,5 +1,6 @@
 """The built distributions hold what they should, and a wheel works alone."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import hybridppo
 
 pytestmark = pytest.mark.wheel
 
@@ -90,6 +93,27 @@ def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = tmp_path.iterdir()
     assert names_in(build_wheel(unpacked, tmp_path / "out")) == names_in(wheel)
+
+
+def test_an_index_would_take_the_distributions(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist, cwd=tmp_path)
+
+
+def test_the_steps_of_the_dockerfile_install_it(source: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "venv"
+    venv.create(alone, with_pip=True)
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    steps = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ")]
+    environment = {
+        **os.environ,
+        "PATH": f"{alone / 'bin'}:{os.environ['PATH']}",
+        "EXTRAS": "compiled",
+        "TORCH_INDEX": "",
+    }
+    for step in steps:
+        subprocess.run(["bash", "-c", step], cwd=source, env=environment, check=True, capture_output=True)
+    version = subprocess.check_output(["hybridppo", "--version"], env=environment, cwd=tmp_path, text=True)
+    assert version == f"hybridppo {hybridppo.__version__}\n"
 
 
 def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ddpg import compiled_loops as loops
-from hybridppo.agents.ddpg.gradient_steps import Learner
+from hybridppo.agents.ddpg.gradient_steps import Optimized
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
@@ -43,7 +43,7 @@ class CompiledSteps:
         ConfigurationError: where Numba is not there, or cannot compile it.
     """
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         self._agent, config, optimizer = agent, agent.config, agent.optimizer
         self._module: Any = MODULE.load()
         form = numpy_form(agent.actor)
@@ -77,7 +77,7 @@ class CompiledSteps:
         self._shards: tuple[Array, ...] = ()
 
     @staticmethod
-    def supports(agent: Learner) -> bool:
+    def supports(agent: Optimized) -> bool:
         """Whether the networks are on the CPU, with hidden layers of tanh or ReLU."""
         return is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
 

@@ -25,7 +25,7 @@ from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, row
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, CapturedSteps, GradientSteps, Learner
+from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, CapturedSteps, GradientSteps, Optimized
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.errors import CheckpointError, ConfigurationError, TrainingError
@@ -317,7 +317,7 @@ class DDPG:
             self._steps_binding = self.parameters.binding
         return self._steps
 
-    def _backend(self) -> Callable[[Learner], GradientSteps]:
+    def _backend(self) -> Callable[[Optimized], GradientSteps]:
         config = self.config
         if config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
             return CapturedSteps

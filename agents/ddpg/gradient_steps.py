@@ -29,7 +29,7 @@ STATISTICS = ("value_loss", "q_value", "policy_loss")
 """What steps measure, in order: sums over the critics' steps, and, of the last, over the actor's."""
 
 
-class Learner(Protocol):
+class Optimized(Protocol):
     """What steps need of an agent. Its parameters stay where they are: after they have moved, make other steps."""
 
     config: DDPGConfig
@@ -70,7 +70,7 @@ class GradientSteps(Protocol):
 class AutogradSteps:
     """Steps by autograd, on any device: the reference for the others."""
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         self._actor, self._critic = agent.actor, agent.critics
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
         slots = agent.optimizer.state[agent.parameters.values]
@@ -142,7 +142,7 @@ class CapturedSteps:
         record: how; a recording may run the step some times first, which is undone.
     """
 
-    def __init__(self, agent: Learner, record: Record | None = None) -> None:
+    def __init__(self, agent: Optimized, record: Record | None = None) -> None:
         self._agent, self._plain = agent, agent.steps(agent)
         self._parameters, self._optimizer = agent.parameters, agent.optimizer
         device = agent.parameters.values.device

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.loop import Backend, Exchange, Learner, OptimizationLoop
+from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.networks.parameters import FlatParameters
@@ -31,7 +31,7 @@ LARGEST = 3.0
 """Of observations and actions that are compared."""
 
 
-def make_loop(agent: Learner, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
+def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
     """The loop with the fastest backend for where the parameters are now; by hand only if that is wanted."""
     backend, record = backend_for(agent, by_hand=by_hand)(agent), recorder_for(agent)
     loop = OptimizationLoop(agent, backend, exchange)
@@ -40,7 +40,7 @@ def make_loop(agent: Learner, exchange: Exchange, *, by_hand: bool) -> Optimizat
     return OptimizationLoop(agent, backend, exchange, RecordedStep(loop, agent, record))
 
 
-def backend_for(agent: Learner, *, by_hand: bool) -> type[Backend]:
+def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
     """The fastest backend."""
     if agent.config.recurrent is not None:
         return RecurrentSteps
@@ -49,21 +49,26 @@ def backend_for(agent: Learner, *, by_hand: bool) -> type[Backend]:
 
         if CompiledBackend.supports(agent):
             return CompiledBackend
-    return NumpyBackend if by_hand and NumpyBackend.supports(agent) else Backend
+    if agent.config.torch_compile and not (by_hand and NumpyBackend.supports(agent)):
+        from hybridppo.agents.ppo.torch_compiled import TorchCompiled
+
+        return TorchCompiled
+    by_numpy: tuple[type[NumpyBackend | NumpyNetworks], ...] = (NumpyBackend, NumpyNetworks) if by_hand else ()
+    return next((kind for kind in by_numpy if kind.supports(agent)), Backend)
 
 
-def recorder_for(agent: Learner) -> Record | None:
+def recorder_for(agent: Optimized) -> Record | None:
     """What records steps as CUDA graphs, if that is asked for and possible."""
     accelerator = accelerator_of(agent.parameters.values.device)
     return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
 
 
-def reference(agent: Learner) -> Backend:
+def reference(agent: Optimized) -> Backend:
     """Autograd that rounds no products."""
     return backend_for(agent, by_hand=False)(_exact(agent))
 
 
-def has_gradient_of_the_loss(agent: Learner, kind: type[Backend], batch: Any) -> bool:
+def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) -> bool:
     """Whether a backend by hand computes the gradient of the loss as it is written; if not, a warning says so."""
     what = difference(reference(agent), kind(_exact(agent)), agent.parameters, batch, agent.config.clip_range_vf or 1.0)
     if what is not None:
@@ -110,7 +115,7 @@ def _gradient(backend: Backend, rows: Any) -> Tensor:
     return torch.as_tensor(backend.gradient(minibatch, CLIP_RANGE))
 
 
-def _exact(agent: Learner) -> Learner:
+def _exact(agent: Optimized) -> Optimized:
     """The same agent for backends that round nothing."""
     exact = copy.copy(agent)
     exact.config = replace(agent.config, precision="fp32")

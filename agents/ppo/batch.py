@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.loss import normalize
+from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.system.accelerator import sent
 
@@ -67,26 +67,44 @@ class Batch:
         """The clip range of its rows: a number, or with a pool `[B]`."""
         return clip_range if self.weights is None else clip_range * self.shares / self.weights
 
-    def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[Batch]":
+    def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
+        """In which order each epoch goes through the rows, `[E, B]`."""
+        return orders_on(self.returns.device, generator, len(self), epochs)
+
+    def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
+        """`advantage_sums` of every minibatch, `[E, M, 4]`; arguments as for `weighed`."""
+        weights = self.weights
+        return of_minibatches(
+            orders,
+            sizes,
+            lambda rows: advantage_sums(self.advantages[rows], weights=None if weights is None else weights[rows]),
+        )
+
+    def weighed(
+        self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
+    ) -> "Sequence[Batch]":
         """For each epoch, the batch with the advantages that it learns from.
 
         Args:
             orders: of the epochs, `[E, B]`.
             sizes: of the minibatches of each.
             normalizes: whether advantages are normalised within each minibatch.
+            sums: of whole minibatches, if these are parts of them.
         """
         weights = self.weights
         if not normalizes:
             return [self if weights is None else replace(self, advantages=weights * self.advantages)] * len(orders)
         advantages = self.advantages.new_empty(orders.shape)
-        for rows in minibatches_of(orders, sizes):
-            found = normalize(self.advantages[rows], weights=None if weights is None else weights[rows])
+        for numbers, rows in minibatches_of(orders, sizes):
+            own = None if weights is None else weights[rows]
+            found = normalize(self.advantages[rows], weights=own, sums=sums_among(sums, numbers))
             advantages.scatter_(1, rows.flatten(1), found.flatten(1))
         return [replace(self, advantages=of_epoch) for of_epoch in advantages]
 
-    def steps_in(self, order: Tensor, sizes: Sequence[int]) -> Sequence[int]:
-        """How many steps each minibatch of an epoch has."""
-        return sizes
+    def explained_variance(self) -> Tensor:
+        """Of the returns, by the values."""
+        rows = self.steps()
+        return explained_variance(values=rows.values, returns=rows.returns)
 
     def steps(self) -> "Batch":
         """Its rows, of which each is a step."""
@@ -130,11 +148,32 @@ def orders_on(device: torch.device, generator: np.random.Generator, size: int, e
     return sent(np.stack([generator.permutation(size) for _ in range(epochs)]), device)
 
 
-def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
-    """What each minibatch of epochs has, by size: `[..., M, B]` indices of the `M` minibatches that have `B`."""
+def of_minibatches(orders: Tensor, sizes: Sequence[int], sums_of: Callable[[Tensor], Sequence[Any]]) -> Tensor:
+    """`[E, M, 4]`: what `sums_of` gives for the indices `[E, m, B]` of minibatches of one size."""
+    columns: dict[int, Tensor] = {}
+    for numbers, rows in minibatches_of(orders, sizes):
+        parts = sums_of(rows)
+        like = parts[1].squeeze(-1)
+        found = torch.stack(
+            [part.squeeze(-1) if isinstance(part, Tensor) else like.new_full(like.shape, part) for part in parts], -1
+        )
+        columns |= dict(zip(numbers, found.unbind(1), strict=True))
+    return torch.stack([columns[number] for number in range(len(sizes))], 1)
+
+
+def sums_among(sums: Tensor | None, numbers: Sequence[int]) -> Sequence[Tensor] | None:
+    """Of `[E, M, 4]` those of some minibatches, as `normalize` takes them."""
+    if sums is None:
+        return None
+    return torch.stack([sums[:, number] for number in numbers], 1).unsqueeze(-2).unbind(-1)
+
+
+def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """What each minibatch of epochs has, by size: which `M` minibatches have `B` rows, and `[..., M, B]` indices."""
     if len(set(sizes)) == 1:
-        yield orders.view(*orders.shape[:-1], len(sizes), -1)
+        yield range(len(sizes)), orders.view(*orders.shape[:-1], len(sizes), -1)
         return
     parts = torch.split(orders, list(sizes), -1)
     for size in sorted(set(sizes)):
-        yield torch.stack([part for part in parts if part.shape[-1] == size], -2)
+        numbers = [number for number, each in enumerate(sizes) if each == size]
+        yield numbers, torch.stack([parts[number] for number in numbers], -2)

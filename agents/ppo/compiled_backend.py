@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo import compiled_loops as loops
-from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
@@ -72,7 +72,7 @@ class CompiledBackend(Backend):
 
     written_in = "agents/ppo/compiled_loops.py"
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         self._module: Any = MODULE.load()
         actor, critic = agent.actor_network, agent.critic_network
@@ -94,7 +94,7 @@ class CompiledBackend(Backend):
         self._threads = SideBySide()
 
     @staticmethod
-    def supports(agent: Learner) -> bool:
+    def supports(agent: Optimized) -> bool:
         """Whether loss, distribution and networks are known: as of `NumpyBackend`, but fewer, and in float32."""
         return (
             agent.config.pool_size == 1

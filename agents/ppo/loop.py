@@ -4,8 +4,8 @@ An epoch gathers the batch in a shuffled order and cuts it into minibatches. Of 
 loss (`loss.py`), clips it to `max_grad_norm`, steps Adam along it, and measures `STATISTICS`.
 
 A backend computes the gradient: `Backend`, by autograd, for any loss and any networks; `NumpyBackend` and
-`CompiledBackend`, written out by hand, for the library's own loss and MLPs on a CPU. `backends.py` chooses. If several
-learners share an update, an `Exchange` brings their gradients together.
+`CompiledBackend`, written out by hand, for the library's own loss and MLPs on a CPU. `backends.py` chooses. If an
+update is made together with others, an `Exchange` brings the gradients together.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,18 +18,19 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import learning_mode
+from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
-from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 
 
-class Learner(Protocol):
+class Optimized(Protocol):
     """What loop and backends need of an agent."""
 
     config: PPOConfig
@@ -123,7 +124,7 @@ class Backend:
     written_in: str | None = None
     """The file in which the gradient is written out by hand; None if it follows from the loss."""
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
         self._actor, self._critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
         trunk = shared_trunk_of(self._actor)
@@ -148,7 +149,7 @@ class Backend:
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
         """All steps of an epoch, as those of `OptimizationLoop.epoch`; None if the loop is to make them.
 
-        Only for a backend that is much faster so, and that shares nothing with other learners.
+        Only for a backend that is much faster so; never asked for if an update is made together with others.
         """
         return None
 
@@ -162,6 +163,15 @@ class Backend:
             return self._gradient(minibatch, clip_range)
 
     def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
+        loss, statistics = self._loss(minibatch, clip_range)
+        self._parameters.gradient.zero_()
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        if loss.extra or self.extras.names:
+            self.extras.add(loss.extra, statistics.device)
+        return statistics
+
+    def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
+        """The loss of a minibatch, and `STATISTICS` but the last."""
         minibatch = minibatch.made()
         with self._rounding():
             outputs, values = (tensor.float() for tensor in self._forward(minibatch))
@@ -183,13 +193,9 @@ class Backend:
             agent=self._agent,
         )
         loss = self._agent.loss(inputs, clip_range)
-        self._parameters.gradient.zero_()
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        if loss.extra or self.extras.names:
-            self.extras.add(loss.extra, outputs.device)
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
-            return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+            return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
 
     def clip(self) -> Tensor | float:
         """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""
@@ -210,13 +216,16 @@ class Backend:
         return torch.cat([self._critic(part).squeeze(-1) for part in self._at_once(observations)])
 
     @torch.no_grad()
-    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+    def log_probs(self, observations: Tensor | StackedRows, actions: Tensor) -> Tensor:
         """The log-probabilities `[B]` of actions, by the parameters as they are now."""
         outputs = [self._actor(part) for part in self._at_once(observations)]
         return self._distribution.log_prob(torch.cat(outputs), actions)
 
-    def _at_once(self, observations: Tensor) -> Sequence[Tensor]:
+    def _at_once(self, observations: Tensor | StackedRows) -> Iterable[Tensor]:
         """Observations that pass through together: of images, as many as there are in a minibatch, which fit."""
+        if isinstance(observations, StackedRows):
+            size = max(1, self._config.minibatch_size)
+            return (observations[start : start + size].made() for start in range(0, len(observations), size))
         has_images = observations.dtype == torch.uint8
         return torch.split(observations, max(1, self._config.minibatch_size if has_images else len(observations)))
 
@@ -246,28 +255,35 @@ class Backend:
 
 
 class Exchange:
-    """What learners exchange of an update: nothing, if there is one. Others are in `exchanges.py`."""
+    """How an update is made together with others, which learn from other rows: here, with nobody.
 
-    may_stop = True
-    """Whether learners agree on when to stop: if not, an update that has begun is ended."""
+    A rollout may come in parts (`Rollout.parts`), of which a batch is made each; only an exchange that takes several
+    gets them.
+    """
 
-    def batch(self, rollout: Rollout, prepare: Callable[[Rollout], Any]) -> Any:
-        """What the epochs go over; `prepare` makes a batch of a rollout."""
-        return prepare(rollout)
+    is_alone = True
+    """Whether nobody else learns."""
 
-    def divided(self, number: int, width: int, compute: Callable[[slice], Tensor]) -> Tensor:
-        """`width` numbers for each of `number` rows (or columns, or sequences), `[number, width]`.
+    def moments(self, what: str, own: Sequence[Moments]) -> Moments:
+        """The moments of all rows that are learned from, of observations or rewards; `own` are those of each part."""
+        (found,) = own
+        return found
 
-        `compute` gives those of some.
-        """
-        return compute(slice(None))
+    def batch(self, own: Sequence[Any]) -> Any:
+        """What the epochs go over, from the batch of each part."""
+        (found,) = own
+        return found
 
-    def minibatches(self, backend: Backend, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
-        """This learner's part of each minibatch."""
+    def mean(self, batch: Any, measure: Callable[[Any], Tensor]) -> Tensor:
+        """What `measure` gives for the batch, `[K]` means over rows."""
+        return measure(batch)
+
+    def minibatches(self, backend: Backend, batch: Any, order: Any, sizes: Sequence[int]) -> Iterable[Any]:
+        """What there is here of each minibatch of an epoch."""
         return backend.minibatches(batch, order, sizes)
 
     def gradient(self, backend: Backend, minibatch: Any, clip_range: float | Tensor) -> Any:
-        """Fill the parameters' gradient with that of all learners; what was measured, as `Backend.gradient`."""
+        """Fill the parameters' gradient with that of the whole minibatch; what was measured, as `Backend.gradient`."""
         return backend.gradient(minibatch, clip_range)
 
     def descend(self, descend: Callable[[], Tensor | float]) -> Tensor | float:
@@ -281,12 +297,12 @@ class OptimizationLoop:
     Args:
         agent: whose parameters learn.
         backend: computes gradients.
-        exchange: with other learners.
+        exchange: with others.
         recorded: what replays the step of such a loop, if it is recorded (`recorded_step.py`).
     """
 
-    def __init__(self, agent: Learner, backend: Backend, exchange: Exchange, recorded: Any = None) -> None:
-        self.backend, self._exchange = backend, exchange
+    def __init__(self, agent: Optimized, backend: Backend, exchange: Exchange, recorded: Any = None) -> None:
+        self.backend, self.exchange = backend, exchange
         self._agent, self._optimizer = agent, agent.optimizer
         self.recorded = recorded
 
@@ -302,15 +318,16 @@ class OptimizationLoop:
         Raises:
             Stopped: before a step if the agent's `should_stop` says so.
         """
-        order = torch.as_tensor(order, device=self._agent.parameters.values.device)
-        table = self.backend.epoch(batch, order, sizes, clip_range)
-        if table is not None:
-            return table
+        if self.exchange.is_alone:
+            order = torch.as_tensor(order, device=self._agent.parameters.values.device)
+            table = self.backend.epoch(batch, order, sizes, clip_range)
+            if table is not None:
+                return table
         step = self.step if self.recorded is None else self.recorded
         measured: list[Any] = []
         norms: list[Any] = []
-        for minibatch in self._exchange.minibatches(self.backend, batch, order, sizes):
-            if self._exchange.may_stop and self._agent.should_stop():
+        for minibatch in self.exchange.minibatches(self.backend, batch, order, sizes):
+            if self._agent.should_stop():
                 raise Stopped
             statistics, norm = step(minibatch, clip_range)
             measured.append(statistics)
@@ -319,8 +336,8 @@ class OptimizationLoop:
 
     def step(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Any, Tensor | float]:
         """Gradient, clipping, Adam: `STATISTICS` but the last, and the last."""
-        statistics = self._exchange.gradient(self.backend, minibatch, clip_range)
-        return statistics, self._exchange.descend(self.descend)
+        statistics = self.exchange.gradient(self.backend, minibatch, clip_range)
+        return statistics, self.exchange.descend(self.descend)
 
     def descend(self) -> Tensor | float:
         """Clip the parameters' gradient, and step along it; its norm before it was clipped."""
@@ -332,39 +349,6 @@ class OptimizationLoop:
         """What else is reported of the update that has ended."""
         found: dict[str, float] = {} if self.recorded is None else self.recorded.metrics()
         return found
-
-    def batch(self, rollout: Rollout, prepare: Callable[[Rollout], Any]) -> Any:
-        """As `Exchange.batch`."""
-        return self._exchange.batch(rollout, prepare)
-
-    def values(self, observations: Tensor) -> Tensor:
-        """As `Backend.values`."""
-
-        def compute(rows: slice) -> Tensor:
-            return self.backend.values(observations[rows])[:, None]
-
-        return self._exchange.divided(len(observations), 1, compute)[:, 0]
-
-    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """As `Backend.log_probs`."""
-
-        def compute(rows: slice) -> Tensor:
-            return self.backend.log_probs(observations[rows], actions[rows])[:, None]
-
-        return self._exchange.divided(len(observations), 1, compute)[:, 0]
-
-    def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """As `RecurrentSteps.recurrent_values`; learners divide the columns."""
-        backend: Any = self.backend
-        num_steps, num_columns = starts.shape
-
-        def compute(columns: slice) -> Tensor:
-            values, states = backend.recurrent_values(observations[:, columns], state[columns], starts[:, columns])
-            return torch.cat((values[..., None], states), -1).transpose(0, 1).flatten(1)  # [n, T * (1 + state)]
-
-        found = self._exchange.divided(num_columns, num_steps * (1 + state.shape[1]), compute)
-        values, states = found.view(num_columns, num_steps, -1).transpose(0, 1).tensor_split([1], -1)
-        return values[..., 0].contiguous(), states.contiguous()
 
 
 def _stacked(numbers: list[Any]) -> Tensor:

@@ -161,7 +161,9 @@ def clipped_value_loss(*, values: Tensor, returns: Tensor, old_values: Tensor, c
     return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square()).mean()
 
 
-def normalize(advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
+def normalize(
+    advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None, sums: Any = None
+) -> Tensor:
     """Zero mean and unit standard deviation over each minibatch (detail 7; unbiased deviation).
 
     The only place where advantages are normalised, for every backend. A single advantage has no deviation and becomes
@@ -171,25 +173,46 @@ def normalize(advantages: Tensor, *, weights: Tensor | None = None, counted: Ten
         advantages: `[..., B]`, minibatches of one size.
         weights: `[..., B]`, if each advantage is multiplied by a weight; the weighted ones are normalised.
         counted: `[..., B]` bool, if not all rows are steps; the others become zero.
+        sums: as `advantage_sums`, of whole minibatches, if these are parts of them.
     """
-    number: Any = advantages.shape[-1]
-    if counted is not None:
-        number, counts = counted.sum(-1, keepdim=True), counted.to(advantages.dtype)
-        advantages = advantages.masked_fill(~counted, 0.0)
-        weights = counts if weights is None else counts * weights
-    weighed = advantages if weights is None else weights * advantages
+    weighed, weights = _weighed(advantages, weights, counted)
+    if sums is None:
+        sums = advantage_sums(advantages, weights=weights, counted=counted)
+    number, total, squares, of_weights = sums
+    # w * A - w * mean, with the mean for which they add up to 0
+    mean = total / number if weights is None else weights * (total / of_weights)
+    normalized: Tensor = (weighed - mean) / ((squares / (number - 1)).sqrt() + 1e-8)
+    if isinstance(number, Tensor):
+        return normalized.masked_fill(number < 2, 0.0)
+    return normalized if number > 1 else torch.zeros_like(normalized)
+
+
+def advantage_sums(
+    advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None
+) -> tuple[Any, Tensor, Tensor, Any]:
+    """What `normalize` takes of each minibatch: numbers or `[..., 1]`; arguments as there.
+
+    Returns:
+        How many rows count; the sum of the weighted advantages; that of the squares of what they differ from their
+        mean; and the sum of the weights.
+    """
+    number: Any = advantages.shape[-1] if counted is None else counted.sum(-1, keepdim=True)
+    weighed, weights = _weighed(advantages, weights, counted)
     total = weighed.sum(-1, keepdim=True)
     spread = weighed - total / number
     if counted is not None:
         spread = spread.masked_fill(~counted, 0.0)
-    deviation = (spread.square().sum(-1, keepdim=True) / (number - 1)).sqrt()
-    if weights is not None:
-        # w * A - w * mean, with the mean for which they add up to 0
-        spread = weighed - weights * (total / weights.sum(-1, keepdim=True))
-    normalized: Tensor = spread / (deviation + 1e-8)
+    of_weights = number if weights is None else weights.sum(-1, keepdim=True)
+    return number, total, spread.square().sum(-1, keepdim=True), of_weights
+
+
+def _weighed(advantages: Tensor, weights: Tensor | None, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The weighted advantages, and the weights: those of rows that do not count are 0."""
     if counted is not None:
-        return normalized.masked_fill(number < 2, 0.0)
-    return normalized if number > 1 else torch.zeros_like(normalized)
+        counts = counted.to(advantages.dtype)
+        advantages = advantages.masked_fill(~counted, 0.0)
+        weights = counts if weights is None else counts * weights
+    return advantages if weights is None else weights * advantages, weights
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:

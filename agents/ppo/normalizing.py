@@ -1,5 +1,6 @@
 """What an agent normalises: its observations, and the rewards that it learns from."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -7,11 +8,20 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.stacked_rows import stacked_rows
-from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer, RunningMoments
+from hybridppo.networks.normalization import (
+    Moments,
+    NormalizedNetwork,
+    ObservationNormalizer,
+    RunningMoments,
+    moments_of,
+)
 from hybridppo.networks.numpy_forms.normalizing import EPSILON, LIMIT
 from hybridppo.rollouts.advantages import discounted_sums
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.observations import ObservationEncoder
+
+Together = Callable[[str, Sequence[Moments]], Moments]
+"""The moments of all rows that are learned from, from those of the parts that are here, as `Exchange.moments`."""
 
 
 class Normalization(nn.Module):
@@ -53,22 +63,38 @@ class Normalization(nn.Module):
         assert rollout.history is not None  # of a sampler of such environments
         return stacked_rows(rollout, observations, normalize(rollout.history), self._frames), finals
 
-    def of_rewards(self, rollout: Rollout, *, is_new: bool) -> Tensor:
-        """The rewards that are learned from, `[T, N]`; those of a new rollout count from now on."""
+    def of_rewards(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Tensor]:
+        """The rewards that are learned from, `[T, N]` of each part.
+
+        Args:
+            parts: of a rollout.
+            together: of a new rollout, whose rewards count from now on; None of others.
+        """
         if self.rewards is None:
-            return rollout.rewards
-        if not is_new:
-            return self.rewards.scaled(rollout.rewards)
-        normalized: Tensor = self.rewards(rollout.rewards, rollout.terminated | rollout.truncated, rollout.valid_rows)
-        return normalized
+            return [part.rewards for part in parts]
+        rewards = [part.rewards for part in parts]
+        if together is not None:
+            first, found = 0, []
+            for part in parts:
+                columns = slice(first, first := first + part.rewards.shape[1])
+                found.append(
+                    self.rewards.gathered(part.rewards, part.terminated | part.truncated, part.valid_rows, columns)
+                )
+            rewards = [of_part for of_part, _ in found]
+            self.rewards.merge(*together("rewards", [moments for _, moments in found]))
+        return [self.rewards.scaled(of_part) for of_part in rewards]
 
     @torch.no_grad()
-    def learned(self, rollout: Rollout) -> None:
+    def learned(self, parts: Sequence[Rollout], together: Together) -> None:
         """Let the observations count. Not before: actions were drawn, and are learned from, under one normalisation."""
-        if self.observations is not None:
-            rows = rollout.observations[:-1].flatten(0, 1)
-            is_whole = len(rollout.valid_rows) == len(rows)
-            self.observations.add(rows if is_whole else rows.index_select(0, rollout.valid_rows))
+        if self.observations is None:
+            return
+        found = []
+        for part in parts:
+            rows = part.observations[:-1].flatten(0, 1)
+            is_whole = len(part.valid_rows) == len(rows)
+            found.append(self.observations.moments_of(rows if is_whole else rows.index_select(0, part.valid_rows)))
+        self.observations.merge(*together("observations", found))
 
     @property
     def parts(self) -> "dict[str, ObservationNormalizer | RewardNormalizer]":
@@ -119,18 +145,21 @@ class RewardNormalizer(nn.Module):
         if len(self.returns) != num_columns:
             self.returns = self.returns.new_zeros(num_columns)
 
-    def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
-        """Let so many returns count that somebody else had."""
+    def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
+        """Let so many returns count whose moments these are."""
         self.moments.merge(mean, variance, number)
 
     @torch.no_grad()
-    def forward(self, rewards: Tensor, ended: Tensor, valid_rows: Tensor) -> Tensor:
-        """The rewards of a rollout normalised, which counts already.
+    def gathered(
+        self, rewards: Tensor, ended: Tensor, valid_rows: Tensor, columns: slice = slice(None)
+    ) -> tuple[Tensor, Moments]:
+        """The rewards of a rollout as they count, and the moments of the returns that they have brought.
 
         Args:
             rewards: `[T, N]`.
             ended: `[T, N]` bool: terminated or truncated.
             valid_rows: `[M]`, the flat indices of those that are steps; of the others nothing counts.
+            columns: which they are of those that there is room for.
         """
         if len(valid_rows) < rewards.numel():
             are_steps = torch.zeros_like(rewards).view(-1).index_fill_(0, valid_rows, 1.0).view_as(rewards)
@@ -138,12 +167,11 @@ class RewardNormalizer(nn.Module):
         goes_on = self.gamma * (~ended).to(rewards.dtype)
         # return[t] = reward[t] + goes_on[t - 1] * return[t - 1]: solved backwards in the order of time reversed.
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
-        terms[0] += self.returns
+        terms[0] += self.returns[columns]
         decay[1:] = goes_on[:-1]
         returns = discounted_sums(terms=terms.flip(0), decay=decay.flip(0)).flip(0)
-        self.returns.copy_(goes_on[-1] * returns[-1])
-        self.moments.add(returns.flatten().index_select(0, valid_rows))
-        return self.scaled(rewards)
+        self.returns[columns] = goes_on[-1] * returns[-1]
+        return rewards, moments_of(returns.flatten().index_select(0, valid_rows))
 
     def scaled(self, rewards: Tensor) -> Tensor:
         """Rewards that counted before, by what is known now."""

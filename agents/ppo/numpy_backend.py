@@ -4,6 +4,7 @@ For small networks most of torch's time is overhead; for large ones, this backen
 cache closest to a core.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
+from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
@@ -34,38 +36,18 @@ class NumpyBackend(Backend):
 
     written_in = "agents/ppo/numpy_backend.py"
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         self._flat_gradient = array_of(agent.parameters.gradient)
         self._passes = [Passes(agent, self._flat_gradient)]
-        # Rows that pass forward and backward while they lie in the cache closest to a core: activations of a megabyte.
-        widest = max(layer.weight.shape[0] for layer in linears(self._actor)[:-1])
-        self._block_size = max(32, 2**20 // (4 * 2 * widest))
+        self._block_size = block_size_of(self._actor)
         self._num_threads = 1
         self._threads: Any = None
 
     @staticmethod
-    def supports(agent: Learner) -> bool:
-        """Whether loss, distribution and networks are known: the library's loss, MLPs of equal hidden layers, a CPU.
-
-        The MLPs may see different numbers of a row.
-        """
-        actor, critic = agent.actor_network, agent.critic_network
-        forms = numpy_form(actor), numpy_form(critic)
-        return (
-            not agent.has_own_loss
-            and agent.config.recurrent is None
-            and shared_trunk_of(actor) is None
-            and forms[0] is not None
-            and forms[1] is not None
-            and columns_seen(actor) is not None
-            and columns_seen(critic) is not None
-            and forms[0].activation == forms[1].activation
-            and is_on_cpu(actor)
-            and has_gradient(agent.distribution)
-            and [layer.out_features for layer in linears(actor)[:-1]]
-            == [layer.out_features for layer in linears(critic)[:-1]]
-        )
+    def supports(agent: Optimized) -> bool:
+        """Whether loss, distribution and networks are known."""
+        return not agent.has_own_loss and has_gradient(agent.distribution) and has_known_networks(agent)
 
     @contextmanager
     def threads(self) -> Iterator[None]:
@@ -138,11 +120,7 @@ class NumpyBackend(Backend):
 
     def clip(self) -> float:
         """As in the base."""
-        limit, gradient = self._agent.current.max_grad_norm, self._flat_gradient
-        norm = math.sqrt(np.dot(gradient, gradient))
-        if norm + 1e-6 > limit:
-            gradient *= np.float32(limit / (norm + 1e-6))
-        return norm
+        return _clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
     def values(self, observations: Tensor) -> Tensor:
         """As in the base."""
@@ -166,6 +144,14 @@ class NumpyBackend(Backend):
                 last = min(first + self._block_size, end)
                 found[first:last] = self._passes[0].log_probs(_rows(rows, first, last))
         return torch.from_numpy(found)
+
+
+def _clipped(gradient: Array, limit: float) -> float:
+    """Scale a gradient down to a norm; its norm before."""
+    norm = math.sqrt(np.dot(gradient, gradient))
+    if norm + 1e-6 > limit:
+        gradient *= np.float32(limit / (norm + 1e-6))
+    return norm
 
 
 def _as_array(column: Any) -> Any:
@@ -214,6 +200,42 @@ class Apart:
             network.backward(inputs, own_activations, *own)
 
 
+class Hidden:
+    """The hidden layers of an agent's actor and critic, with a gradient to fill.
+
+    Args:
+        agent: whose networks they are.
+        gradient: `[P]`, of all parameters; `backward` fills what is theirs.
+    """
+
+    def __init__(self, agent: Optimized, gradient: Array) -> None:
+        both, gradient_of = (agent.actor_network, agent.critic_network), views_of(agent, gradient)
+        form, product = numpy_form(both[0]), matmul(agent.config.precision)
+        assert form is not None  # `has_known_networks` has seen to it
+        layers = [linears(network)[:-1] for network in both]
+        columns = [columns_seen(network) for network in both]
+        weights, biases = ([[getattr(layer, name) for layer in own] for own in layers] for name in ("weight", "bias"))
+        self._gradients: tuple[Any, ...] = ()
+        self._both: Any
+        if all(isinstance(seen, slice) for seen in columns):
+            all_weights = stacked(array_of, *weights)
+            all_biases = [bias[:, None] for bias in stacked(array_of, *biases)]
+            self._both = HiddenLayers(all_weights, all_biases, form.activation, product)
+            own = [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases]
+            self.of_actor = HiddenLayers(*own, form.activation, product)
+            """The actor's alone."""
+            self._gradients = stacked(gradient_of, *weights), [bias[:, None] for bias in stacked(gradient_of, *biases)]
+        else:
+            networks = [HiddenLayers(*_of_one(array_of, own), form.activation, product) for own in layers]
+            self.of_actor = networks[0]
+            self._both = Apart(networks, columns, [_of_one(gradient_of, own) for own in layers])
+        self.forward, self.gradient_buffer = self._both.forward, self._both.gradient_buffer
+
+    def backward(self, rows: Array, activations: Any) -> None:
+        """As of `HiddenLayers`."""
+        self._both.backward(rows, activations, *self._gradients)
+
+
 class Passes:
     """Networks with memory of their own for what passes through them, and a gradient to fill.
 
@@ -224,42 +246,17 @@ class Passes:
         gradient: `[P]`, of all parameters; filled by `block`.
     """
 
-    def __init__(self, agent: Learner, gradient: Array) -> None:
+    def __init__(self, agent: Optimized, gradient: Array) -> None:
         self._agent, self.gradient = agent, gradient
         actor, critic = agent.actor_network, agent.critic_network
-        first = agent.parameters.values.data_ptr()
-
-        def gradient_of(parameter: Tensor) -> Array:
-            start = (parameter.data_ptr() - first) // parameter.element_size()
-            return gradient[start : start + parameter.numel()].reshape(parameter.shape)
-
+        gradient_of = views_of(agent, gradient)
         form = numpy_form(actor)
         assert form is not None  # `supports` has seen to it
-        *actor_layers, actor_head = linears(actor)
+        *_, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
-        product = matmul(agent.config.precision)
         self._columns = columns_seen(actor), columns_seen(critic)
-        weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
-        biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
         self._critic_hidden = HiddenLayers(*_of_one(array_of, critic_layers), form.activation)
-        self._hidden_gradients: tuple[Any, ...] = ()
-        self._hidden: Any
-        if all(isinstance(columns, slice) for columns in self._columns):
-            all_weights = stacked(array_of, *weights)
-            all_biases = [bias[:, None] for bias in stacked(array_of, *biases)]
-            self._hidden = HiddenLayers(all_weights, all_biases, form.activation, product)
-            self._actor_hidden = HiddenLayers(
-                [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases], form.activation, product
-            )
-            self._hidden_gradients = (
-                stacked(gradient_of, *weights),
-                [bias[:, None] for bias in stacked(gradient_of, *biases)],
-            )
-        else:
-            both = actor_layers, critic_layers
-            networks = [HiddenLayers(*_of_one(array_of, layers), form.activation, product) for layers in both]
-            self._actor_hidden = networks[0]
-            self._hidden = Apart(networks, self._columns, [_of_one(gradient_of, layers) for layers in both])
+        self._hidden = Hidden(agent, gradient)
         self._head = ActorHead(actor, actor_head, agent.distribution, form.mask_size, gradient_of)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
         self._value_weight_gradient = gradient_of(critic_head.weight)[0]
@@ -274,7 +271,7 @@ class Passes:
     def log_probs(self, rows: Any) -> Array:
         """Of the actions of some rows, `[B]`, as `block` computes them."""
         seen = rows.observations[:, self._columns[0]]
-        return self._head.forward(self._actor_hidden.forward(seen)[-1][0], rows)[0]
+        return self._head.forward(self._hidden.of_actor.forward(seen)[-1][0], rows)[0]
 
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
@@ -304,7 +301,7 @@ class Passes:
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
         np.dot(d_values, critic_last, out=self._value_weight_gradient)
         self._value_bias_gradient[0] = np.add.reduce(d_values)
-        self._hidden.backward(rows.observations, activations, *self._hidden_gradients)
+        self._hidden.backward(rows.observations, activations)
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -327,6 +324,126 @@ class Passes:
         # the two errors are equal, but not to the last bit.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
+
+
+class NumpyNetworks(Backend):
+    """The networks in NumPy, and what follows by autograd: for a loss of one's own, with MLPs of tanh or ReLU.
+
+    The loss may pass rows through the networks itself: what comes of that is added.
+    """
+
+    def __init__(self, agent: Optimized) -> None:
+        super().__init__(agent)
+        self._flat_gradient = array_of(agent.parameters.gradient)
+        self._of_networks = np.zeros_like(self._flat_gradient)
+        gradient_of = views_of(agent, self._of_networks)
+        self._hidden = Hidden(agent, self._of_networks)
+        self._last = [linears(network)[-1] for network in (self._actor, self._critic)]
+        self._weights = [array_of(layer.weight) for layer in self._last]
+        self._biases = [array_of(layer.bias) for layer in self._last]
+        self._gradients = [(gradient_of(layer.weight), gradient_of(layer.bias)) for layer in self._last]
+        self._given = _Given(), _Given()
+        pairs = zip((self._actor, self._critic), self._given, strict=True)
+        self._heads = [_after_mlp(network, given) for network, given in pairs]
+
+    @staticmethod
+    def supports(agent: Optimized) -> bool:
+        """Whether the networks are known, and a minibatch is small enough for NumPy to be the faster one."""
+        return (
+            agent.has_own_loss
+            and agent.config.precision == "fp32"
+            and not isinstance(agent.actor_network, StateDependentActor)
+            and has_known_networks(agent)
+            and agent.config.minibatch_size <= block_size_of(agent.actor_network)
+        )
+
+    def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
+        """As in the base."""
+        minibatch = minibatch.made()
+        rows = array_of(minibatch.observations)
+        activations = self._hidden.forward(rows)
+        for given, last, weight, bias in zip(self._given, activations[-1], self._weights, self._biases, strict=True):
+            given.outputs = torch.from_numpy(last @ weight.T + bias).requires_grad_()
+        statistics = super().gradient(minibatch, clip_range)
+        parts = zip(
+            self._given, activations[-1], self._weights, self._gradients,
+            self._hidden.gradient_buffer(len(rows)), strict=True,
+        )  # fmt: skip
+        for given, last, weight, (of_weight, of_bias), of_last in parts:
+            if given.outputs.grad is None:  # the loss does not depend on it
+                of_weight[:], of_bias[:], of_last[:] = 0.0, 0.0, 0.0
+                continue
+            of_outputs = given.outputs.grad.numpy()
+            np.dot(of_outputs.T, last, out=of_weight)
+            np.add.reduce(of_outputs, axis=0, out=of_bias)
+            np.dot(of_outputs, weight, out=of_last)
+        self._hidden.backward(rows, activations)
+        self._flat_gradient += self._of_networks
+        return statistics
+
+    def clip(self) -> float:
+        """As in the base."""
+        return _clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+
+    def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
+        actor, critic = self._heads
+        return actor(minibatch.observations), critic(minibatch.observations).squeeze(-1)
+
+
+class _Given(nn.Module):
+    """An MLP whose outputs were computed already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs = torch.empty(0)
+
+    def forward(self, _: Tensor) -> Tensor:
+        return self.outputs
+
+
+def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
+    """A network made here, with other outputs of its MLP."""
+    if not isinstance(network, (GaussianActor, MaskedActor)):
+        return given
+    inner = "mean" if isinstance(network, GaussianActor) else "logits"
+    other = copy.copy(network)
+    other._modules = {**network._modules, inner: _after_mlp(getattr(network, inner), given)}
+    return other
+
+
+def has_known_networks(agent: Optimized) -> bool:
+    """Whether actor and critic are MLPs of equal hidden layers, on a CPU; they may see different numbers of a row."""
+    actor, critic = agent.actor_network, agent.critic_network
+    forms = numpy_form(actor), numpy_form(critic)
+    return (
+        agent.config.recurrent is None
+        and shared_trunk_of(actor) is None
+        and forms[0] is not None
+        and forms[1] is not None
+        and columns_seen(actor) is not None
+        and columns_seen(critic) is not None
+        and forms[0].activation == forms[1].activation
+        and is_on_cpu(actor)
+        and [layer.out_features for layer in linears(actor)[:-1]]
+        == [layer.out_features for layer in linears(critic)[:-1]]
+    )
+
+
+def block_size_of(actor: nn.Module) -> int:
+    """How many rows pass forward and backward in the cache closest to a core: activations of a megabyte."""
+    widest = max(layer.weight.shape[0] for layer in linears(actor)[:-1])
+    return max(32, 2**20 // (4 * 2 * widest))
+
+
+def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
+    """Of an array that is laid out as the parameters are, a function that gives what belongs to a parameter."""
+    first = agent.parameters.values.data_ptr()
+
+    def view_of(parameter: Tensor) -> Array:
+        start = (parameter.data_ptr() - first) // parameter.element_size()
+        return flat[start : start + parameter.numel()].reshape(parameter.shape)
+
+    return view_of
 
 
 def _of_one(array_for: Callable[[Tensor], Array], layers: Sequence[nn.Linear]) -> tuple[list[Array], list[Array]]:

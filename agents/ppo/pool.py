@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.rollouts.parts import in_parts
 from hybridppo.rollouts.rollout import Rollout
 
 LEARNING_RATE_STEP = 0.03
@@ -42,16 +43,17 @@ class Pool(nn.Module):
         self._kept = nn.ModuleList()  # of modules, whose buffers are moved with the agent
         self._count = 0
 
-    def rollouts(self, newest: Rollout, version: int) -> tuple[Sequence[Rollout], float | None]:
+    def rollouts(self, newest: Any, version: int) -> tuple[Sequence[Any], float | None]:
         """What an update learns from, the newest first, and the share of the clip range; None without a pool.
 
         Args:
-            newest: of them.
+            newest: of them; the others are in as many parts.
             version: of the agent's parameters.
         """
         if self.size == 1:
             return [newest], None
-        pooled = [newest, *(kept.rollout() for kept in self._rollouts())][: self.size]
+        num_parts = len(newest.parts)
+        pooled = [newest, *(in_parts(kept.rollout(), num_parts) for kept in self._rollouts())][: self.size]
         self._count = len(pooled)
         return pooled, len(pooled) / sum(version - one.version + 1 for one in pooled)
 

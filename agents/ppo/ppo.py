@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +28,7 @@ from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, r
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
-from hybridppo.agents.ppo.batch import Batch, orders_on
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loop import Exchange, OptimizationLoop
@@ -37,7 +37,6 @@ from hybridppo.agents.ppo.loss import (
     Loss,
     LossFunction,
     LossInputs,
-    explained_variance,
     has_state,
     ppo_loss,
 )
@@ -49,7 +48,7 @@ from hybridppo.errors import CheckpointError, ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
-from hybridppo.networks.modes import depend_on_training, noise_from, require_same_everywhere
+from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
@@ -299,12 +298,12 @@ class PPO:
             return self._update(rollout, loop)
 
     def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
-        num_columns = rollout.rewards.shape[1]
+        num_columns = sum(part.rewards.shape[1] for part in rollout.parts)
         self.cut.fit(num_columns)
         self.normalization.fit(num_columns)
         before, rate, of_loss = self._snapshot(), self.current.learning_rate, self._state_of_loss()
         loop.backend.extras.clear()
-        batch = loop.batch(rollout, partial(self.prepared, loop=loop))
+        batch = self.prepared(rollout, loop)
         sizes = self.minibatch_sizes(batch)
         if sizes and loop.backend.written_in is not None and self._has_agreed is None:
             loop = self._agreed(batch)
@@ -324,34 +323,34 @@ class PPO:
             if self._has_gone_too_far(epochs[-1]):
                 # As if only the shuffles of the epochs that were made had been drawn.
                 self._order.bit_generator.state = before[1]
-                orders_on(device, self._order, len(batch), len(epochs))
+                batch.orders(self._order, len(epochs))
                 break
-        self.normalization.learned(rollout)
+        self.normalization.learned(rollout.parts, loop.exchange.moments)
         self.cut.learned()
         self.version += 1
-        means, rows = torch.cat(epochs).mean(0), batch.steps()
-        explained = explained_variance(values=rows.values, returns=rows.returns)
-        measures = [measure.reshape(1) for measure in self._measures_of_pool(batch, loop)]
+        means, explained = torch.cat(epochs).mean(0), batch.explained_variance()
+        measures = self._measures_of_pool(batch, loop)
         # The update's one wait for the device.
         variance = self.normalization.largest_variance(means)
         extras = loop.backend.extras
         own = extras.means(means)
-        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, own, *measures)).tolist()
+        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, own, measures)).tolist()
         values, measured = read[: len(means)], read[len(means) + 3 + len(own) :]
         explained_now, norm, variance_now = read[len(means) :][:3]
         if not math.isfinite(variance_now):
-            raise too_large(self.version, self.normalization, rollout, self._encode)
+            raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
         if not all(map(math.isfinite, (*(values if sizes else ()), norm))):
-            raise divergence(self.version, self.current, rollout, rows, epochs, self.parameters.values.data)
+            rows = batch.steps()
+            raise divergence(self.version, self.current, rollout.whole(), rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
         metrics |= dict(zip(extras.names, read[len(means) + 3 :], strict=False))
         metrics |= {**self._schedules.metrics(self.current), **loop.metrics()}
-        return {**metrics, **self._pool.learned(rollout, measured, self.current.clip_range)}
+        return {**metrics, **self._pool.learned(rollout.whole(), measured, self.current.clip_range)}
 
-    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, Any]]:
+    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
         """What each epoch has: the order of the rows, and the batch."""
-        orders = orders_on(self.parameters.values.device, self._order, len(batch), self.config.num_epochs)
+        orders = batch.orders(self._order, self.config.num_epochs)
         return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
 
     def _snapshot(self) -> tuple[list[Tensor], Any]:
@@ -382,10 +381,10 @@ class PPO:
         return flat.dot(flat).reshape(1)
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Learn together with others from the next update on; None for alone.
+        """Make updates together with others from now on; None for alone.
 
         Args:
-            make_exchange: makes what learners exchange; called again whenever the parameters have moved.
+            make_exchange: makes what is exchanged with them; called again whenever the parameters have moved.
         """
         self._make_exchange, self._loop = make_exchange, None
 
@@ -394,13 +393,6 @@ class PPO:
         if self._loop is None or self._loop_binding != self.parameters.binding:
             networks = self._learning_networks
             require(self.config.precision, self.parameters.values.device)
-            if self._make_exchange is not None:
-                require_same_everywhere(*networks)
-                if self._loss_has_state:
-                    raise ConfigurationError(
-                        "a loss with a state (state_dict) cannot be shared by several learners, which each see other "
-                        "rows: use distribution='local'"
-                    )
             self._depends_on_training = depend_on_training(*networks)
             self.optimizer.keep_learning_rates_on_host()  # but for steps that are recorded
             exchange = Exchange() if self._make_exchange is None else self._make_exchange()
@@ -431,24 +423,33 @@ class PPO:
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
         """What the epochs go over: a `Batch` of the rows that are steps, or with a memory a `SequenceBatch`."""
         rollouts, share = self._pool.rollouts(rollout, self.version)
-        parts: list[Any] = [
-            self.cut.batch(self._estimated(one, loop, share, is_new=one is rollout), one) for one in rollouts
-        ]
-        batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
+        moments = loop.exchange.moments
+        rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
         is_current = share is not None or rollout.version == self.version
-        return self._as_the_loop_sees_it(batch, loop, is_current=is_current)
+        bounds = pairwise(accumulate((part.rewards.shape[1] for part in rollout.parts), initial=0))
+        batches: list[Any] = []
+        for number, columns in enumerate(bounds):
+            parts: list[Any] = []
+            for one, of_one in zip(rollouts, rewards, strict=True):
+                part = one.parts[number]
+                parts.append(self.cut.batch(self._estimated(part, of_one[number], loop, share, slice(*columns)), part))
+            batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
+            batches.append(self._as_the_loop_sees_it(batch, loop, is_current=is_current))
+        return loop.exchange.batch(batches)
 
-    def _estimated(self, rollout: Rollout, loop: OptimizationLoop, share: float | None, *, is_new: bool) -> Batch:
+    def _estimated(
+        self, rollout: Rollout, rewards: Tensor, loop: OptimizationLoop, share: float | None, columns: slice
+    ) -> Batch:
         """Values in one batched pass, advantages, and everything flattened.
 
         With a pool, seen from the policy as it is now; `share` of the clip range is this update's.
         """
         config = self.current
         observations, finals = self.normalization.of_observations(rollout)
-        values, final_values = self.cut.values(loop, observations, finals, rollout)
+        values, final_values = self.cut.values(loop.backend, observations, finals, rollout, columns)
         rows, actions = observations[:-1].flatten(0, 1), rollout.actions.flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
         estimated: dict[str, Any] = {
-            "rewards": self.normalization.of_rewards(rollout, is_new=is_new),
+            "rewards": rewards,
             "values": values[:-1],
             "next_values": next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
             "terminated": rollout.terminated,
@@ -456,16 +457,20 @@ class PPO:
             "gamma": config.gamma,
             "gae_lambda": config.gae_lambda,
         }
-        log_probs, weights, shares = rollout.log_probs.flatten(), None, None
+        log_probs, weights, shares, is_lagging = rollout.log_probs.flatten(), None, None, rollout.versions is not None
         if share is not None:
-            acted, log_probs = log_probs, loop.log_probs(rows, actions)
-            weights = (log_probs - acted).exp()
+            acted, log_probs = log_probs, loop.backend.log_probs(rows, actions)
+            more_probable = weights = (log_probs - acted).exp()
             shares = torch.full_like(weights, share)
-        if weights is None or self._has_own_advantages:
+        elif is_lagging and config.lag_correction == "vtrace" and not self._has_own_advantages:
+            more_probable = (loop.backend.log_probs(rows, actions) - log_probs).exp()
+        else:
+            more_probable = None
+        if more_probable is None or self._has_own_advantages:
             advantages = self._checked(self.advantages(**estimated), rollout.rewards)
             returns = advantages + values[:-1]
         else:
-            advantages, returns = vtrace(weights=weights.view_as(rollout.rewards), **estimated)
+            advantages, returns = vtrace(weights=more_probable.view_as(rollout.rewards), **estimated)
         return Batch(
             observations=rows,
             actions=actions,
@@ -512,14 +517,18 @@ class PPO:
         return batch.with_old_outputs(old_outputs) if self.has_own_loss else batch
 
     @torch.no_grad()
-    def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> list[Tensor]:
+    def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> Tensor:
         if self.config.pool_size == 1:
-            return []
-        if self.config.precision == "fp32":
-            log_probs = loop.log_probs(batch.observations, batch.actions)
-        else:
-            log_probs = loop.backend.log_probs_of(batch, self.minibatch_sizes(batch))
-        return self._pool.measures(batch, log_probs)
+            return self.parameters.values.new_empty(0)
+
+        def measure(part: Any) -> Tensor:
+            if self.config.precision == "fp32":
+                log_probs = loop.backend.log_probs(part.observations, part.actions)
+            else:
+                log_probs = loop.backend.log_probs_of(part, self.minibatch_sizes(part))
+            return torch.stack(self._pool.measures(part, log_probs))
+
+        return loop.exchange.mean(batch, measure)
 
     def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
         """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridppo.agents.common.recording import tried_step
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Learner, OptimizationLoop
+from hybridppo.agents.ppo.loop import OptimizationLoop, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.system.recording import Record
 
@@ -33,7 +33,7 @@ class RecordedStep:
         record: how; a recording may run the step some times first, which is undone.
     """
 
-    def __init__(self, loop: OptimizationLoop, agent: Learner, record: Record) -> None:
+    def __init__(self, loop: OptimizationLoop, agent: Optimized, record: Record) -> None:
         self._agent, self._plain, self._record = agent, loop.step, record
         self.extras = loop.backend.extras
         agent.optimizer.keep_learning_rates_on_device()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch, minibatches_of
-from hybridppo.agents.ppo.loss import normalize
+from hybridppo.agents.ppo.batch import Batch, minibatches_of, of_minibatches, orders_on, sums_among
+from hybridppo.agents.ppo.loss import advantage_sums, normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.networks.recurrent import Segments
 from hybridppo.rollouts.memory import MemoryLayout
@@ -20,6 +20,7 @@ from hybridppo.system.accelerator import sent
 
 Flags = NDArray[np.bool_]
 
+EVERY = slice(None)
 STACKS_AT_ONCE = 256
 """Stacks of frames that are made for a pass without a gradient."""
 
@@ -30,26 +31,29 @@ class Rows(nn.Module):
     def fit(self, num_columns: int) -> None:
         """Nothing is carried from rollout to rollout."""
 
-    def values(self, steps: Any, observations: Any, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    def values(
+        self, backend: Any, observations: Any, finals: Tensor, rollout: Rollout, columns: slice = EVERY
+    ) -> tuple[Tensor, Tensor]:
         """The critic's values, without a gradient: `[T + 1, N]` and `[K]`, in one batched pass.
 
         Args:
-            steps: optimizer steps, which have the critic.
+            backend: has the critic.
             observations: `[T + 1, N, *row]`, or as many `StackedRows`.
             finals: `[K, *row]`, the final observations.
             rollout: that they are of.
+            columns: which it has, of those of all parts.
         """
         num_steps, num_envs = observations.shape[:2]
         if isinstance(observations, StackedRows):
             stacks = observations.flatten(0, 1)
             *starts, last = range(0, len(stacks), STACKS_AT_ONCE)
-            parts = [steps.values(stacks[start : start + STACKS_AT_ONCE].made()) for start in starts]
-            parts.append(steps.values(torch.cat((stacks[last:].made(), finals))))
+            parts = [backend.values(stacks[start : start + STACKS_AT_ONCE].made()) for start in starts]
+            parts.append(backend.values(torch.cat((stacks[last:].made(), finals))))
             values, final_values = torch.cat(parts).tensor_split([num_steps * num_envs])
             return values.view(num_steps, num_envs), final_values
         # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
         seen = torch.cat((observations.flatten(0, 1), finals))
-        values, final_values = steps.values(seen).tensor_split([num_steps * num_envs])
+        values, final_values = backend.values(seen).tensor_split([num_steps * num_envs])
         return values.view(num_steps, num_envs), final_values
 
     def batch(self, rows: Batch, rollout: Rollout) -> Batch:
@@ -101,24 +105,48 @@ class SequenceBatch:
         """How many of its rows count."""
         return int(self.valid.sum())
 
-    def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[SequenceBatch]":
-        """As `Batch.weighed`. Only rows that count are normalised."""
-        return [self._normalized(order, sizes) if normalizes else self for order in orders]
+    def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
+        """As `Batch.orders`, of the sequences."""
+        return orders_on(self.actor_states.device, generator, len(self), epochs)
 
-    def _normalized(self, order: Tensor, sizes: Sequence[int]) -> "SequenceBatch":
+    def explained_variance(self) -> Tensor:
+        """As `Batch.explained_variance`."""
+        return self.steps().explained_variance()
+
+    def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
+        """As `Batch.sums`, of the rows that count."""
+        valid = sent(self.valid, orders.device)
+        return torch.cat([of_minibatches(order[None], sizes, partial(self._sums, valid)) for order in orders])
+
+    def _sums(self, valid: Tensor, sequences: Tensor) -> Sequence[Any]:
+        advantages, counted = self._in_minibatches(valid, sequences[0])
+        return [part[None] for part in advantage_sums(advantages, counted=counted)]
+
+    def _in_minibatches(self, valid: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
+        """The advantages of `[M, B]` sequences, `[M, L * B]`, and which count."""
+        # [L, M, B] -> [M, L * B]
+        advantages, counted = (
+            table[:, sequences].transpose(0, 1).flatten(1) for table in (self.rows.advantages, valid)
+        )
+        return advantages, counted
+
+    def weighed(
+        self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
+    ) -> "Sequence[SequenceBatch]":
+        """As `Batch.weighed`. Only rows that count are normalised."""
+        parts = [None] * len(orders) if sums is None else sums.tensor_split(len(orders))
+        pairs = zip(orders, parts, strict=True)
+        return [self._normalized(order, sizes, part) if normalizes else self for order, part in pairs]
+
+    def _normalized(self, order: Tensor, sizes: Sequence[int], sums: Tensor | None) -> "SequenceBatch":
         advantages = torch.empty_like(self.rows.advantages)
         valid = sent(self.valid, order.device)
-        for sequences in minibatches_of(order, sizes):
-            # [L, M, B] -> [M, L * B]
-            counted = valid[:, sequences].transpose(0, 1).flatten(1)
-            found = normalize(self.rows.advantages[:, sequences].transpose(0, 1).flatten(1), counted=counted)
+        for numbers, sequences in minibatches_of(order, sizes):
+            of_rows, counted = self._in_minibatches(valid, sequences)
+            whole = sums_among(sums, numbers)
+            found = normalize(of_rows, counted=counted, sums=whole and [part[0] for part in whole])
             advantages[:, sequences] = found.view(len(found), len(advantages), -1).transpose(0, 1)
         return replace(self, rows=replace(self.rows, advantages=advantages))
-
-    def steps_in(self, order: Tensor, sizes: Sequence[int]) -> Sequence[int]:
-        """As `Batch.steps_in`."""
-        counts = self.valid.sum(0)[order.tolist()]  # waits for the device
-        return [int(part.sum()) for part in np.split(counts, np.cumsum(sizes)[:-1])]
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "SequenceBatch":
         """The same steps with other numbers beside them, `[B]` each."""
@@ -192,31 +220,34 @@ class Sequences(nn.Module):
         """Make room for the states of `N` columns, where there is none yet."""
         if len(self.critic_state) != num_columns:
             self.critic_state = self.critic_state.new_zeros((num_columns, self._memory.state_size))
+        self._next = self.critic_state.clone()
 
-    def values(self, steps: Any, observations: Tensor, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """As `Rows.values`, sequence by sequence, in the order of time."""
-        starts, num_rows, state = _starts(rollout), len(observations), self.critic_state
+    def values(
+        self, backend: Any, observations: Tensor, finals: Tensor, rollout: Rollout, columns: slice = EVERY
+    ) -> tuple[Tensor, Tensor]:
+        """As `Rows.values`, sequence by sequence, in the order of time; `batch` of the same rollout comes next."""
+        starts, num_rows, state = _starts(rollout), len(observations), self.critic_state[columns]
         # What followed the last step is seen with what is remembered then; where it begins an episode, nobody asks.
         starts = torch.cat((starts, torch.zeros_like(starts[:1])))
         values, after, firsts = [], [], []
         for first in range(0, num_rows, self._length):
             part = slice(first, first + self._length)
             firsts.append(state)
-            of_part, states = steps.recurrent_values(observations[part], state, starts[part])
+            of_part, states = backend.recurrent_values(observations[part], state, starts[part])
             values.append(of_part)
             after.append(states)
             state = states[-1]
         states = torch.cat(after)
         self._critic_states = torch.cat(firsts[: self._memory.num_sequences(num_rows - 1)])
-        self._next = states[num_rows - 2]
-        return torch.cat(values), self._final_values(steps, finals, states, rollout)
+        self._next[columns] = states[num_rows - 2]
+        return torch.cat(values), self._final_values(backend, finals, states, rollout)
 
-    def _final_values(self, steps: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
+    def _final_values(self, backend: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
         if not len(finals):
             return finals.new_zeros(0, dtype=torch.float32)
         before = states.flatten(0, 1).index_select(0, rollout.final_rows)
         goes_on = torch.zeros((1, len(finals)), dtype=torch.bool, device=finals.device)
-        values: Tensor = steps.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
+        values: Tensor = backend.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
         return values
 
     def batch(self, rows: Batch, rollout: Rollout) -> SequenceBatch:

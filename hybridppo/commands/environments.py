@@ -15,6 +15,7 @@ from hybridppo.errors import ConfigurationError, command
 from hybridppo.placements.by_name import make_placement
 from hybridppo.run_directory.lines import as_json
 from hybridppo.runs.options import fields_of
+from hybridppo.system.figures import shown_number
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Check(Command):
     """Step an environment with random actions, and report what is wrong with it, how to fix it, and how fast it is."""
 
     env_id: EnvId
-    """The environment, as registered with gymnasium."""
+    """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     steps: int = 2000
     """How many steps to make at most."""
     seconds: float = SECONDS_TO_STEP
@@ -44,11 +45,11 @@ class Placements(Command):
     """Train briefly under each placement that this machine can run, and name the fastest."""
 
     env_id: EnvId
-    """The environment, as registered with gymnasium."""
+    """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     total_steps: int = 500_000
     """Steps of the planned run, over which the time to start is spread."""
     max_lag: int = 0
-    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    """1 or more lets auto take overlap, whose rollouts come from parameters one update old."""
     num_workers: int | None = None
     """Processes that step the environments. Not given: every number that may be worth it."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
@@ -184,10 +185,13 @@ class Tune(Command):
         """Search, and print the best settings."""
         from hybridppo.tools.experiments.search import tune
 
-        where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
-        options = {**self.arguments("env_id", "environment", *where), **asdict(self.environment)}
-        entry = tune(self.env_id, **{**options, "placement": make_placement(self.placement, **where)})
-        print(f"best: return {entry.return_here:.1f}, mean of its seeds ({entry.source})")
+        placement = make_placement(
+            self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device
+        )
+        options = self.arguments("env_id", "environment", "sampling_device", "learning_device")
+        entry = tune(self.env_id, **{**options, **asdict(self.environment), "placement": placement})
+        assert entry.return_here is not None  # a search has measured it
+        print(f"best: return {shown_number(entry.return_here)}, mean of its seeds ({entry.source})")
         print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
 
     def _flags_of_train(self) -> list[str]:

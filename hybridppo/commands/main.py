@@ -43,7 +43,7 @@ from hybridppo.commands.parsing import (
     plain_warnings,
 )
 from hybridppo.commands.runs import Evaluate, Export, Play, Plot, Report, Watch
-from hybridppo.commands.train import Resume, Train, train_command
+from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.interruption import as_keyboard_interrupts, flushed
 
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_command(arguments: Sequence[str]) -> Command:
     """The command that the arguments name, with its options."""
-    commands = {**COMMANDS, "train": train_command(arguments)}
+    of_run = with_settings_of_run(arguments)
+    commands = {**COMMANDS, "train": train_command(arguments) if of_run is None else type(of_run)}
 
     def parse_from(train: Train | None) -> Command:
         defaults: dict[str, Any] = {} if train is None else {"train": {"default": train}}
@@ -87,7 +88,7 @@ def parse_command(arguments: Sequence[str]) -> Command:
         parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
         return parsed
 
-    command = parse_from(None)
+    command = parse_from(of_run)
     if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
         return parse_from(command.with_tuned_defaults())  # whose settings the flags change
     return command

@@ -1,15 +1,19 @@
 """The commands that take a run directory: evaluate, plot, report, play, export, watch."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from hybridppo.commands.parsing import Command, RunDir
 from hybridppo.errors import ConfigurationError
-from hybridppo.run_directory.directory import WhichCheckpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.lines import as_json
+from hybridppo.runs.loading import load
+from hybridppo.runs.settings import Settings
+from hybridppo.system.figures import shown_number, shown_returns
 from hybridppo.training.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -18,12 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Run whole episodes with a checkpoint of a run."""
+    """Run whole episodes with a checkpoint of a run; with others, let each agent play against each other.
+
+    A table then has the score of each agent against each: a win counts 1, a draw 0.5. Agents draw their actions, and a
+    seat is drawn in each game.
+    """
 
     run_dir: RunDir
     """The run's folder."""
+    others: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="OTHER...")] = ()
+    """Folders of other runs, or agents' files, to play against."""
+    env: str | None = None
+    """The environment: an id, or a function as module:function. Not given: the run's own."""
     episodes: int = 20
-    """How many episodes."""
+    """How many episodes; with others, how many games of each pair."""
     seed: int = 0
     """Seed of the environments and of sampled actions."""
     deterministic: bool = True
@@ -37,14 +49,44 @@ class Evaluate(Command):
     """Show a progress bar."""
 
     def run(self) -> None:
-        """Evaluate, and print mean and standard deviation."""
-        evaluation = evaluate(**self.arguments("json"))
+        """Evaluate, and print mean and standard deviation, or a table."""
+        if self.others:
+            self._round_robin()
+            return
+        evaluation = evaluate(**self.arguments("json", "others"))
         if self.json:
             print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
         else:
-            mean, deviation = evaluation.return_mean, evaluation.return_std
             actions = "most probable" if self.deterministic else "sampled"
-            print(f"return {mean:.2f} +- {deviation:.2f} over {self.episodes} episodes, {actions} actions")
+            returns = shown_returns(evaluation.return_mean, evaluation.return_std, self.episodes)
+            print(f"{returns}, {actions} actions")
+
+    def _round_robin(self) -> None:
+        from hybridppo.training.self_play import round_robin
+
+        given = (self.run_dir, *self.others)
+        if len({*given}) < len(given):
+            raise ConfigurationError("each agent of a round robin must be given once")
+        options: dict[str, Any] = {}
+        env: Any = self.env
+        if env is None and self.run_dir.is_file():
+            raise ConfigurationError(f"{self.run_dir} is an agent's file, which names no environment: give --env")
+        if env is None:
+            settings = Settings.read(RunDirectory.open(self.run_dir))
+            env = settings.source(None)
+            options = {"env_kwargs": settings.environment.env_kwargs, "imports": settings.environment.imports}
+        agents = {str(path): load(path, self.checkpoint) for path in given}
+        scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **options)
+        print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
+
+
+def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """The table of a round robin: a row for each agent, with its score against each other and the mean of them."""
+    lines = [f"| | {' | '.join(scores)} | mean |", f"|---|{'---:|' * (len(scores) + 1)}"]
+    for name, row in scores.items():
+        cells = [f"{row[other]:.2f}" if other in row else "" for other in scores]
+        lines.append(f"| {name} | {' | '.join(cells)} | {sum(row.values()) / len(row):.2f} |")
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -110,6 +152,8 @@ class Play(Command):
     """Take the most probable actions."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best."""
+    against: Path | None = None
+    """Another run, or an agent's file, whose agent has all seats but the first."""
     most_steps: int | None = None
     """Stop after this many steps, even within an episode. Not given: 3000 for a video, no limit for a window."""
 
@@ -123,7 +167,7 @@ class Play(Command):
         if self.most_steps is None:
             del options["most_steps"]
         played = play(**options) if self.window else record_video(output=self.output, **options)
-        for line in episode_lines(played):
+        for line in episode_lines(played, by_kind=self.against is None):
             print(line)
         if played.episodes < self.episodes:
             print(f"ended after {played.steps} steps, within an episode (--most-steps)")
@@ -131,15 +175,16 @@ class Play(Command):
             print(f"video: {played.path}")
 
 
-def episode_lines(played: "Played") -> list[str]:
-    """A line for every episode; with several agents, a line with the mean return of each kind of agent."""
+def episode_lines(played: "Played", *, by_kind: bool = True) -> list[str]:
+    """A line for every episode; with several agents, a line with the mean return of each kind of agent, or of each."""
     if not played.agents:
         pairs = zip(played.returns, played.lengths, strict=True)
-        return [f"episode: return {value:.2f}, {length} steps" for value, length in pairs]
+        return [f"episode: return {shown_number(value)}, {length} steps" for value, length in pairs]
     kinds: dict[str, list[float]] = {}
     for name, value in zip(played.agents, played.returns, strict=True):
-        kinds.setdefault(name.rpartition("_")[0] or name, []).append(value)
-    return [f"{kind}: mean return {sum(of) / len(of):.2f} of {len(of)} agents' episodes" for kind, of in kinds.items()]
+        kinds.setdefault((by_kind and name.rpartition("_")[0]) or name, []).append(value)
+    means = {kind: shown_number(sum(returns) / len(returns)) for kind, returns in kinds.items()}
+    return [f"{kind}: mean return {means[kind]} of {len(of)} agents' episodes" for kind, of in kinds.items()]
 
 
 @dataclass(frozen=True)

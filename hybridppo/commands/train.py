@@ -11,18 +11,21 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import AGENTS
+from hybridppo.agents.policies import PoliciesConfig, policy_by_name
+from hybridppo.agents.registry import AGENTS, name_of
 from hybridppo.auto.auto import Auto
-from hybridppo.auto.named import PlacementName, PlacementOptions
+from hybridppo.auto.named import PlacementName, PlacementOptions, options_of
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, command, shown
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import command as command_line
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import require_devices
 from hybridppo.reporting.advice import advice
-from hybridppo.run_directory.directory import fresh_path
-from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps
-from hybridppo.system.figures import shown_return
+from hybridppo.run_directory.directory import RunDirectory, fresh_path
+from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
+from hybridppo.runs.settings import Settings
+from hybridppo.system.figures import shown_return, shown_returns
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training.resume import resume
 from hybridppo.training.train import TrainResult, train
@@ -35,7 +38,7 @@ class Train(Command):
     """Train an agent in a gymnasium environment."""
 
     env_id: EnvId
-    """The environment, as registered with gymnasium."""
+    """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     agent: AgentName = "ppo"
     """What learns. Its settings are flags: --agent td3 --help shows those of TD3."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
@@ -48,6 +51,9 @@ class Train(Command):
     environment has an entry."""
     tuned_from: Path | None = None
     """Likewise, from a file of one's own, as `hybridppo tune` writes it."""
+    settings_of: Annotated[Path | None, tyro.conf.arg(name="config", metavar="FILE")] = None
+    """Begin with the settings of a run, by its config.json: --config runs/x/config.json. Other flags change them, and
+    ENV_ID may be left out."""
     run_dir: Path | None = None
     """The folder to make and write to; without it, a fresh one under runs/."""
     compiled: bool = False
@@ -75,6 +81,8 @@ class Train(Command):
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
+        if self.settings_of is not None:
+            raise ConfigurationError("--tuned and --config both say which settings to begin with: leave one out")
         entry = tuned_entry(self.env_id, self.tuned_from)
         options = RunOptions(total_steps=entry.total_steps)
         return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
@@ -121,9 +129,69 @@ class Train(Command):
         return found
 
 
+def with_settings_of_run(arguments: Sequence[str]) -> Train | None:
+    """The command with the settings of the run whose `config.json` the arguments name (`--config`); None without one.
+
+    Raises:
+        RunDirectoryError: if there is no such file, or it is damaged.
+        ConfigurationError: if the run has parts that only Python can make, or another agent than `--agent`.
+    """
+    path = _value_among(arguments, "--config")
+    if path is None or arguments[0] != "train":
+        return None
+    settings = Settings.read(RunDirectory.open(path))
+    _require_no_python(path, settings)
+    config, policies = settings.config, None
+    if isinstance(config, PoliciesConfig):
+        config, policies = _shared_and_own(config)
+    agent = _value_among(arguments, "--agent") or name_of(config)
+    if agent != name_of(config):
+        raise ConfigurationError(f"{path} has the settings of {name_of(config)}: leave --agent out, or --config")
+    placement = _value_among(arguments, "--placement")
+    return _command_of(agent)(
+        settings.env_id,
+        options=settings.run,
+        placement=options_of(settings.placement) if placement is None else PlacementOptions(),
+        environment=made(EnvironmentOptions, vars(settings.environment)),
+        settings_of=Path(path),
+        policies=policies,
+        config=config,  # type: ignore[arg-type]  # of the agent whose command this is
+    )
+
+
+def _require_no_python(path: str, settings: Settings) -> None:
+    """Refuse the settings of a run that the command line cannot train again."""
+    config, needs = settings.config, dict(settings.own)
+    if not settings.env_is_registered:
+        needs["env"] = settings.env_id
+    if settings.env_kwargs_not_saved is not None:
+        needs["env_kwargs"] = settings.env_kwargs_not_saved
+    if isinstance(config, PoliciesConfig):
+        needs |= dict.fromkeys(config.played, "an agent that is played")
+        if any(policy_by_name(name) != policy for name, policy in config.agents.items()):
+            needs["policy_of"] = "a function"
+    if needs:
+        parts = ", ".join(f"{name} ({value})" for name, value in needs.items())
+        raise ConfigurationError(f"the run of {path} was given what only Python can make again: {parts}")
+
+
+def _shared_and_own(config: PoliciesConfig) -> tuple[PPOConfig, dict[str, Any]]:
+    """The settings of the first policy, and of every policy the settings that differ from them."""
+    first, shared = next((one, one.to_json()) for one in config.policies.values())
+    own = {
+        policy: {name: value for name, value in each.to_json().items() if value != shared[name]}
+        for policy, each in config.policies.items()
+    }
+    return first, own
+
+
 def train_command(arguments: Sequence[str]) -> type[Train]:
     """`Train` with the flags of the agent that the arguments name."""
-    name = _agent_among(arguments)
+    return _command_of(_value_among(arguments, "--agent") or "ppo")
+
+
+def _command_of(name: str) -> type[Train]:
+    """`Train` with the flags of an agent."""
     if name == "ppo" or name not in AGENTS:  # what there is not, its own flag refuses
         return Train
     config = AGENTS[name].config
@@ -131,16 +199,17 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
         ("agent", AgentName, field(default=name)),
         ("config", Annotated[config, tyro.conf.arg(name="")], field(default_factory=config)),
     ]
-    made = make_dataclass("Train", fields, bases=(Train,), frozen=True, namespace={"__module__": __name__})
-    made.__doc__ = Train.__doc__
-    return made
+    command = make_dataclass("Train", fields, bases=(Train,), frozen=True, namespace={"__module__": __name__})
+    command.__doc__ = Train.__doc__
+    return command
 
 
-def _agent_among(arguments: Sequence[str]) -> str:
-    """The value of the last `--agent`; ppo if there is none."""
+def _value_among(arguments: Sequence[str], flag: str) -> str | None:
+    """The value of the last flag of this name; None if there is none."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--agent", nargs="?", default="ppo")
-    return str(parser.parse_known_args(arguments)[0].agent)
+    parser.add_argument(flag, nargs="?", dest="value")
+    found: str | None = parser.parse_known_args(arguments)[0].value
+    return found
 
 
 def _draw_learning_curve(run_dir: Path) -> None:
@@ -216,7 +285,7 @@ def report(result: TrainResult) -> int:
         )
         return EXIT_ERROR
     if result.interrupted:
-        print(f"interrupted; go on with: {command('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
+        print(f"interrupted; go on with: {command_line('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
     _report_evaluation(result)
@@ -228,9 +297,9 @@ def _report_evaluation(result: TrainResult) -> None:
     if result.stopped_by is not None:
         print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
-        mean, deviation = result.evaluation.return_mean, result.evaluation.return_std
-        episodes = len(result.evaluation.returns)
-        print(f"evaluation: return {mean:.2f} +- {deviation:.2f} over {episodes} episodes, most probable actions")
+        found = result.evaluation
+        text = shown_returns(found.return_mean, found.return_std, len(found.returns))
+        print(f"evaluation: {text}, most probable actions")
     returns = result.evaluation.returns if result.evaluation is not None else None
     for sentence in advice(result.metrics, result.agent.config, returns):
         print(f"note: {sentence}")

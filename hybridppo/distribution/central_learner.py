@@ -5,7 +5,7 @@ Parameters and gradients cross in shared memory, and who is next in messages. It
 """
 
 import time
-from functools import partial
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.exchanges import Served
+from hybridppo.agents.ppo.loop import Backend, Exchange
 from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import TrainingError
-from hybridppo.networks.normalization import moments_of
+from hybridppo.networks.normalization import Moments
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -84,15 +83,33 @@ class Server:
         return float(self.wait()[1])
 
 
-class Counted(EpisodeStatistics):
-    """Keeps the blocks of steps that it was given, for the server to count."""
+class Served(Exchange):
+    """Each learner has minibatches of its own, and a server steps along its gradients, in turn with others'."""
 
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.blocks: list[tuple[Any, ...]] = []
+    is_alone = False
 
-    def add(self, *block: Any) -> None:  # noqa: D102 - as in the base
-        self.blocks.append(tuple(None if array is None else np.array(array) for array in block))
+    def __init__(self, server: Server) -> None:
+        self._server, self._num_left = server, 0
+        self.seen: dict[str, tuple[Any, Any, int]] = {}
+        """The moments of what this learner has seen, of which the server is told."""
+
+    def moments(self, what: str, own: Sequence[Moments]) -> Moments:
+        """As in the base; noted."""
+        mean, variance, number = super().moments(what, own)
+        self.seen[what] = mean.numpy(), variance.numpy(), number
+        return mean, variance, number
+
+    def minibatches(self, backend: Backend, batch: Any, order: Tensor, sizes: Sequence[int]) -> Any:
+        """As in the base."""
+        found = super().minibatches(backend, batch, order, sizes)
+        self._num_left = len(sizes)
+        self._server.begin()
+        return found
+
+    def descend(self, descend: Callable[[], Tensor | float]) -> float:
+        """By the server."""
+        self._num_left -= 1
+        return self._server.give(goes_on=self._num_left > 0)
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
@@ -112,7 +129,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
         heartbeat = arrays["heartbeats"][number]
         server = Server(connection, arrays["parameters"][number], arrays["gradients"][number], heartbeat, agent)
         cpu = SingleDevice("cpu")
-        agent.share(lambda: Served(server))
+        served = Served(server)
+        agent.share(lambda: served)
         products = float32_products(config.precision, cpu.sampling_device, cpu.learning_device)
         with limit_threads(config.torch_threads or 1), products:
             cpu.prepare(agent)
@@ -121,10 +139,9 @@ def serve(connection: "Connection[Any, Any]") -> None:
                 environments, agent.distribution, num_steps=config.num_steps, env_seed=mine["seed"], noise=noise,
                 memory=agent.memory,
             )  # fmt: skip
-            sampler.statistics = counted = Counted(sampler.num_envs)
             sampler.show_steps_in(heartbeat)
             server.tell("ready")
-            _learn(server, agent, cpu, sampler, counted, noise)
+            _learn(served, server, agent, cpu, sampler, noise)
     except Closed:
         return
     except TrainingError as error:
@@ -135,11 +152,13 @@ def serve(connection: "Connection[Any, Any]") -> None:
 
 
 def _learn(
-    server: Server, agent: PPO, cpu: SingleDevice, sampler: Sampler, counted: Counted, noise: np.random.Generator
+    served: Served,
+    server: Server,
+    agent: PPO,
+    cpu: SingleDevice,
+    sampler: Sampler,
+    noise: np.random.Generator,
 ) -> None:
-    seen: dict[str, tuple[Any, Any, int]] = {}
-    for name, part in agent.normalization.parts.items():
-        part.moments.of_all = partial(_noted, seen, name)
     while True:
         kind, value = server.wait()
         if kind == "restart":
@@ -147,11 +166,12 @@ def _learn(
             noise.bit_generator.state = np.random.default_rng(value["noise"]).bit_generator.state
             continue
         agent.version, share_done, known = value
-        seen.clear()
+        served.seen.clear()
         for name, part in agent.normalization.parts.items():
             part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in known[name].items()})
         agent.anneal(share_done)
         begun, steps, restarts = time.perf_counter(), sampler.env_steps, sampler.env_restarts
+        episodes = sampler.statistics.episodes
         with cpu.sampling(agent) as actor:
             rollout = sampler.collect(actor)
         sampled = time.perf_counter()
@@ -160,21 +180,13 @@ def _learn(
         done = {
             "metrics": metrics,
             "version": rollout.version,
-            "seen": dict(seen),
-            "blocks": counted.blocks,
+            "seen": dict(served.seen),
+            "episodes": sampler.statistics.since(episodes),
             "env_steps": sampler.env_steps - steps,
             "env_restarts": sampler.env_restarts - restarts,
             "seconds": (sampled - begun, time.perf_counter() - sampled),
         }
-        counted.blocks = []
         server.tell("done", done)
-
-
-def _noted(seen: dict[str, tuple[Any, Any, int]], name: str, values: Tensor) -> tuple[Tensor, Tensor, int]:
-    """The moments of what this learner has seen, of which the server is told."""
-    mean, variance, number = moments_of(values)
-    seen[name] = mean.numpy(), variance.numpy(), number
-    return mean, variance, number
 
 
 def _owner(what: str, number: int) -> str:

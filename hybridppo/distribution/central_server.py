@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from hybridppo.agents.common.schedules import ADAPTIVE
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
-from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
+from hybridppo.distribution.dividing import as_copies, require_shareable
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.making import make_environments, to_send
@@ -32,6 +33,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, DistributionError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
@@ -150,29 +152,18 @@ class LearnerPool(WorkerPool):
 
 
 @dataclass
-class UpdateUnderWay:
-    """What is counted of a learner's update while the server makes its steps."""
+class Update:
+    """A learner's update, counted while the server makes its steps."""
 
+    learner: int
     lags: list[int] = field(default_factory=list)
     """Of its gradients."""
     waits: int = 0
     """How often it waited, for the bound on the lag."""
     begun_at: int | None = None
     """The version when its first gradient was begun."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """A rollout that a learner has learned from; all its steps are made."""
-
-    learner: int
-    metrics: dict[str, Any]
-    """Those of the agent's update."""
-    policy_lag: int
-    """How many steps were made between the parameters that acted and those of its first gradient."""
-    seconds: tuple[float, float]
-    """For which it sampled, and learned."""
-    of_server: UpdateUnderWay
+    done: dict[str, Any] = field(default_factory=dict)
+    """What the learner says of it when it has ended."""
 
 
 class Learners(BaseSampler):
@@ -208,14 +199,12 @@ class Learners(BaseSampler):
     ) -> None:
         config, agents = agent.config, template.num_agents
         share = config.num_envs // learners
-        columns = config.num_envs * agents
-        layout = RolloutBuffer.layout(config.num_steps, columns, template.encode, agent.distribution, agent.memory)
-        # For its shapes alone: memory that nobody writes to is none.
-        buffer = RolloutBuffer(**{name: np.empty(shape, dtype) for name, (shape, dtype) in layout.items()})
+        # The base is asked for no more than the shape of the whole, and its statistics.
+        shape = config.num_steps, config.num_envs * agents
+        buffer = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
         super().__init__(
             bytearray(1), [buffer], agent.distribution, template.encode, noise=noise, memory=agent.memory,
-            num_agents=agents,
-            skips_row_after_end=template.skips_row_after_end, clips_rewards=template.clips_rewards,
+            num_agents=agents, skips_row_after_end=False,
         )  # fmt: skip
         self._agent, self._seed, self._env_seed, self._options = agent, seed, env_seed, options
         template.close()
@@ -247,8 +236,8 @@ class Learners(BaseSampler):
         self._asking: deque[int] = deque()
         self._ended: dict[int, bool] = {}  # who waits for its step, and whether it goes on after
         self._norms = dict.fromkeys(range(learners), 0.0)
-        self._under_way_of = {number: UpdateUnderWay() for number in range(learners)}
-        self._done: deque[tuple[int, dict[str, Any]]] = deque()
+        self._updates = {number: Update(number) for number in range(learners)}
+        self._done: deque[Update] = deque()
         self._losses = Losses(learners, DistributionError, "a whole rollout", "what it had not learned from is")
         self._closed = False
         try:
@@ -274,7 +263,7 @@ class Learners(BaseSampler):
         """Let all that have nothing to do sample, and learn from it."""
         while self._idle:
             learner = self._idle.pop(0)
-            self._under_way_of[learner] = UpdateUnderWay()
+            self._updates[learner] = Update(learner)
             known = {
                 name: {key: tensor.numpy() for key, tensor in part.moments.state_dict().items()}
                 for name, part in self._agent.normalization.parts.items()
@@ -293,9 +282,16 @@ class Learners(BaseSampler):
             self._make_steps()
         if not self._done:
             return None
-        learner, done = self._done.popleft()
-        self._idle.append(learner)
-        return self._counted(learner, done)
+        update = self._done.popleft()
+        self._idle.append(update.learner)
+        self.statistics.add_ended(*update.done["episodes"])
+        self.env_steps += update.done["env_steps"]
+        self.env_restarts += update.done["env_restarts"]
+        for name, (mean, variance, number) in update.done["seen"].items():
+            part = self._agent.normalization.parts[name]
+            part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
+        self._losses.end_row(update.learner)
+        return update
 
     def _hear(self, learner: int, kind: str, value: Any) -> None:
         if kind == "begins":
@@ -303,10 +299,11 @@ class Learners(BaseSampler):
         elif kind == "gradient":
             self._ended[learner] = value
         else:
-            self._done.append((learner, value))
+            self._updates[learner].done = value
+            self._done.append(self._updates[learner])
             return
         is_waiting = not (self._lag.may_begin() if kind == "begins" else self._lag.may_step(learner))
-        self._under_way_of[learner].waits += is_waiting
+        self._updates[learner].waits += is_waiting
 
     def _make_steps(self) -> None:
         """Make all steps that may be made, and let begin who may."""
@@ -316,10 +313,10 @@ class Learners(BaseSampler):
                 self._step(ready[0])
             elif self._asking and self._lag.may_begin():
                 learner = self._asking.popleft()
-                under_way = self._under_way_of[learner]
+                update = self._updates[learner]
                 self._lag.begin(learner)
-                if under_way.begun_at is None:
-                    under_way.begun_at = self._lag.version
+                if update.begun_at is None:
+                    update.begun_at = self._lag.version
                 self._tell(learner, "go", self._norms[learner])
             else:
                 return
@@ -332,12 +329,12 @@ class Learners(BaseSampler):
         self._norms[learner] = norm = float(self._loop.descend())
         if not math.isfinite(norm):
             self._refuse(learner)
-        self._under_way_of[learner].lags.append(self._lag.step(learner))
+        self._updates[learner].lags.append(self._lag.step(learner))
         if not goes_on:
             self._tell(learner, "stepped", norm)
             return
         if not self._lag.may_begin():
-            self._under_way_of[learner].waits += 1
+            self._updates[learner].waits += 1
         self._asking.append(learner)
 
     def _refuse(self, learner: int) -> NoReturn:
@@ -356,31 +353,6 @@ class Learners(BaseSampler):
         except WorkerLostError as lost:
             self._lose(learner, lost)
 
-    def _counted(self, learner: int, done: dict[str, Any]) -> Update:
-        """Count what a learner has learned from."""
-        agents, envs = self._num_agents, self._envs[learner]
-        columns = slice(envs.start * agents, envs.stop * agents)
-        for block in done["blocks"]:
-            self.statistics.add(*(self._in_columns(array, columns) for array in block))
-        self.env_steps += done["env_steps"]
-        self.env_restarts += done["env_restarts"]
-        for name, (mean, variance, number) in done["seen"].items():
-            part = self._agent.normalization.parts[name]
-            part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
-        self._losses.end_row(learner)
-        under_way = self._under_way_of[learner]
-        # Without a step in its rollout, a learner has given no gradient.
-        policy_lag = 0 if under_way.begun_at is None else under_way.begun_at - done["version"]
-        return Update(learner, done["metrics"], policy_lag, done["seconds"], under_way)
-
-    def _in_columns(self, array: Any, columns: slice) -> Any:
-        """A learner's columns `[T, n]` among those of all."""
-        if array is None:
-            return None
-        whole = np.zeros((len(array), self.num_envs), array.dtype)
-        whole[:, columns] = array
-        return whole
-
     def _lose(self, learner: int, error: WorkerLostError) -> None:
         """Start another in place of one that is lost, where that is asked for; else go on without it."""
         self._lag.forget(learner)
@@ -388,11 +360,10 @@ class Learners(BaseSampler):
         for waiting in (self._asking, self._idle):
             if learner in waiting:
                 waiting.remove(learner)
-        agents, envs = self._num_agents, self._envs[learner]
-        self.statistics.drop_running(slice(envs.start * agents, envs.stop * agents))
         self._pool.end(learner)
         if self._options.restarts:
-            self._losses.replace(learner, error, self._env_seed + envs.start, partial(self._start_anew, learner))
+            seed = self._env_seed + self._envs[learner].start
+            self._losses.replace(learner, error, seed, partial(self._start_anew, learner))
             return
         self._here.discard(learner)
         if not self._here:
@@ -424,6 +395,9 @@ class Learners(BaseSampler):
         self._env_seed, self._lag.version = env_seed, self._steps_made()
         for learner in sorted(self._here):
             self._tell(learner, "restart", self._seeds(learner, env_seed + self._envs[learner].start))
+
+    def check(self, rollout: Any) -> None:
+        """Any rollout will do: it is sampled again."""
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if self._closed:
@@ -458,29 +432,40 @@ class ServerOfParameters(LocalTeam):
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with {self._learners} learners of a server of parameters"
-        config = require_divisible(config, run, self._learners, whom)
-        if config.pool_size > 1:
+        if not isinstance(config, PPOConfig):
             raise ConfigurationError(
-                f"pool_size={config.pool_size} cannot be had {whom}, whose rate every learner would lower for itself: "
-                "use distribution='local' or 'multi'"
+                f"learners share the gradients of PPO only, got {type(config).__name__}: use distribution='local'"
             )
+        needed = {"episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1}
+        asked = {name: getattr(config, name) for name in needed} | {"num_workers": run.num_workers or 0}
+        for name, value in asked.items():
+            if value != needed.get(name, 0):
+                raise ConfigurationError(
+                    f"{name}={value!r} cannot be had {whom}: use distribution='local' or 'multi', or leave it out"
+                )
         if config.named_schedules.get("learning_rate") == ADAPTIVE:
             raise ConfigurationError(
                 f"an adaptive learning rate cannot be had {whom}, which each see the KL divergence of their own rows "
                 "alone: use another schedule, or distribution='local' or 'multi'"
             )
-        if config.minibatches % self._learners:
-            raise ConfigurationError(
-                f"num_minibatches must be a multiple of the {self._learners} learners, which each have a part of the "
-                f"rows, got {config.minibatches}"
-            )
+        for name, number in {"num_envs": config.num_envs, "num_minibatches": config.minibatches}.items():
+            if number % self._learners:
+                raise ConfigurationError(
+                    f"{name} must be a multiple of the {self._learners} learners, which each have a part of the rows, "
+                    f"got {number}"
+                )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, "learners")
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """On CPUs."""
-        return placement_on_cpus(meant)
+        on_cpu = isinstance(meant, Auto) or (meant.settings() == SingleDevice("cpu").settings())
+        if not on_cpu:
+            raise ConfigurationError(
+                f"learners sample and learn by turns on CPUs, got {meant}: use placement='cpu', or another distribution"
+            )
+        return meant
 
     def choose(  # noqa: D102 - as in the base
         self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
@@ -498,6 +483,7 @@ class ServerOfParameters(LocalTeam):
 
     def begin(self, job: Job) -> Job:
         """The learners are started with the sampler, which stands for them."""
+        require_shareable(job.agent)
         self._seed = job.settings.seed
         return job
 
@@ -542,18 +528,20 @@ class CentralRunner(Runner):
                 raise Stopped
         cast(PPO, self.agent).version += 1
         end = time.perf_counter()
-        sampling, learning = (share * (end - start) / sum(update.seconds) for share in update.seconds)
-        lags = update.of_server.lags
+        shares, lags = update.done["seconds"], update.lags
+        sampling, learning = (share * (end - start) / sum(shares) for share in shares)
         learned = {
-            **update.metrics,
+            **update.done["metrics"],
             "learner": update.learner,
             "learners": learners.num_learners,
             "gradient_lag_mean": sum(lags) / max(1, len(lags)),
             "gradient_lag_max": max(lags, default=0),
-            "gradient_waits": update.of_server.waits,
+            "gradient_waits": update.waits,
         }
+        # Without a step in its rollout, a learner has given no gradient.
+        policy_lag = 0 if update.begun_at is None else update.begun_at - update.done["version"]
         seconds = {"seconds_sampling": sampling, "seconds_learning": learning, "seconds_copying": 0.0}
-        return self._completed(learned, update.policy_lag, start, end, seconds)
+        return self._completed(learned, policy_lag, start, end, seconds)
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
         reason = super().load_state(tensors, state, env_seed=env_seed)

@@ -61,7 +61,7 @@ def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
     if isinstance(policy, Central):
         num_minibatches = config.minibatches // learners
     else:  # the gradient of each shard is a pass of its own
-        num_minibatches = config.minibatches * ((policy.shards or learners) // learners)
+        num_minibatches = config.minibatches * (policy.num_shards // learners)
     share = replace(config, num_envs=config.num_envs // learners, num_minibatches=1)
     most = min(num_minibatches, share.units, share.batch_size // 2)
     possible = (count for count in range(most, 0, -1) if share.batch_size % count == 0)

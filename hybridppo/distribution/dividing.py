@@ -6,18 +6,16 @@ from dataclasses import replace
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import AnyConfig
-from hybridppo.auto.auto import Auto
+from hybridppo.agents.ppo.loss import has_state
+from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError
-from hybridppo.placements.base import Placement
-from hybridppo.runs.options import RunOptions
+from hybridppo.interfaces import agents_of
+from hybridppo.networks.modes import require_same_everywhere
 
 _TENSORS = "environments of tensors ({}) step themselves and cannot be divided among {}: use distribution='local'"
-_OF_ONE_PROCESS = {"episodes_per_rollout": None, "compiled_updates": False}
-"""Fields of the configuration that several learners cannot have otherwise."""
 logger = logging.getLogger(__name__)
 
 
@@ -35,6 +33,7 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
     """
     if options.vectorization == "compiled":  # environments that are seeded by their number
         return options
+    source = source_of(source)
     if isinstance(source, str):
         has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
         if has_own and options.vectorization == "auto" and tells:
@@ -55,46 +54,16 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
     return replace(options, vectorization="sync")
 
 
-def require_divisible(config: AnyConfig, run: RunOptions, learners: int, whom: str) -> PPOConfig:
-    """Refuse what learners cannot divide.
-
-    Args:
-        config: the agent's.
-        run: of the run.
-        learners: how many.
-        whom: how they are called in messages.
+def require_shareable(agent: AnyAgent) -> None:
+    """Refuse an agent whose updates several learners cannot make together.
 
     Raises:
-        ConfigurationError: with the option, and what to do.
+        ConfigurationError: with what to do.
     """
-    if not isinstance(config, PPOConfig):
+    for each in agents_of(agent):
+        require_same_everywhere(*each.modules)
+    if has_state(agent.own.get("loss")):
         raise ConfigurationError(
-            f"several learners share the gradients of PPO only, got {type(config).__name__}: use distribution='local'"
+            "a loss with a state (state_dict) cannot be shared by several learners, which each see other rows: use "
+            "distribution='local'"
         )
-    for name, one_process in _OF_ONE_PROCESS.items():
-        if (value := getattr(config, name)) != one_process:
-            raise ConfigurationError(f"{name}={value!r} cannot be had {whom}: use distribution='local'")
-    if config.num_envs % learners:
-        raise ConfigurationError(f"num_envs must be a multiple of the {learners} learners, got {config.num_envs}")
-    if run.num_workers:
-        raise ConfigurationError(
-            f"num_workers={run.num_workers} cannot be had {whom}, which step their environments themselves: "
-            "leave it out, or take more learners"
-        )
-    return config
-
-
-def placement_on_cpus(meant: Placement | Auto) -> Placement | Auto:
-    """The placement that was asked for.
-
-    Raises:
-        ConfigurationError: if it uses another device, or overlaps.
-    """
-    if isinstance(meant, Auto):
-        return meant
-    devices = {meant.sampling_device.type, meant.learning_device.type}
-    if devices != {"cpu"} or meant.max_lag:
-        raise ConfigurationError(
-            f"learners sample and learn by turns on CPUs, got {meant}: use placement='cpu', or distribution='local'"
-        )
-    return meant

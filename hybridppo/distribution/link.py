@@ -226,17 +226,34 @@ class Link:
         """`own` of each to `[size, *own]`, by NCCL where it lies on a CUDA device, and else by gloo."""
         with accelerator_of(own.device).selected():
             everything = own.new_empty((self.size, *own.shape))
-            if not own.is_cuda:
+            if own.is_cuda:
+                with self._explaining():
+                    dist.all_gather(list(everything.unbind()), own, group=self._group_on_cuda())
+            elif own.device.type == "cpu":
                 self.gather_numbers(own, everything)
-                return everything
-            if self._on_cuda is None:
-                if self._store_at is None:  # NCCL listens as well, and reads this when its group is made
-                    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-                # Made by all, for all come here together. (Untested: no machine with two GPUs has run it.)
-                self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
-            with self._explaining():
-                dist.all_gather(list(everything.unbind()), own, group=self._on_cuda)
+            else:
+                everything.copy_(self._all_gather(_on_host(own)))
         return everything
+
+    def reduce_on_device(self, numbers: Tensor) -> None:
+        """The sum of the numbers of all, in their place; by NCCL or gloo as `gather_on_device`."""
+        with accelerator_of(numbers.device).selected():
+            if numbers.is_cuda:
+                with self._explaining():
+                    dist.all_reduce(numbers, group=self._group_on_cuda())
+                return
+            on_host = numbers if numbers.device.type == "cpu" else _on_host(numbers)
+            self._collective(lambda: dist.all_reduce(on_host, async_op=True))
+            if on_host is not numbers:
+                numbers.copy_(on_host)
+
+    def _group_on_cuda(self) -> Any:
+        """Made by all, for all come here together; no machine with two GPUs has run it yet."""
+        if self._on_cuda is None:
+            if self._store_at is None:  # NCCL listens as well, and reads this when its group is made
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+            self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
+        return self._on_cuda
 
     def tell(self, what: str) -> None:
         """Say what all do next; called by the first alone, which may have taken its time (`Commands`)."""
@@ -357,6 +374,10 @@ def _has_ended(work: Any) -> bool:
             return False
         work.wait(_A_WHILE)  # it has ended meanwhile, or this says why it failed
     return True
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
 
 def is_gone(pid: int) -> bool:

@@ -1,9 +1,11 @@
-"""Learners that train together, each a process with a share of the environments (`MultiLearner`).
+"""Learners that train together, each a process with shards of the environments (`MultiLearner`, `GPUOnly`).
 
-All hold the same agent, and do the same with it: what one alone could know (its share of a rollout, its shards'
-gradients, whether it was asked to stop, the first's clock) goes to all before anything depends on it.
+All hold the same agent, each on a device of its own. A learner samples its shards, and has their part of every
+minibatch; gradients are summed over all. Whether one was asked to stop, and the first's clock, go to all before
+anything depends on it.
 """
 
+import inspect
 import json
 import logging
 import os
@@ -11,23 +13,25 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.exchanges import MinibatchShards, SummedShards, num_columns
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distribution import exchange
 from hybridppo.distribution.choosing import choose_for_learners
-from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
+from hybridppo.distribution.columns import joined_columns, own_columns
+from hybridppo.distribution.dividing import require_shareable
 from hybridppo.distribution.launching import (
     SECONDS_TO_CLOSE,
     Launched,
@@ -38,26 +42,34 @@ from hybridppo.distribution.launching import (
 )
 from hybridppo.distribution.link import Link, text_of
 from hybridppo.distribution.local import LocalTeam
+from hybridppo.distribution.shards import ShardedUpdate
+from hybridppo.distribution.wires import Collective, InSharedMemory, Wire
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.in_shards import EnvironmentShards
+from hybridppo.environments.making import is_tensor_env, make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
-from hybridppo.errors import ConfigurationError, DistributionError, LearnerLostError
-from hybridppo.interfaces import Agent
+from hybridppo.environments.registration import source_of
+from hybridppo.errors import ConfigurationError, DeviceError, DistributionError, LearnerLostError
+from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.shared import SharedSampler
+from hybridppo.runners.samplers.shards import ShardsSampler
 from hybridppo.runners.shared import SharedRunner
 from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW
-from hybridppo.runs.distribution_policies import MultiLearner, distribution_of
+from hybridppo.runs.distribution_policies import GPUOnly, MultiLearner, distribution_of
 from hybridppo.runs.job import Job
 from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
 from hybridppo.runs.options import RunOptions
+from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.interruption import Interruption
+from hybridppo.system.seeds import seed_of
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +77,8 @@ SECONDS_TO_START = 120.0
 """How long learners may at least take to start, load what they need, and make their environments."""
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
 """Options of what the first does alone, as the others have them."""
+_NOT_SHARED = {"episodes_per_rollout": None, "compiled_updates": False, "cuda_graphs": False}
+"""Fields of the configuration that learners cannot have otherwise."""
 _HEADER = struct.Struct("<?dIq")
 
 
@@ -77,15 +91,18 @@ class Team(LocalTeam):
     """One of the learners. While it is entered, those that it started are there.
 
     Args:
-        rank: which it is.
-        size: how many there are.
-        shards: into how many parts a minibatch is cut.
+        policy: with the numbers of learners and shards.
+        rank: which of the learners it is.
         timeout: seconds after which one that does not answer is lost.
         joins: whether torchrun has started all of them.
     """
 
-    def __init__(self, rank: int, size: int, shards: int, timeout: float, *, joins: bool = False) -> None:
-        self.rank, self.size, self.shards = rank, size, shards
+    def __init__(self, policy: MultiLearner, rank: int, timeout: float, *, joins: bool = False) -> None:
+        assert policy.learners is not None
+        self.policy, self.rank, self.size = policy, rank, policy.learners
+        self.shards = policy.num_shards
+        each = self.shards // self.size
+        self._mine = range(rank * each, (rank + 1) * each)
         self.link: Link | None = None
         """To the others, where there are any, as soon as they are there."""
         self._timeout, self._joins = timeout, joins
@@ -94,10 +111,11 @@ class Team(LocalTeam):
         self._put_back: Callable[[], object] = bool
         self._seconds = 0.0
         self._fingerprint = (-1, 0)
-        self._exchange: exchange.Exchange | None = None
+        self._wires: dict[int, Wire] = {}
         self._losses = Losses()
+        self._device = torch.device("cpu")
         # torchrun says how many of its processes are on this machine; those that are started here are all.
-        self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(size)
+        self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
 
     @classmethod
     def of(cls, policy: MultiLearner, timeout: float) -> "Team":
@@ -112,13 +130,13 @@ class Team(LocalTeam):
                 raise ConfigurationError(
                     f"distribution {policy} has {policy.learners} learners, torchrun started {size}"
                 )
-            return cls(rank, size, policy.shards or size, timeout, joins=True)
+            return cls(replace(policy, learners=size), rank, timeout, joins=True)
         if policy.learners is None:
             raise ConfigurationError(
-                "distribution multi without a number joins what torchrun has started, and this process was not: say "
-                "how many learners to start (multi:2)"
+                f"distribution {policy} without a number joins what torchrun has started, and this process was not: "
+                f"say how many learners to start ({policy.name}:2)"
             )
-        return cls(0, policy.learners, policy.shards or policy.learners, timeout)
+        return cls(policy, 0, timeout)
 
     def __enter__(self) -> "Team":
         if self._joins:
@@ -140,8 +158,9 @@ class Team(LocalTeam):
     def _let_go(self, seconds: float) -> None:
         """Of the others, who have so long to end by themselves."""
         self._put_back()
-        if self._exchange is not None:
-            self._exchange.close()
+        for wire in self._wires.values():
+            wire.close()
+        self._wires = {}
         if self._launched is not None:
             self._launched.close(seconds)
         if self.link is not None:
@@ -150,57 +169,149 @@ class Team(LocalTeam):
     def settled(self, run: RunOptions) -> RunOptions:
         """With the first's seed, and all numbers of the distribution, also those that followed from others."""
         seed = int(self._from_first(str(run.seed).encode()))
-        return replace(run, seed=seed, distribution=str(MultiLearner(self.size, self.shards)))
+        return replace(run, seed=seed, distribution=str(replace(self.policy, shards=self.shards)))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        config = require_divisible(config, run, self.size, f"with {self.size} learners")
-        units, most = "samples" if config.memory is None else "sequences", config.units // config.minibatches
-        if most < self.shards:
+        whom = f"with distribution {self.policy}"
+        configs = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
+        for each in configs:
+            if not isinstance(each, PPOConfig):
+                raise ConfigurationError(
+                    f"learners share the gradients of PPO only, got {type(each).__name__}: use distribution='local'"
+                )
+            self._check(each, whom)
+        if config.num_envs % self.shards:
+            raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
+        if run.num_workers and run.num_workers % self.shards:
             raise ConfigurationError(
-                f"shards must be at most the {units} of a minibatch, {most}, got {self.shards}: take fewer, or lower "
-                "num_minibatches"
+                f"num_workers must be a multiple of the {self.shards} shards, each of which has as many, got "
+                f"{run.num_workers}"
+            )
+        if run.self_play is not None:
+            raise ConfigurationError(f"self_play cannot be had {whom}: use distribution='local'")
+
+    def _check(self, config: PPOConfig, whom: str) -> None:
+        for name, needed in _NOT_SHARED.items():
+            if (value := getattr(config, name)) != needed:
+                raise ConfigurationError(f"{name}={value!r} cannot be had {whom}: use distribution='local'")
+        units, most = "rows" if config.memory is None else "sequences", config.units // self.shards
+        if self.shards > 1 and config.minibatches > most:
+            raise ConfigurationError(
+                f"num_minibatches must be at most the {units} of a shard, {most}, {whom}, got {config.minibatches}: "
+                "each shard has a part of every minibatch"
             )
 
-    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
-        return as_copies(source, options, "learners", tells=self.rank == 0)
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
+        """As they are: each shard has environments of its own, which are seeded by their number."""
+        if is_tensor_env(source):
+            raise ConfigurationError(
+                f"environments of tensors ({type(source).__name__}) that are there already cannot be divided among "
+                "learners: pass a function with parameters num_envs and device, see docs/tensors.md"
+            )
+        if _takes_device(source) and "device" in (options.env_kwargs or {}):
+            raise ConfigurationError("env_kwargs has a device, and each learner has its own: leave it out there")
+        return options
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """On CPUs."""
-        return placement_on_cpus(meant)
+        """With the learner's own CUDA device in place of any other."""
+        is_gpu_only = isinstance(self.policy, GPUOnly)
+        if isinstance(meant, Auto):
+            if not is_gpu_only:
+                return meant
+            meant = SingleDevice(self._own_cuda)
+        if is_gpu_only and not isinstance(meant, SingleDevice):
+            raise ConfigurationError(
+                f"with distribution {self.policy} each learner samples and learns on its own device, got {meant}: use "
+                "placement='cuda' or 'cpu', or distribution='multi'"
+            )
+        settings = meant.settings()
+        own = {name: self._own_cuda for name in ("device", "sampling", "learning") if "cuda" in settings.get(name, "")}
+        found = placement_from_settings({**settings, **own}) if own else meant
+        self._device = found.sampling_device
+        return found
+
+    @property
+    def _own_cuda(self) -> str:
+        """The name of this learner's CUDA device."""
+        number = int(os.environ.get("LOCAL_RANK", self.rank)) if self._joins else self.rank
+        needed = int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if self._joins else self.size
+        if num_cuda_devices() < needed:
+            raise DeviceError(
+                f"distribution {self.policy} needs {needed} CUDA devices, and torch {torch.__version__} sees "
+                f"{num_cuda_devices()}: take as many learners, or placement='cpu' to try it"
+            )
+        return f"cuda:{number}"
 
     def choose(
         self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
         total_steps: int, **options: Any,
     ) -> Choice:  # fmt: skip
         """The first measures, for as long as it takes; those that are there already take what it has found."""
-        assert isinstance(config, PPOConfig)  # `check` has seen to it
+        if not isinstance(config, PPOConfig):
+            return Choice(SingleDevice("cpu"), options["num_workers"], config.torch_threads or 1, {})
         if self.rank > 0:
             assert self.link is not None
-            return Choice(SingleDevice("cpu"), 0, int(self.link.hear()), {})
-        policy = MultiLearner(self.size, self.shards)
+            return Choice(SingleDevice("cpu"), options["num_workers"], int(self.link.hear()), {})
         choice = choose_for_learners(
-            policy, source, environments, config, options["options"], agent, total_steps=total_steps
+            self.policy, source, environments, config, options["options"], agent, total_steps=total_steps
         )
         if self.link is not None:
             self.link.tell(str(choice.torch_threads))
-        return choice
+        return replace(choice, num_workers=options["num_workers"])
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
-        """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""
-        share = num_envs // self.size
-        return make_environments(source, share, options, first=self.rank * share)
+        """Those of this learner's shards, each made by itself."""
+        return self._made(source, num_envs, options, copies=None)
+
+    def environments_to_begin(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None
+    ) -> Environments:
+        """Likewise; with worker processes, one for each shard, for its spaces."""
+        return self._made(source, num_envs, options, copies=1 if num_workers else None)
+
+    def _made(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, copies: int | None
+    ) -> EnvironmentShards:
+        share, source = num_envs // self.shards, self._on_device(source)
+        parts: list[Environments] = []
+        try:
+            for shard in self._mine:
+                with accelerator_of(self._device).selected():  # as simulators expect of the device that they are told
+                    parts.append(make_environments(source, share, options, first=shard * share, copies=copies))
+                self._require_there(parts[-1])
+        except BaseException:
+            for part in parts:
+                part.close()
+            raise
+        return EnvironmentShards(parts)
+
+    def _require_there(self, made: Environments) -> None:
+        if isinstance(self.policy, GPUOnly) and made.device is None and not made.is_compiled:
+            raise ConfigurationError(
+                f"distribution {self.policy} steps environments of tensors, or compiled ones, and these are others "
+                f"({type(made).__name__}): use distribution='multi:{self.size}' for those"
+            )
+        if made.device is not None and made.device != torch.empty(0, device=self._device).device:
+            raise ConfigurationError(
+                f"the environments are on {made.device}, and this learner samples on {self._device}: let the function "
+                "take device, and make them there"
+            )
+
+    def _on_device(self, source: Any) -> Any:
+        """A function that takes a device, told of this learner's."""
+        return partial(source_of(source), device=str(self._device)) if _takes_device(source) else source
 
     def begin(self, job: Job) -> Job:
         """Start the others, where that is not done; all then hold what the first does."""
         agent, settings = job.agent, job.settings
-        assert isinstance(agent, PPO)  # `check` has seen to it
-        self._agent, self._own = agent, job.interruption
-        self._put_back = partial(agent.share, None)
-        agent.share(self._shards)
+        self._agent, self._own, self._seed = agent, job.interruption, settings.seed
+        if self.shards > 1:
+            self._share_updates(agent)
         if self.link is None and self.size > 1:
             self._launch(job)
         if self.link is not None:
             self.link.should_stop = lambda: job.interruption.requested
+        job = replace(job, env=self._on_device(job.env))
         tensors, state = agent.state()
         told: dict[str, Any] = {
             "settings": settings.to_json(),
@@ -213,10 +324,10 @@ class Team(LocalTeam):
             told["checkpoint"] = job.checkpoint.state
             everything |= {f"checkpoint/{name}": tensor for name, tensor in job.checkpoint.tensors.items()}
         tensors, told = _unpacked(self._from_first(_packed(everything, told) if self.rank == 0 else b""))
+        agent.load_state(own_columns(_of("agent", tensors), self.rank, self.size), told["agent"])
         if self.rank == 0:
             return job
         _require_same(told["settings"], settings.to_json(), self.rank)
-        agent.load_state(_of("agent", tensors), told["agent"])
         checkpoint = None
         if told["checkpoint"] is not None:
             checkpoint = Checkpoint(_of("checkpoint", tensors), told["checkpoint"])
@@ -229,17 +340,40 @@ class Team(LocalTeam):
             reporting=replace(job.reporting, progress=False, callbacks=()),
         )
 
+    def _share_updates(self, agent: Any) -> None:
+        """Let the agent's updates be made by all learners."""
+        require_shareable(agent)
+        own: list[Any] = [*agents_of(agent)]
+        for each in own:
+            each.share(partial(self._update_of, each))
+        self._put_back = lambda: [each.share(None) for each in own]
+
+    def _update_of(self, agent: Any) -> ShardedUpdate:
+        """What learners exchange of an agent's updates; asked for again when its parameters have moved."""
+        if id(agent) in self._wires:
+            self._wires[id(agent)].close()
+        self._wires[id(agent)] = wire = self._wire(agent.parameters.values.device)
+        return ShardedUpdate(agent.parameters, wire, self._mine.start)
+
+    def _wire(self, device: torch.device) -> Wire:
+        arguments = len(self._mine), self._own, self._agreed
+        if self.link is None:
+            return Wire(*arguments)
+        in_order = self.policy.reduce == "shards"
+        if in_order and self._are_neighbours and device.type == "cpu":
+            return InSharedMemory(self.link, *arguments)
+        return Collective(self.link, *arguments, in_order=in_order)
+
     def _launch(self, job: Job) -> None:
         """Start the others on this machine, and wait until they are there."""
         store = store_of_this_machine()
-        source, own = job.env, job.agent.own
         setup = {
-            "source": to_send(source),
+            "source": to_send(job.env),
             "settings": job.settings,
-            "shards": self.shards,
             "team": type(self),
+            "policy": self.policy,
             "kind": type(job.agent),
-            "own": {name: value for name, value in own.items() if name != "agent"},
+            "own": {name: value for name, value in job.agent.own.items() if name != "agent"},
         }
         self._launched = launched = Launched(self.size, store.port, pack(setup))
         self.link = Link(
@@ -250,38 +384,68 @@ class Team(LocalTeam):
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
-        """Each steps its share."""
-        return SharedSampler(
-            environments,
-            agent.distribution,
-            rank=self.rank,
-            num_processes=self.size,
-            num_steps=options["num_steps"],
-            env_seed=options["env_seed"],
-            noise=options["noise"],
-            gather=self.gather,
-            memory=agent.memory,
-        )
+        """Each steps its shards."""
+        assert isinstance(environments, EnvironmentShards)  # as made above
+        share, env_seed, noise = options["num_envs"] // self.shards, options["env_seed"], options["noise"]
+        workers = options["num_workers"] and options["num_workers"] // self.shards
+        # Shards are filled one after the other, by the same actor.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
+        samplers: list[BaseSampler] = []
+        try:
+            for shard, part in zip(self._mine, environments.parts, strict=True):
+                of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "thread": thread}
+                of_shard["num_workers"] = workers
+                if shard:  # the first draws what one that has them all would
+                    of_shard["noise"] = np.random.default_rng(seed_of(self._seed, f"noise of shard {shard}"))
+                samplers.append(make_sampler(source, part, agent, placement, **{**options, **of_shard}))
+            sampler = ShardsSampler(
+                samplers,
+                first=self._mine.start,
+                num_shards=self.shards,
+                envs_per_shard=share,
+                gather=self.gather,
+                gather_tensors=self.gather_tensors,
+                noise=noise,
+            )
+        except BaseException:
+            for each in samplers:
+                each.close()
+            raise
+        if has_policies(agent):
+            sampler.count_by_policy(agent.columns)
+        return sampler
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
         """One that stops, and saves, when all do."""
         options |= {"interruption": self._agreed, "clock": lambda: self._seconds}
         commands = self.link if self.link is not None else NobodyElse()
-        return SharedRunner(agent, sampler, placement, is_first=self.rank == 0, commands=commands, **options)
+        return SharedRunner(
+            agent, sampler, placement, is_first=self.rank == 0, commands=commands, of_all=self._of_all, **options
+        )
+
+    def _of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """An agent's or a rollout's tensors, with the columns of all learners."""
+        if self.link is None:
+            return tensors
+        own = {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
+        everything = self.gather_tensors(own)
+        return joined_columns([_of(str(rank), everything) for rank in range(self.size)])
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """All but the first are ended, and others started; they take over the last checkpoint with it."""
         job = self._losses.next(job, lost, may=self.rank == 0 and not self._joins)
         self._let_go(0.0)
-        self.link = self._launched = self._exchange = None
+        self.link = self._launched = None
         self._fingerprint = (-1, 0)
-        environments = self.environments(job.env, job.settings.config.num_envs, job.settings.environment)
+        run, config = job.settings.run, job.settings.config
+        environments = self.environments_to_begin(job.env, config.num_envs, job.settings.environment, run.num_workers)
         return replace(job, environments=environments)
 
     def end(self) -> None:
-        """Let go of each other."""
-        if self._joins:
-            self.gather(b"")
+        """The agent has again what it carries on for all environments; then learners let go of each other."""
+        if self.size > 1:
+            tensors, state = self._agent.state()
+            self._agent.load_state(self._of_all(tensors), state)
 
     def gather(self, data: bytes) -> list[bytes]:
         """What each learner has to say. With it, all learn whether one was asked to stop, and the first's clock.
@@ -291,9 +455,12 @@ class Team(LocalTeam):
         """
         version = self._agent.version
         if self._fingerprint[0] != version:
-            values = self._agent.parameters.values.detach()
-            on_host = torch.empty(values.shape).copy_(values)  # wherever they are
-            self._fingerprint = version, zlib.crc32(on_host.numpy().tobytes())
+            found = 0
+            for each in agents_of(self._agent):
+                values = each.parameters.values.detach()
+                on_host = torch.empty(values.shape).copy_(values)  # wherever they are
+                found = zlib.crc32(on_host.numpy().tobytes(), found)
+            self._fingerprint = version, found
         header = _HEADER.pack(self._own.requested, time.monotonic(), self._fingerprint[1], version)
         parts = [header + data] if self.link is None else self.link.gather(header + data)
         stops, clocks, fingerprints, versions = zip(*(_HEADER.unpack_from(part) for part in parts), strict=True)
@@ -308,23 +475,27 @@ class Team(LocalTeam):
                 )
         return [part[_HEADER.size :] for part in parts]
 
-    def _shards(self) -> SummedShards:
-        """What learners exchange of an update; all make it at once."""
-        parameters = self._agent.parameters
-        each, columns = self.shards // self.size, num_columns(parameters)
-        if self._exchange is not None:
-            self._exchange.close()
-        if self.link is None:
-            self._exchange = exchange.NoExchange(each, columns)
-        else:
-            way = exchange.InSharedMemory if self._are_neighbours else exchange.OverGloo
-            self._exchange = way(self.link, each, columns)
-        mine = slice(self.rank * each, (self.rank + 1) * each)
-        agreeing = exchange.Agreeing(self._exchange, self._own, self._agreed)
-        return MinibatchShards(parameters, agreeing, num_shards=self.shards, mine=mine)
-
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)
+
+    def gather_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors by names that no other learner has, to those of all, on the host."""
+        on_host = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in tensors.items()}
+        if self.link is None:
+            return on_host
+        parts = self.gather(safetensors.torch.save(on_host))
+        return {name: tensor for part in parts for name, tensor in safetensors.torch.load(part).items()}
+
+
+def _takes_device(source: Any) -> bool:
+    """Whether a function that makes environments has a parameter `device`."""
+    source = source_of(source)
+    if isinstance(source, str) or not callable(source):
+        return False
+    try:
+        return "device" in inspect.signature(source).parameters
+    except (TypeError, ValueError):  # of what Python cannot look into
+        return False
 
 
 class Losses:
@@ -433,7 +604,7 @@ def _of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _require_same(first: dict[str, Any], mine: dict[str, Any], rank: int) -> None:
     mine = json.loads(json.dumps(mine, allow_nan=True))  # as the first was sent
-    for name in first.keys() | mine.keys():
+    for name in (first.keys() | mine.keys()) - {"placement"}:  # each has a device of its own
         if first.get(name) != mine.get(name):
             raise ConfigurationError(
                 f"learner {rank} was started otherwise than the first: {name} is {mine.get(name)!r}, and there "

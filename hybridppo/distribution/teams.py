@@ -10,7 +10,6 @@ from hybridppo.runs.distribution_policies import (
     Central,
     Distribution,
     Environments,
-    GPUOnly,
     MultiLearner,
     SingleLearnerCoarse,
     SingleLearnerFine,
@@ -43,10 +42,6 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
         from hybridppo.distribution.team import Team  # which loads torch.distributed
 
         return Team.of(policy, timeout)
-    if isinstance(policy, GPUOnly):
-        from hybridppo.distribution.device_team import DeviceTeam
-
-        return DeviceTeam.of(policy, timeout)
     if isinstance(policy, SingleLearnerCoarse):
         from hybridppo.distribution.over_ray import Coarse
 

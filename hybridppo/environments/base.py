@@ -115,6 +115,11 @@ class Environments(ABC):
             raise info_metrics.refused(f"{type(self).__name__} of {self.num_envs}")
         self._infos = info_metrics.InfoSums(names, self.num_envs)
 
+    @property
+    def info_names(self) -> Sequence[str]:
+        """The entries that are summed up."""
+        return () if self._infos is None else self._infos.names
+
     def take_infos(self) -> info_metrics.Sums:
         """The sums since the last call."""
         assert self._infos is not None  # `measure_infos` was called

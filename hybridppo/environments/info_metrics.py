@@ -21,7 +21,7 @@ class InfoSums:
     """
 
     def __init__(self, names: Sequence[str], num_columns: int) -> None:
-        self._names = names
+        self.names = names
         self._last: list[dict[str, float]] = [{} for _ in range(num_columns)]
         self._sums: Sums = {}
         self.take()
@@ -32,7 +32,7 @@ class InfoSums:
         Raises:
             BadValueError: if an entry is not a finite number.
         """
-        for name in self._names:
+        for name in self.names:
             value = info.get(name) if isinstance(info, Mapping) else None
             if value is None:
                 continue
@@ -74,7 +74,7 @@ class InfoSums:
             self.end(column)
 
     def _of_vector(self, infos: Any, which: Any) -> None:
-        for name in self._names:
+        for name in self.names:
             if name in infos:
                 there = np.asarray(infos.get(f"_{name}", True)) & which
                 for column in np.flatnonzero(there).tolist():
@@ -82,7 +82,7 @@ class InfoSums:
 
     def take(self) -> Sums:
         """Return the sums so far, and begin at zero again."""
-        found, self._sums = self._sums, {name: [0.0] * 4 for name in self._names}
+        found, self._sums = self._sums, {name: [0.0] * 4 for name in self.names}
         return found
 
 
@@ -102,5 +102,5 @@ def refused(what: str) -> ConfigurationError:
     """The error for environments without infos."""
     return ConfigurationError(
         f"info_metrics cannot be had from {what}: train in copies that the library steps (vectorization='sync'), in "
-        "this process, in workers or over Ray's samplers, or leave it out"
+        "this process, in workers or over Ray's samplers, or as tensors, or leave it out"
     )

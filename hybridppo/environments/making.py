@@ -20,7 +20,7 @@ from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
 from hybridppo.environments.parallel import is_parallel
-from hybridppo.environments.registration import import_modules, spec_of
+from hybridppo.environments.registration import import_modules, source_of, spec_of
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
@@ -33,7 +33,9 @@ logger = logging.getLogger(__name__)
 
 OF_TENSORS = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
 """The attributes that only environments of tensors all have."""
-WHERE_TO_LOOK = "gymnasium.pprint_registry() lists what there is; where a module has it, write module:id"
+WHERE_TO_LOOK = (
+    "gymnasium.pprint_registry() lists what there is; where a module has it, write module:id, or module:function"
+)
 """The remedy for an unknown environment."""
 
 
@@ -71,6 +73,7 @@ def make_environments(
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
     import_modules(options.imports)
+    source = source_of(source)
     if options.vectorization == "compiled":
         environments = _compiled(source, num_envs, options, first)
     elif isinstance(source, str):
@@ -95,11 +98,12 @@ def make_environments(
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
         raise ConfigurationError("self_play is for PettingZoo's environments of several agents: leave it out")
-    if isinstance(options, CriticsOptions) and not isinstance(environments, ManyAgents):
+    observes = options.critic_observes if isinstance(options, CriticsOptions) else "own"
+    if observes != "own" and not isinstance(environments, ManyAgents):
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
         raise ConfigurationError(
-            f"critic_observes={options.critic_observes!r} is for PettingZoo's environments of several agents: leave it "
+            f"critic_observes={observes!r} is for PettingZoo's environments of several agents: leave it "
             "out, or use critic_keys for a critic that sees other parts of observations"
         )
     return environments
@@ -142,7 +146,7 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
 
 def to_send(source: EnvSource) -> Any:
     """The source for worker processes, which have not imported the modules that register environments."""
-    if not isinstance(source, str) or is_of_pool(source):
+    if not isinstance(source, str) or callable(source_of(source)) or is_of_pool(source):
         return source
     require_package(source)
     spec, package = spec_of(source), package_of(source)
@@ -259,6 +263,7 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
     from hybridppo.compiled.known import compiled_form
 
     import_modules(options.imports)
+    source = source_of(source)
     try:
         return compiled_form(spec_of(source).id if isinstance(source, str) else source)
     except (gym.error.Error, ImportError) as error:

@@ -60,7 +60,7 @@ class ManyAgents(SubEnvironments):
     ) -> None:
         makes: Callable[[], Any] = partial(agents_environment, make, action_masks, critic_observes)
         if opponent_of is not None:
-            makes = partial(seat_environment, make, action_masks, opponent_of)
+            makes = partial(seat_environment, make, action_masks, critic_observes, opponent_of)
         sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
         model = cast(ParallelEnvironment, sub_environments[0].env)
         for sub_env in sub_environments:

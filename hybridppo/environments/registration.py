@@ -5,6 +5,7 @@ An id may name its module, as in gymnasium: `my_envs:Maze-v0`.
 
 import contextlib
 import importlib
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -42,6 +43,25 @@ def spec_of(env_id: str) -> EnvSpec:
     except EnvError as error:
         raise EnvError(f"environment {env_id!r} cannot be made: {error}") from error.__cause__
     return gym.spec(name)
+
+
+def source_of(source: Any) -> Any:
+    """The function that an id names in a module, as `pettingzoo.classic.connect_four_v3:env`; all else as it is.
+
+    If gymnasium knows the id, it is that environment.
+
+    Raises:
+        EnvError: if the module cannot be imported.
+    """
+    module, _, name = source.rpartition(":") if isinstance(source, str) else ("", "", "")
+    if not module:
+        return source
+    try:
+        spec_of(source)
+    except gym.error.Error:
+        found = getattr(sys.modules.get(module), name, None)
+        return found if callable(found) else source
+    return source
 
 
 def source_here(source: Any, imports: str) -> Any:

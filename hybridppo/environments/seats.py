@@ -13,11 +13,13 @@ from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.rows import CriticObserves
 
 Array = NDArray[Any]
 
-Opponent = Callable[[Array, np.random.Generator], Sequence[Any]]
-"""From rows `[n, *row]` to as many actions of the environment."""
+Opponent = Callable[[Array, np.random.Generator, list[Any]], tuple[Sequence[Any], list[Any]]]
+"""From rows `[n, *row]`, a generator and what each row's agent remembers (None at an episode's start, or without a
+memory) to as many actions of the environment, and what is remembered then."""
 MOST_RESETS = 100
 """Episodes in a row that may end before it is the learner's turn."""
 
@@ -30,6 +32,8 @@ class _Memory:
         self.generator = np.random.default_rng(0)
         self.seat = 0
         self.opponent: str | None = None
+        self.states: list[Any] = [None] * len(present)
+        """What the opponent in each seat remembers."""
         """The name of the snapshot in the other seats; None for actions at random."""
         self.gains = np.zeros(len(present))
         """What each agent has gained in the episode."""
@@ -105,6 +109,7 @@ class Seat(gym.Env[Any, Any]):
             inner.reset(seed=seed)
             seed = None
             memory.gains[:] = 0.0
+            memory.states = [None] * len(inner.agents)
             memory.seat = int(memory.generator.choice(np.flatnonzero(inner.present)))
             name = str(memory.generator.choice(self._names, p=self._weights))
             memory.opponent = name or None
@@ -177,7 +182,11 @@ class Seat(gym.Env[Any, Any]):
     def _chosen(self, seats: Sequence[int]) -> Sequence[Any]:
         memory, inner = self._memory, self._inner
         if memory.opponent is not None:
-            return self._opponent_of(self._folder / memory.opponent)(inner.rows[seats], memory.generator)
+            act = self._opponent_of(self._folder / memory.opponent)
+            actions, states = act(inner.rows[seats], memory.generator, [memory.states[seat] for seat in seats])
+            for seat, state in zip(seats, states, strict=True):
+                memory.states[seat] = state
+            return actions
         found = []
         for seat in seats:  # before there is a snapshot
             space = self._random_actions[seat]
@@ -186,6 +195,11 @@ class Seat(gym.Env[Any, Any]):
         return found
 
 
-def seat_environment(make: Callable[[], Any], action_masks: bool, opponent_of: Callable[[Path], Opponent]) -> Seat:
+def seat_environment(
+    make: Callable[[], Any],
+    action_masks: bool,
+    critic_observes: CriticObserves,
+    opponent_of: Callable[[Path], Opponent],
+) -> Seat:
     """What `make` makes, as a seat of the learner."""
-    return Seat(agents_environment(make, action_masks), opponent_of)
+    return Seat(agents_environment(make, action_masks, critic_observes), opponent_of)

@@ -5,7 +5,8 @@
 It is what gymnasium's vectors have, in torch tensors, with a reset within the step that ends an episode.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.checks import describe_error
+from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
@@ -110,6 +112,7 @@ class TensorEnvironments(Environments):
         self.on_device = TensorEncoder(self.encode, num_envs, self.device)
         self._flags, self._seed, self._num_steps = (num_envs,), 0, 0
         self._accelerator = accelerator_of(self.device)
+        self._info_values: dict[str, list[Tensor]] = {}
 
     def begin(self, seed: int) -> Tensor:
         """Start every environment anew; observations `[N, *row]`.
@@ -152,9 +155,40 @@ class TensorEnvironments(Environments):
             if on_device(name, flag, self._flags, self.device).dtype != torch.bool:
                 raise BadValueError(f"{name} must be torch.bool, not {flag.dtype}: write {name}.bool()")
         finals = infos.get("final_obs") if isinstance(infos, dict) else None
+        if self._info_values:
+            self._add_infos(infos)
         if finals is not None:
             finals = self.on_device(finals, "the final observations")
         return TensorStep(self.on_device(observations), rewards, terminated, truncated, finals)
+
+    def measure_infos(self, names: Sequence[str]) -> None:
+        """As in the base; of a step, the mean of an entry, in `infos["log"]` or in `infos` itself, is its value."""
+        self._info_values = {name: [] for name in names}
+
+    def _add_infos(self, infos: Any) -> None:
+        if not isinstance(infos, dict):
+            return
+        logged = infos.get("log")
+        for name, values in self._info_values.items():
+            value = infos.get(name) if not isinstance(logged, dict) else logged.get(name, infos.get(name))
+            if value is not None:
+                values.append(torch.as_tensor(value, dtype=torch.float32, device=self.device).mean())
+
+    def take_infos(self) -> Sums:
+        """As in the base; it waits for the device, once for each entry."""
+        sums: Sums = {}
+        for name, values in self._info_values.items():
+            total = float(torch.stack(values).sum()) if values else 0.0
+            if not math.isfinite(total):
+                raise EnvError(f"{self.name}: infos[{name!r}] must be finite numbers (info_metrics), and are not")
+            sums[name] = [total, float(len(values)), 0.0, 0.0]
+            values.clear()
+        return sums
+
+    @property
+    def info_names(self) -> Sequence[str]:
+        """As in the base."""
+        return tuple(self._info_values)
 
     def _called(self, when: str, call: Callable[[], Any]) -> Any:
         try:

@@ -16,7 +16,7 @@ from hybridppo.networks.numpy_forms.encoders import EncodedForm
 from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
 from hybridppo.networks.numpy_forms.recurrent import CellForm
 from hybridppo.networks.of_policies import PoliciesActor
-from hybridppo.networks.recurrent import GRU, LSTM, Recurrent, RecurrentNetwork
+from hybridppo.networks.recurrent import CELLS, Cell, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.rows import RowLayout
 
@@ -76,7 +76,7 @@ def _recurrent_form(network: RecurrentNetwork) -> NumpyForm | None:
     form, features = numpy_form(network.network), network.features
     if form is None or form.layout is not None:
         return None
-    kind: Recurrent = "lstm" if isinstance(network.cell, LSTM) else "gru"
+    kind = next(kind for kind, made in CELLS.items() if type(network.cell) is made)
     form = replace(form, cell=CellForm(kind, network.cell.size))
     if type(features) is EncodedNetwork:
         encoded = _encoded_form(features)
@@ -115,7 +115,7 @@ def columns_seen(network: nn.Module) -> Any:
     return np.concatenate([*(numbers[part.numbers] for part in trunk.parts), numbers[trunk.end :]])
 
 
-def cell_of(network: nn.Module) -> LSTM | GRU | None:
+def cell_of(network: nn.Module) -> Cell | None:
     """The recurrent cell of a network of this library; None if it has none."""
     inner = network.network if type(network) is NormalizedNetwork else network
     return inner.cell if isinstance(inner, RecurrentNetwork) else None

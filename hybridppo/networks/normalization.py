@@ -4,7 +4,6 @@ Moments are buffers, so they are moved, mirrored and saved like all buffers. The
 never while the parameters act: actor and learner then see the same numbers.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +13,9 @@ from torch import Tensor, nn
 from hybridppo.networks.numpy_forms.normalizing import EPSILON, LIMIT
 from hybridppo.networks.rows import numbers_of, with_numbers
 from hybridppo.spaces.rows import RowLayout
+
+Moments = tuple[Tensor, Tensor, Any]
+"""Mean and variance of some rows, and how many they are: a number, or a tensor that nobody waits for."""
 
 
 class RunningMoments(nn.Module):
@@ -32,20 +34,18 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape))
         # On the device like the other buffers, so that an addition waits for nothing.
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.of_all: Callable[[Tensor], tuple[Tensor, Tensor, int]] = moments_of
-        """Returns mean, variance and number of the rows to add; with several learners, of the rows of all of them."""
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
         """Add rows `[B, *shape]`."""
-        self.merge(*self.of_all(values))
+        self.merge(*moments_of(values))
 
     @torch.no_grad()
-    def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
+    def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
         """Add `number` rows with this mean and variance; 0 rows change nothing."""
-        if not number:
+        if isinstance(number, int) and not number:
             return
-        share = number / (self.count + number).to(torch.float32)
+        share = number / (self.count + number).clamp(min=1).to(torch.float32)
         difference = mean - self.mean
         # A variance instead of a sum of squares: it stays accurate however many rows are added.
         spread = variance - self.variance + (1.0 - share) * difference * difference
@@ -54,10 +54,25 @@ class RunningMoments(nn.Module):
         self.count.add_(number)
 
 
-def moments_of(values: Tensor) -> tuple[Tensor, Tensor, int]:
+def moments_of(values: Tensor) -> Moments:
     """Mean, variance and number of rows `[B, *shape]`."""
     mean = values.mean(0)
     return mean, (values - mean).square_().mean(0), len(values)
+
+
+def joint_moments(means: Tensor, variances: Tensor, numbers: Tensor) -> Moments:
+    """The moments of all rows together, from those of `S` parts.
+
+    Args:
+        means: `[S, ...]`.
+        variances: `[S, ...]`.
+        numbers: `[S]`, of rows; whatever stands for a part without any does not count.
+    """
+    counts = numbers.view(-1, *[1] * (means.ndim - 1))
+    shares = counts / numbers.sum().clamp(min=1)
+    means, variances = (torch.where(counts > 0, moments, 0.0) for moments in (means, variances))
+    mean = (shares * means).sum(0)
+    return mean, (shares * (variances + (means - mean).square())).sum(0), numbers.sum().to(torch.int64)
 
 
 class ObservationNormalizer(nn.Module):
@@ -88,10 +103,13 @@ class ObservationNormalizer(nn.Module):
     @torch.no_grad()
     def add(self, rows: Tensor) -> None:
         """Add rows `[B, *row]` to the moments."""
-        self.moments.add(numbers_of(rows, self.layout))
-        self._leave_choices()
+        self.merge(*self.moments_of(rows))
 
-    def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
+    def moments_of(self, rows: Tensor) -> Moments:
+        """Those of rows `[B, *row]`."""
+        return moments_of(numbers_of(rows, self.layout))
+
+    def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
         """Add `number` rows with this mean and variance, `[num_numbers]` each."""
         self.moments.merge(mean, variance, number)
         self._leave_choices()

@@ -7,7 +7,7 @@
     with placement.learning(agent):                 # parameters where the FLOPs are
         metrics = agent.update(placement.to_learner(rollout))
 
-Here: what all placements share (`base.py`), a file for each of them, and what crosses (`crossing.py`). No other room
-moves a module or a rollout between devices. Which placement is the fastest, `auto/` measures. Not here: the loop
-(`runners/`). Begin with `base.py`.
+Here: the base of all placements (`base.py`), a file for each placement, and copies between devices (`crossing.py`). No
+other room moves a module or a rollout between devices. Not here: the choice of the fastest placement (`auto/`), and the
+loop (`runners/`). Begin with `base.py`.
 """

@@ -1,4 +1,4 @@
-"""Actors as samplers see them: host arrays in, host arrays out."""
+"""Actors for samplers: host arrays in, host arrays out."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,23 +11,29 @@ from torch import Tensor, nn
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
 from hybridppo.networks.forms import actor_form, arrays_of, cell_of
+from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
+from hybridppo.networks.of_policies import PoliciesActor
 
 if TYPE_CHECKING:
     from hybridppo.placements.crossing import Crossing
 
 
 def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> SamplingActor:
-    """The fastest form of an actor, with the parameters it has now, where they are now."""
+    """The fastest form of an actor, with its present parameters on their present device."""
     form = actor_form(network) if not crossing.takes_tensors else None
     if form is not None:
         arrays = arrays_of(network)
         if all(array.device.type == "cpu" for array in arrays):
             return form.actor([array.numpy() for array in arrays], version)
+    if isinstance(network, PoliciesActor) and any(map(cell_of, network.actors)):
+        actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
+        state_sizes = [0 if (cell := cell_of(actor)) is None else cell.state_size for actor in network.actors]
+        return NumpyPoliciesActor(actors, network.agents, network.sizes, (), version, state_sizes)
     return torch_actor(network, crossing, version)
 
 
 def torch_actor(network: nn.Module, crossing: "Crossing", version: int = 0) -> "TorchActor":
-    """Its form in torch."""
+    """The torch form of an actor."""
     exploring = exploring_actor_of(network)
     if exploring is not None:
         return TorchExploringActor(network, crossing, version, exploring)
@@ -38,14 +44,14 @@ def torch_actor(network: nn.Module, crossing: "Crossing", version: int = 0) -> "
 
 
 class TorchActor:
-    """Any torch module, on any device; what the device is, only `crossing` knows."""
+    """An actor of any torch module on any device; only `crossing` knows the device."""
 
     def __init__(self, network: nn.Module, crossing: "Crossing", version: int = 0) -> None:
         self.version = version
         self._network = network
         self._crossing = crossing
         self._outputs: Tensor | None = None
-        if network.training:  # one's own, that nobody has switched yet
+        if network.training:  # one's own network may still be in train()
             network.eval()
 
     @torch.no_grad()
@@ -60,29 +66,29 @@ class TorchActor:
 
     @torch.no_grad()
     def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses."""
+        """`[N, obs] -> [N, outputs]` for tensors on the network's device, without copies."""
         with self._crossing.queue():
             outputs: Tensor = self._network(observations)
             return outputs
 
     def addresses(self) -> list[int]:
-        """Where the network's parameters and buffers lie."""
+        """The addresses of the network's parameters and buffers."""
         return [tensor.data_ptr() for tensor in (*self._network.parameters(), *self._network.buffers())]
 
 
 class TorchExploringActor(TorchActor):
-    """A module whose exploration depends on the state; the matrices of its noise lie on the device."""
+    """An actor with state-dependent exploration; its noise matrices are on the device."""
 
     def __init__(self, network: nn.Module, crossing: "Crossing", version: int, exploring: StateDependentActor) -> None:
         super().__init__(network, crossing, version)
         self._exploring, self._size = exploring, len(exploring.log_std)
         self._matrices: torch.Tensor | None = None
         self.perturbation: NDArray[Any] = np.zeros((0, self._size), np.float32)
-        """`[N, d]`, what exploration has added in the last call."""
+        """The noise that the last call added, `[N, d]`."""
 
     @torch.no_grad()
     def explore(self, noise: NDArray[Any]) -> None:
-        """Take standard normals `[N, d * L]` as the noise of the calls from now on."""
+        """Use standard normal noise `[N, d * L]` for the next calls."""
         with self._crossing.queue():
             self._matrices = self._exploring.scaled(self._crossing.to_device(noise))
 
@@ -97,7 +103,7 @@ class TorchExploringActor(TorchActor):
 
 
 class TorchRecurrentActor(TorchActor):
-    """A module with a memory, whose state stays on the device; its call advances it."""
+    """A recurrent actor, whose state stays on the device; each call advances it."""
 
     def __init__(self, network: nn.Module, crossing: "Crossing", version: int, state_size: int) -> None:
         super().__init__(network, crossing, version)
@@ -137,7 +143,7 @@ class TorchRecurrentActor(TorchActor):
 
     @torch.no_grad()
     def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and the state after, of tensors on the network's device: nothing crosses, and nothing is kept.
+        """Outputs and the next state for tensors on the network's device, without copies; the actor keeps no state.
 
         Args:
             observations: `[N, obs]`.

@@ -1,4 +1,4 @@
-"""What placements share: two devices, the counters, and the rollout's way to the learner.
+"""The base of placements: two devices, the counters, and the copy of a rollout to the learner.
 
 Only the actor ever crosses: sampling needs nothing else. Every crossing is counted in `Placement.counters`.
 """
@@ -19,14 +19,14 @@ from hybridppo.system.validation import real, whole
 
 
 class Placement(ABC):
-    """What all placements share: two devices, the counters, and the rollout's way to the learner."""
+    """The base of placements: two devices, the counters, and the copy of a rollout to the learner."""
 
     name: ClassVar[str]
-    """What the command line calls it."""
+    """Its name on the command line."""
     max_lag: int = 0
-    """How many updates the parameters that sample may be behind because sampling and learning overlap."""
+    """How many updates the sampling parameters may be behind, because sampling and learning overlap."""
     changes_result: ClassVar[Mapping[str, Any]] = {}
-    """Those of its settings that can change the result of a seed, rounding aside, each with the value that does not."""
+    """The settings that can change the result of a seed beyond rounding, each with the value that does not."""
 
     def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
         self.sampling_device = available_device(sampling)
@@ -36,25 +36,25 @@ class Placement(ABC):
 
     @property
     def pins_rollouts(self) -> bool:
-        """Whether rollouts should lie in page-locked host memory, from where a GPU copies fastest."""
+        """Whether rollouts should be in page-locked host memory, from which a GPU copies fastest."""
         return accelerator_of(self.learning_device).is_asynchronous
 
     def prepare(self, agent: Agent) -> None:
-        """Put the agent where it learns. Once, before the first `sampling`."""
+        """Move the agent to the learning device. Call it once, before the first `sampling`."""
         for each in agents_of(agent):
             parameters = each.parameters
             laid_out = parameters.align(accelerator_of(self.learning_device).alignment)
             parameters.rebind(parameters.values.data.to(self.learning_device))
             for module in each.modules:
-                module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
+                module.to(self.learning_device)  # buffers, which the flat tensor does not hold
             for slots in each.optimizer.state.values():
                 for name, slot in slots.items():
                     if isinstance(slot, Tensor):
                         slots[name] = laid_out(slot).to(self.learning_device)
-        agent.actor.to(self.learning_device)  # that of several policies has buffers of its own
+        agent.actor.to(self.learning_device)  # an agent of several policies has its own buffers
 
     def act_on_tensors(self) -> None:
-        """From now on, actors are modules on the sampling device, which take its tensors (`TorchActor.on_device`)."""
+        """Let actors be modules on the sampling device that take tensors (`TorchActor.on_device`)."""
         self._crossing.takes_tensors = True
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Placement(ABC):
         """A context with the actor on the sampling device, for a sampler to call."""
 
     def resuming(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
-        """Like `sampling`, but with the parameters that it gave last, for a rollout that was broken off."""
+        """Like `sampling`, but with the parameters of the last `sampling`, to finish a rollout that was broken off."""
         return self.sampling(agent)
 
     def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
@@ -71,15 +71,15 @@ class Placement(ABC):
 
     @contextmanager
     def learning(self, agent: Agent) -> Iterator[None]:
-        """A context in which the agent is on the learning device; between samplings it always is.
+        """A context in which the agent is on the learning device.
 
-        Its end waits for the device, so that the host's clock says how long learning took.
+        Its end waits for the device, so that the host's clock measures learning.
         """
         yield
         wait_for(self.learning_device)
 
     def to_learner(self, rollout: SomeExperience) -> SomeExperience:
-        """The rollout, or what else is learned from, on the learning device; itself where it is there already."""
+        """The rollout, or other data to learn from, on the learning device; the same object if it is already there."""
         if rollout.observations.device == self.learning_device:
             return rollout
         num_bytes = 0
@@ -95,16 +95,16 @@ class Placement(ABC):
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
             learned: SomeExperience = rollout.map(move)
             self._crossing.keep(False)
-        # It has waited: the sampler may write its buffers again as soon as this returns.
+        # The copy is over: the sampler may overwrite its buffers as soon as this returns.
         self.counters.add(num_bytes=num_bytes, seconds=timer.seconds)
         return learned
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `load_state` takes: tensors by name, and what JSON can hold."""
+        """The state for `load_state`: tensors by name, and a JSON object."""
         return {}, {"settings": self.settings(), "counters": asdict(self.counters)}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on, once prepared, from where a placement with the same settings was; from another's, start anew."""
+        """Restore the state of a placement with the same settings, after `prepare`; the state of another is ignored."""
         if _with_numbers(state["settings"]) == _with_numbers(self.settings()):
             counted = state["counters"]
             self.counters.publishes = whole(counted, "publishes")
@@ -114,10 +114,10 @@ class Placement(ABC):
             self._load(tensors, state)
 
     def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing more
-        """Take over what a kind of placement has beyond its counters."""
+        """Restore the state of a subclass."""
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that would make this placement again, as JSON can hold them."""
+        """The arguments that make an equal placement, as JSON."""
         return {
             "name": self.name,
             "sampling": str(self.sampling_device),
@@ -131,5 +131,5 @@ class Placement(ABC):
 
 
 def _with_numbers(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a placement, where those of earlier releases said "cuda" and meant the first."""
+    """The settings of a placement; in earlier releases, "cuda" meant the first CUDA device."""
     return {name: "cuda:0" if value == "cuda" else value for name, value in settings.items()}

@@ -1,4 +1,4 @@
-"""The actor itself moves between two devices."""
+"""The placement that moves the actor between two devices."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +15,10 @@ from hybridppo.placements.crossing import CopyTimer
 
 
 class Migrating(Placement):
-    """The actor itself moves: to the sampling device for the rollout, and home again to learn.
+    """Moves the actor to the sampling device for a rollout, and back to learn.
 
-    The textbook form, tensor by tensor as `module.to` does it, kept as the reference that mirrors are
-    measured against. `force_copy=True` moves between equal devices too, which is how the move is
-    tested without a GPU.
+    This is the textbook form, tensor by tensor as in `module.to`, and the reference that mirrors are measured against.
+    `force_copy=True` also moves between equal devices, which tests the move without a GPU.
     """
 
     name = "migrate"
@@ -48,7 +47,7 @@ class Migrating(Placement):
         self._count(homes, timer, publishes=1)
         try:
             yield sampling_actor(agent.actor, self._crossing, agent.version)
-        finally:  # also when sampling raised: an agent is never left scattered
+        finally:  # also if sampling failed: actor and critic must be on one device again
             with CopyTimer(self.sampling_device, self.learning_device) as timer:
                 for tensor, home, gradient in zip(tensors, homes, gradients, strict=True):
                     home.copy_(tensor.data)

@@ -1,4 +1,4 @@
-"""Both halves on one device."""
+"""The placement with sampling and learning on one device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from hybridppo.placements.base import Placement
 
 
 class SingleDevice(Placement):
-    """Both halves on one device, one set of parameters. On a GPU, observations cross every step."""
+    """Samples and learns on one device with one set of parameters. On a GPU, observations are copied in every step."""
 
     name = "single"
 
@@ -21,7 +21,7 @@ class SingleDevice(Placement):
 
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
-        self._crossing.keep(True)  # what the actor is given is learned from where it is
+        self._crossing.keep(True)  # the agent learns from the observations that the actor got on the device
         yield sampling_actor(agent.actor, self._crossing, agent.version)
 
     @contextmanager

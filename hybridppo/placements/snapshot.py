@@ -1,4 +1,4 @@
-"""A copy of an actor that no training changes any more."""
+"""A copy of an actor that training does not change."""
 
 import copy
 
@@ -11,15 +11,14 @@ from hybridppo.placements.crossing import Counters, Crossing
 
 
 def snapshot(agent: Agent, device: torch.device, tensors: dict[str, Tensor] | None = None) -> SamplingActor:
-    """The agent's actor as it is now, on a device, counted nowhere.
+    """A copy of the agent's actor on a device; the counters do not count it.
 
-    What samples for the training, and what was published to it and when, stay as they are: an evaluation in the midst
-    of a training changes nothing of it.
+    The training's own replica and its publishes stay as they are, so an evaluation during training changes nothing.
 
     Args:
-        agent: at rest.
-        device: where the copy is to act.
-        tensors: of another moment, as `Agent.state` names them; None for those of now.
+        agent: an agent that is not updating.
+        device: device of the copy.
+        tensors: tensors of another time, with the names of `Agent.state`; None for the present ones.
     """
     network = copy.deepcopy(agent.actor).to(device)
     if tensors is not None:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hybridppo.system.figures import shown_number
+
 LITTLE_EXPLAINED = 0.1
 """If the explained share of the variance of returns is below this, the critic hardly helps."""
 LARGE_ERROR = 10.0
@@ -43,8 +45,9 @@ def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float
         gap = sampled - mean
         if gap > max(0.5 * max(abs(sampled), abs(mean), 1e-9), 3.0 * math.sqrt(variance / len(evaluation))):
             found.append(
-                f"the most probable actions give {mean:.1f}, where sampled ones gave {sampled:.1f} during training. "
-                f"Evaluate with deterministic=False (--no-deterministic): if that gives about {sampled:.1f}, the "
-                "policy still needs its randomness, so train for more steps or act with deterministic=False"
+                f"the most probable actions give {shown_number(mean)}, where sampled ones gave {shown_number(sampled)} "
+                "during training. Evaluate with deterministic=False (--no-deterministic): if that gives about "
+                f"{shown_number(sampled)}, the policy still needs its randomness, so train for more steps or act with "
+                "deterministic=False"
             )
     return found

@@ -22,6 +22,7 @@ from hybridppo.environments.options import is_held_by_json
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import CallbackError, ConfigurationError, shown
 from hybridppo.interfaces import Agent, Metrics
+from hybridppo.system.figures import shown_number
 from hybridppo.system.throttling import ThrottledWarning
 
 Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
@@ -176,7 +177,7 @@ class StopAtReturn(Callback):
 
     def _look_at(self, run: TrainingRun, mean: float) -> None:
         if mean >= self._target:
-            run.stop(f"the mean return, {mean:.1f}, has reached the target of {self._target:g}")
+            run.stop(f"the mean return, {shown_number(mean)}, has reached the target of {self._target:g}")
 
 
 class Callbacks:

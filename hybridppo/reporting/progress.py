@@ -1,32 +1,72 @@
-"""The progress bar, whose failure never ends a training."""
+"""How far something is: a bar in a terminal or a notebook, and elsewhere a line now and then."""
 
+import sys
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from tqdm.auto import tqdm
+import tqdm.std
+from tqdm.auto import tqdm as tqdm_of_here
 
+from hybridppo.system.figures import shown_clock
 from hybridppo.system.throttling import ThrottledWarning
 
+_WRITING = ThrottledWarning("writing lines to stderr")
+FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
+"""Lines come this long after the start, then each time when that has doubled, and at least this often."""
 
-class _Bar(tqdm):  # type: ignore[type-arg]
+
+class _Bar(tqdm_of_here):  # type: ignore[type-arg]
     monitor_interval = 0  # no thread that outlives the training
 
 
+class _Lines:
+    """A line on stderr now and then; for a log file, where a bar would be hundreds of copies of itself."""
+
+    def __init__(self, total: int, initial: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.n = initial
+        self._total, self._initial, self._clock = total, initial, clock
+        self._start = clock()
+        self._next = FIRST_SECONDS
+
+    def set_postfix_str(self, text: str, refresh: bool) -> None:
+        self._text = text
+
+    def update(self, number: int = 1) -> None:
+        self.n += number
+        seconds = self._clock() - self._start
+        if seconds < self._next:
+            return
+        self._next = seconds + min(seconds, MOST_SECONDS)
+        left = seconds * (self._total - self.n) / max(1, self.n - self._initial)
+        say(f"{self.n:,} of {self._total:,} steps ({self.n / self._total:.0%}), {self._text}, {shown_clock(left)} left")
+
+    def close(self) -> None:
+        pass
+
+
 class ProgressBar:
-    """A bar on stderr. If that fails, as when a terminal is closed, the bar ends and all else goes on.
+    """Shows progress on stderr. If that fails, as when a terminal is closed, it ends and all else goes on.
 
     Args:
         enabled: whether to show anything.
+        has_lines: whether to write lines if there is neither a terminal nor a notebook; else nothing is written then.
+        total: where the end is.
         options: tqdm's own.
     """
 
-    def __init__(self, *, enabled: bool, **options: Any) -> None:
-        self._options = {**options, "disable": not enabled}
-        self._bar: _Bar | None = None
+    def __init__(self, *, enabled: bool, total: int, has_lines: bool = False, initial: int = 0, **options: Any) -> None:
+        self._make: Callable[[], Any] | None = None
+        if enabled and _has_screen():
+            self._make = lambda: _Bar(total=total, initial=initial, **options)
+        elif enabled and has_lines:
+            self._make = lambda: _Lines(total, initial)
+        self._bar: Any = None
 
     def __enter__(self) -> "ProgressBar":
-        self._bar = self._attempt(lambda: _Bar(**self._options))
+        if self._make is not None:
+            self._bar = self._attempt(self._make)
         return self
 
     def move_to(self, position: int, text: str) -> None:
@@ -45,7 +85,7 @@ class ProgressBar:
             return do()
         except (OSError, ValueError) as error:  # ValueError: a stream that was closed
             self._bar = None
-            ThrottledWarning("drawing the progress bar").failed(error, "all else goes on without it")
+            ThrottledWarning("showing the progress").failed(error, "all else goes on without it")
             return None
 
     def __exit__(
@@ -53,3 +93,18 @@ class ProgressBar:
     ) -> None:
         if self._bar is not None:
             self._attempt(self._bar.close)
+
+
+def say(line: str) -> None:
+    """Write a line to stderr, above the bar if there is one. If that fails, all else goes on."""
+    try:
+        tqdm.std.tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
+    except (OSError, ValueError) as error:  # ValueError: a stream that was closed
+        _WRITING.failed(error, "all else goes on without it")
+
+
+def _has_screen() -> bool:
+    """Whether there is a terminal or a notebook."""
+    is_notebook = "notebook" in tqdm_of_here.__mro__[1].__module__
+    return is_notebook or (not sys.stderr.closed and sys.stderr.isatty())

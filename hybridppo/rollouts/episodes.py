@@ -64,6 +64,12 @@ class EpisodeStatistics:
         self._lengths.extend(lengths)
         self.episodes += number
 
+    def since(self, episodes: int) -> tuple[list[float], list[int], int]:
+        """What `add_ended` takes of the episodes after so many."""
+        number = self.episodes - episodes
+        latest = slice(max(0, len(self._returns) - number), None)
+        return list(self._returns)[latest], list(self._lengths)[latest], number
+
     def drop_running(self, envs: slice | Array = slice(None)) -> None:
         """Drop unfinished episodes, because their environments were reset."""
         self._running_return[envs] = 0.0

@@ -35,18 +35,33 @@ class Rollout:
     final_observations: Tensor
     """`[K, obs]`, the final observations of these steps."""
     version: int
-    """Version of the parameters that acted."""
+    """Version of the parameters that acted; the oldest, if `versions` differ."""
     starts: Tensor | None = None
     """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
     states: Tensor | None = None
     """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
     history: Tensor | None = None
     """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
+    versions: Tensor | None = None
+    """`[T, N]` int64, version that acted in each row; with `max_lag` above 1 only."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""
         changes: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}
         return replace(self, **changes)
+
+    @property
+    def parts(self) -> "tuple[Rollout, ...]":
+        """What is learned from each by itself: all of it. `RolloutParts` has several."""
+        return (self,)
+
+    def map_parts(self, function: "Callable[[Rollout], Rollout]") -> "Rollout":
+        """What `function` makes of each part."""
+        return function(self)
+
+    def whole(self) -> "Rollout":
+        """All columns beside each other."""
+        return self
 
     def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
         """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.

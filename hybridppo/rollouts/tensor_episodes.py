@@ -22,8 +22,6 @@ class TensorStatistics(EpisodeStatistics):
     def __init__(self, num_envs: int, device: torch.device, window: int = 100) -> None:
         super().__init__(num_envs, window)
         self._window = window
-        self.latest: tuple[list[float], list[int], int] = [], [], 0
-        """The episodes that ended in the last block, as `add_ended` takes them."""
         precise = torch.float32 if device.type == "mps" else torch.float64  # which has no other
         self._sums = torch.zeros(num_envs, dtype=precise, device=device)
         self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
@@ -63,8 +61,7 @@ class TensorStatistics(EpisodeStatistics):
         num_ended, size = int(numbers[0]), (len(numbers) - 1) // 2
         known = min(num_ended, size)
         returns, lengths = numbers[1 : 1 + known][::-1], numbers[1 + size : 1 + size + known][::-1]
-        self.latest = returns, [int(length) for length in lengths], num_ended
-        self.add_ended(*self.latest)
+        self.add_ended(returns, [int(length) for length in lengths], num_ended)
 
     def drop_running(self, envs: slice | NDArray[Any] = slice(None)) -> None:  # noqa: D102 - as in the base
         columns = envs if isinstance(envs, slice) else torch.tensor(envs, device=self._sums.device)

@@ -102,11 +102,14 @@ class RunDirectory:
     def open(cls, path: str | Path) -> "RunDirectory":
         """Open an existing run directory.
 
+        Args:
+            path: of the folder, or of the `config.json` in it.
+
         Raises:
             RunDirectoryError: if it is no run directory, or of a newer format.
         """
         path = Path(path)
-        file = path / "config.json"
+        file = path if path.is_file() else path / "config.json"
         try:
             config = json.loads(file.read_bytes())
         except OSError as error:
@@ -123,7 +126,7 @@ class RunDirectory:
                 f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
                 "update hybridppo"
             )
-        return cls(path, config)
+        return cls(file.parent, config)
 
     def update_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`.

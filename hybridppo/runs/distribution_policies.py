@@ -5,10 +5,13 @@ torch: an option of a run is one of these, as text.
 """
 
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
+
+REDUCTIONS = ("shards", "all_reduce")
+"""How learners may sum their gradients."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,10 @@ class Distribution:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None or field.default is not None:
+            if field.name == "reduce":
+                if value not in REDUCTIONS:
+                    raise ConfigurationError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {shown(value)}")
+            elif value is not None or field.default is not None:
                 least = 0 if field.name == "max_lag" else 1
                 object.__setattr__(self, field.name, require_whole(field.name, value, least, below=2**16))
 
@@ -31,7 +37,7 @@ class Distribution:
 
     def __str__(self) -> str:
         values = [getattr(self, field.name) for field in fields(self)]
-        return ":".join([self.name, *(str(value) for value in values if value is not None)])
+        return ":".join([self.name, *(str(value) for value in values if value not in (None, "shards"))])
 
 
 @dataclass(frozen=True)
@@ -65,54 +71,50 @@ class Environments(Distribution):
     name = "environments"
 
 
-def _require_equal_shards(learners: int | None, shards: int | None) -> None:
-    if learners is not None and shards is not None and shards % learners:
-        raise ConfigurationError(
-            f"shards must be a multiple of learners = {learners}, got {shards}: each takes as many"
-        )
-
-
 @dataclass(frozen=True)
 class MultiLearner(Distribution):
-    """Learners that each step a share of the environments, and share the gradient of every minibatch.
+    """Learners that each have shards of the environments, and of every minibatch, whose gradients are summed.
 
-    A minibatch is cut into shards, whose gradients are summed in their order: any number of learners gives the same
-    bits for the same number of shards. The processes are started here, or are those that torchrun has started.
+    Rollouts stay where they are sampled. Any number of learners gives the same bits for the same number of shards, on
+    devices of one kind. The processes are started here, or are those that torchrun has started.
     """
 
     learners: int | None = None
-    """How many; None for as many as torchrun has started. The environments are divided evenly among them."""
+    """How many, each with a device of its own where the placement says cuda; None for as many as torchrun has
+    started."""
     shards: int | None = None
-    """Into how many parts a minibatch is cut, which the learners divide evenly; None for one each."""
+    """Into how many parts the environments and every minibatch are cut, which the learners divide evenly; None for one
+    each."""
+    reduce: Literal["shards", "all_reduce"] = "shards"
+    """How gradients are summed: in the order of the shards, or by torch.distributed's all_reduce, in an order of its
+    own: the same up to rounding, and less to send between machines."""
     name = "multi"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require_equal_shards(self.learners, self.shards)
+        if self.learners is not None and self.shards is not None and self.shards % self.learners:
+            raise ConfigurationError(
+                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
+            )
         if self.learners is None and self.shards is not None:
-            raise ConfigurationError("shards cannot be given without learners: MultiLearner(learners, shards)")
+            raise ConfigurationError(
+                f"shards cannot be given without learners: {type(self).__name__}(learners, shards)"
+            )
+
+    @property
+    def num_shards(self) -> int:
+        """Of the number of learners that there are, one each if nothing else was asked for."""
+        return self.shards or self.learners or 1
+
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"multi, {self.num_shards} shards" if self.num_shards > 1 else Local.name
 
 
 @dataclass(frozen=True)
-class GPUOnly(Distribution):
-    """The whole loop on each GPU, for environments of tensors that live there: rollouts stay where they are sampled.
+class GPUOnly(MultiLearner):
+    """`MultiLearner` for environments that are stepped on each learner's device: of tensors, or compiled."""
 
-    Each shard has environments of its own, and a part of every minibatch: any number of learners gives the same bits
-    for the same number of shards, on devices of one kind.
-    """
-
-    learners: int
-    """How many; each has the CUDA device of its number, or, where the placement says so, all have the CPU."""
-    shards: int | None = None
-    """Into how many parts the environments and every minibatch are cut; None for one each."""
     name = "gpu"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_equal_shards(self.learners, self.shards)
-
-    def part_in_result(self) -> str:  # noqa: D102 - as in the base
-        return f"gpu, {self.shards or self.learners} shards"
 
 
 @dataclass(frozen=True)
@@ -154,15 +156,17 @@ def _parsed(value: object) -> Distribution:
     names = ", ".join(POLICIES)
     if not isinstance(value, str):
         raise ConfigurationError(f"distribution must be a policy or its text, as multi:2, got {shown(value)}")
-    name, *numbers = value.split(":")
+    name, *given = value.split(":")
     kind = POLICIES.get(name)
     if kind is None:
         raise ConfigurationError(f"unknown distribution {shown(value)}: use one of {names}, with its numbers (multi:2)")
     takes = [field.name for field in fields(kind)]
-    if len(numbers) > len(takes) or not all(number.isascii() and number.isdigit() for number in numbers):
+    words = {"reduce": given.pop()} if "reduce" in takes and given and given[-1] in REDUCTIONS else {}
+    numbers = [each for each in takes if each != "reduce"]
+    if len(given) > len(numbers) or not all(number.isascii() and number.isdigit() for number in given):
         form = ":".join([name, *(each.upper() for each in takes)])
         raise ConfigurationError(f"distribution {name} is written {form}, with whole numbers, got {shown(value)}")
     try:
-        return kind(*map(int, numbers))
+        return kind(*map(int, given), **words)
     except TypeError:
         raise ConfigurationError(f"distribution {name} needs {takes[0]}: {name}:2, for example") from None

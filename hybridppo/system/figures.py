@@ -16,7 +16,26 @@ def shown_seconds(seconds: float) -> str:
 
 def shown_return(mean: float) -> str:
     """The mean return of episodes as text, if there were any."""
-    return f"return {mean:.1f}" if math.isfinite(mean) else "no whole episode"
+    return f"return {shown_number(mean)}" if math.isfinite(mean) else "no whole episode"
+
+
+def shown_number(number: float) -> str:
+    """A number as text with three digits, and all of those before the point: 0.968, -12.3, -121, 4,567."""
+    return f"{number:,.0f}" if abs(number) >= 99.95 else f"{number:.3g}"
+
+
+def shown_returns(mean: float, deviation: float, episodes: int) -> str:
+    """The returns of an evaluation as text."""
+    return f"{shown_return(mean)} +- {shown_number(deviation)} over {episodes} episodes"
+
+
+def shown_clock(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,21 +1,123 @@
 """Which agent is to be trained, from what `train` was given of it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.common.schedules import ScheduleFunction, Schedules, parsed
-from hybridppo.agents.policies import PoliciesConfig, policy_by_name, spaces_of_policy
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, policy_by_name, spaces_of_policy
 from hybridppo.agents.ppo.memory import require_memory
+from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_critics
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.placements.base import Placement
+from hybridppo.runs.compiling import compiled_if_possible, compiled_options
+from hybridppo.runs.loading import given_policies
 from hybridppo.runs.settings import name_of_source
 from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.training.self_play import ONE_POLICY
+from hybridppo.training.stage import Stage
+
+
+@dataclass(frozen=True)
+class AgentAsked:
+    """What is to be trained, from the arguments of `train`."""
+
+    config: AnyConfig
+    agent: type[AnyAgent] | AnyAgent | None
+    """A subclass of the library's agent, or an agent that there is already."""
+    parts: dict[str, Any]
+    """What an agent takes besides the configuration, by the names of its arguments; None for the library's."""
+    names: tuple[str, ...]
+    """The names of the policies, if `config` was a mapping."""
+    played: dict[str, PPO]
+    """The agents that are played and not trained, by the names of their policies."""
+
+    @classmethod
+    def of(
+        cls,
+        config: AnyConfig | Mapping[str, PPOConfig | PPO | str | Path] | None,
+        agent: type[AnyAgent] | AnyAgent | None,
+        schedules: Schedules | str | None,
+        parts: dict[str, Any],
+    ) -> "AgentAsked":
+        """From the arguments of `train`.
+
+        Raises:
+            ConfigurationError: if the arguments contradict one another, or one is invalid.
+        """
+        names: tuple[str, ...] = ()
+        played: dict[str, PPO] = {}
+        if isinstance(config, Mapping):
+            names = tuple(config)
+            config, played = given_policies(config)
+        named, functions = split_schedules(schedules)
+        parts = {**parts, "schedules": functions}
+        found = config_asked_for(config, agent, parts)
+        if isinstance(found, PoliciesConfig):
+            found = replace(found, played=tuple(played))
+        if named and isinstance(agent, AnyAgent):
+            raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
+        return cls(with_schedules(found, named), agent, parts, names, played)
+
+    def for_environments(
+        self, env: EnvSource, options: EnvironmentOptions, *, compiled: bool
+    ) -> tuple["AgentAsked", EnvironmentOptions]:
+        """With compiled updates, if that was asked for; and the options of the environments that it needs."""
+        config, options = self.config, for_critics(options, self.config)
+        if compiled:
+            own = self.parts["loss"] is not None or self.parts["networks"] is not None
+            has_own_parts = own or isinstance(self.agent, AnyAgent)
+            config, options = compiled_options(env, config, options, has_own_parts=has_own_parts)
+        elif isinstance(config, PoliciesConfig):
+            options = compiled_if_possible(env, options)
+        return replace(self, config=config), options
+
+    def met_by(self, stage: Stage, policy_of: PolicyOf | None) -> "AgentAsked":
+        """With the agents of the environments by policy, if there are several policies.
+
+        Raises:
+            ConfigurationError: if the policies are not those of the agents.
+            OutOfMemoryError: if the rollouts of all agents do not fit.
+        """
+        config, has_seats = self.config, stage.run.self_play is not None
+        whose = policies_of(stage.environments.agents, self.names, policy_of) if self.names and not has_seats else {}
+        if isinstance(config, PoliciesConfig):
+            if has_seats:
+                raise ConfigurationError(ONE_POLICY)
+            config = replace(config, agents=whose)
+        require_memory_for_agents(config, stage.environments, stage.placement)
+        return replace(self, config=config)
+
+    def made_for(self, environments: Environments, seed: int) -> AnyAgent:
+        """The agent to train: the one that there is, or a new one.
+
+        Raises:
+            ConfigurationError: if the one that there is was made for other spaces.
+        """
+        differ = isinstance(environments.observation_space, SpacesOfAgents)
+        differ = differ or isinstance(environments.action_space, SpacesOfAgents)
+        if differ and not isinstance(self.config, PoliciesConfig):
+            kinds = ", ".join(
+                f'"{name}": PPOConfig()' for name in dict.fromkeys(map(policy_by_name, environments.agents))
+            )
+            raise ConfigurationError(
+                f"the agents of this environment have different spaces: train a policy for each kind, "
+                f"config={{{kinds}}}, or make their spaces alike, as by padding (supersuit's pad_observations_v0 and "
+                "pad_action_space_v0 do)"
+            )
+        if isinstance(self.agent, AnyAgent):
+            require_spaces_of(self.agent, environments, error=ConfigurationError)
+            return self.agent
+        kind = self.agent if self.agent is not None else agent_class(self.config)
+        spaces = environments.observation_space, environments.action_space
+        return make_agent(kind, *spaces, self.config, seed=seed, **self.parts)
 
 
 def config_asked_for(
@@ -96,34 +198,6 @@ def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
 
 def _scheduled(config: Any, named: Mapping[str, str]) -> Any:
     return replace(config, schedules={**parsed(config.schedules), **named})
-
-
-def agent_asked_for(
-    agent: type[AnyAgent] | AnyAgent | None,
-    environments: Environments,
-    config: AnyConfig,
-    seed: int,
-    parts: Mapping[str, Any],
-) -> AnyAgent:
-    """The agent to train: the one that there is, or a new one with these parts.
-
-    Raises:
-        ConfigurationError: where the one that there is was made for other spaces.
-    """
-    differ = isinstance(environments.observation_space, SpacesOfAgents)
-    differ = differ or isinstance(environments.action_space, SpacesOfAgents)
-    if differ and not isinstance(config, PoliciesConfig):
-        kinds = ", ".join(f'"{name}": PPOConfig()' for name in dict.fromkeys(map(policy_by_name, environments.agents)))
-        raise ConfigurationError(
-            f"the agents of this environment have different spaces: train a policy for each kind, config={{{kinds}}}, "
-            "or make their spaces alike, as by padding (supersuit's pad_observations_v0 and pad_action_space_v0 do)"
-        )
-    if isinstance(agent, AnyAgent):
-        require_spaces_of(agent, environments, error=ConfigurationError)
-        return agent
-    kind = agent if agent is not None else agent_class(config)
-    spaces = environments.observation_space, environments.action_space
-    return make_agent(kind, *spaces, config, seed=seed, **parts)
 
 
 def require_memory_for_agents(config: AnyConfig, environments: Environments, placement: Placement | Auto) -> None:

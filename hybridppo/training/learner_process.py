@@ -51,11 +51,13 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
     kind: type[Team] = setup["team"]
-    with kind(rank, size, setup["shards"], timeout) as team:
+    with kind(setup["policy"], rank, timeout) as team:
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")
-        environments = team.environments(source, settings.config.num_envs, settings.environment)
+        environments = team.environments_to_begin(
+            source, settings.config.num_envs, settings.environment, settings.run.num_workers
+        )
         try:
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")
@@ -69,18 +71,11 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
 
 
 def _message() -> bytes:
-    """The next message of the first learner: its length, and as many bytes."""
-    length = int.from_bytes(_read(8), "little")
-    return _read(length)
-
-
-def _read(size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = os.read(0, size - len(data))
-        if not part:  # the first learner is gone
-            os._exit(1)
-        data += part
+    """The message of the first learner: its length, and as many bytes."""
+    length = int.from_bytes(sys.stdin.buffer.read(8), "little")
+    data = sys.stdin.buffer.read(length)
+    if not data or len(data) < length:  # the first learner is gone
+        os._exit(1)
     return data
 
 

@@ -14,10 +14,8 @@ from hybridppo.agents.common.schedules import ADAPTIVE, ScheduleFunction, Schedu
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
-from hybridppo.auto.auto import Auto
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distribution.local import LocalTeam
-from hybridppo.distribution.teams import run_directory_of, team_of
+from hybridppo.distribution.teams import run_directory_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
@@ -29,6 +27,7 @@ from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.reporting.callbacks import Callback, Loggers
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import ResumeKeywords
 from hybridppo.runs.loading import agent_of, rewind_to, start_from
@@ -36,9 +35,8 @@ from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import changeable_names, takes_options
 from hybridppo.runs.settings import Settings
 from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
-from hybridppo.system.interruption import Interruption
 from hybridppo.training.agent_arguments import split_schedules
-from hybridppo.training.self_play import for_seats
+from hybridppo.training.stage import staged
 from hybridppo.training.train import TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
@@ -115,48 +113,46 @@ def resume(
         }  # fmt: skip
         settings.require_own(agent=agent, **parts)
         env = settings.source(env)
-        team = team_of(settings.run, settings.environment.worker_timeout)
-        team.check(settings.config, settings.environment, settings.run)
-        settings = replace(settings, environment=team.dividing(env, settings.environment))
-        meant = team.placement(_own_placement(settings) if placement is None else resolve_placement(placement))
+        where = _own_placement(settings) if placement is None else resolve_placement(placement)
         checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(team)
-            settings = replace(settings, run=team.settled(settings.run))
-            interruption = stack.enter_context(Interruption())
-            environments = _environments(settings, env, team)
-            stack.callback(environments.close)
-            settings = _with_agents(settings, environments)
+        with staged(env, settings.config, settings.environment, settings.run, where) as stage:
+            settings = _with_agents(replace(settings, environment=stage.options, run=stage.run), stage.environments)
             trained = agent_of(settings, checkpoint, agent=agent, **parts)
-            if isinstance(meant, Auto):
-                resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
-            else:
-                resolved = meant
+            done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
+            resolved = stage.choose(settings.config, trained, max(1, settings.run.total_steps - done)).placement
             _tell_of_kernels(directory.config.get("versions"))
             # What is changed holds for whoever resumes next; the placement is the run's own still.
-            directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
-            if team.rank > 0:
-                pass  # the first has the checkpoint, and all take it over from there
-            elif checkpoint is None:
-                if settings.run.start_from is not None:
-                    start_from(trained, settings.run.start_from)
-                directory.rewind(0, 0)
-                logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
-            else:
-                _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
+            of_start: dict[str, Any] = {
+                name: directory.config[name] for name in ("versions", "origin") if name in directory.config
+            }
+            directory.update_config({**settings.to_json(), **of_start})
+            if stage.team.rank == 0:  # the others take the checkpoint over from it
+                _go_back(directory, before, settings, trained, checkpoint)
             job = Job(
                 env,
                 settings,
-                environments,
+                stage.environments,
                 trained,
                 resolved,
-                interruption,
+                stage.interruption,
                 directory,
                 checkpoint,
-                False,
-                reporting,
+                reporting=reporting,
             )
-            return run_by_groups(job, team)
+            return run_by_groups(job, stage.team)
+
+
+def _go_back(
+    directory: RunDirectory, before: Settings, settings: Settings, agent: AnyAgent, checkpoint: Checkpoint | None
+) -> None:
+    """Drop what the run has written after its checkpoint; without one, begin anew."""
+    if checkpoint is not None:
+        _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
+        return
+    if settings.run.start_from is not None:
+        start_from(agent, settings.run.start_from)
+    directory.rewind(0, 0)
+    logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", directory.path)
 
 
 def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[str, ScheduleFunction] | None:
@@ -210,35 +206,13 @@ def _own_placement(settings: Settings) -> Placement:
         raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
 
 
-def _chosen_anew(
-    team: LocalTeam,
-    auto: Auto,
-    env: EnvSource,
-    environments: Environments,
-    agent: AnyAgent,
-    settings: Settings,
-    checkpoint: Checkpoint | None,
-) -> Placement:
-    """The placement for what is left of a run; its worker processes and threads stay as they are."""
-    env_steps = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
-    return team.choose(
-        auto,
-        env,
-        environments,
-        settings.config,
-        total_steps=max(1, settings.run.total_steps - env_steps),
-        num_workers=settings.run.num_workers,
-        options=for_seats(settings.environment, settings.run),
-        agent=agent,
-    ).placement
-
-
 def _with_agents(settings: Settings, environments: Environments) -> Settings:
     """The settings with whose policy each agent has, if there are several policies.
 
     Raises:
-        CheckpointError: if the agents are not those that the run was trained with.
+        CheckpointError: if the spaces or the agents are not those that the run was trained with.
     """
+    require_spaces_of(settings, environments, error=CheckpointError)
     config = settings.config
     if not isinstance(config, PoliciesConfig):
         return settings
@@ -250,15 +224,3 @@ def _with_agents(settings: Settings, environments: Environments) -> Settings:
             f"{', '.join(environments.agents)}"
         )
     return settings
-
-
-def _environments(settings: Settings, env: EnvSource, team: LocalTeam) -> Environments:
-    """The environments of a run, refused where their spaces are not those it was trained with."""
-    num_envs, num_workers = settings.config.num_envs, settings.run.num_workers
-    environments = team.environments_to_begin(env, num_envs, for_seats(settings.environment, settings.run), num_workers)
-    try:
-        require_spaces_of(settings, environments, error=CheckpointError)
-    except CheckpointError:
-        environments.close()
-        raise
-    return environments

@@ -3,12 +3,10 @@
     result = hybridppo.train("CartPole-v1", total_steps=100_000)
     action = result.agent.act(observation)
 
-`train` puts the parts together, and `run_to_the_end` drives them; `resume` (`resuming.py`) ends there too.
-One long file, so that the way from `train` to the loop is not scattered; a third of it is signatures.
+`train` puts the parts together, and `run_to_the_end` drives them; `resume` (`resume.py`) ends there too.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,21 +18,20 @@ from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.common.schedules import Schedules
-from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of
+from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
-from hybridppo.auto.auto import Auto, Choice
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
-from hybridppo.distribution.teams import team_of
-from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_critics
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
+from hybridppo.reporting.progress import say
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
@@ -43,25 +40,22 @@ from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.runner import Runner
-from hybridppo.runs.compiling import compiled_if_possible, compiled_options
+from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
-from hybridppo.runs.loading import given_policies, go_on, put_networks, start_from
+from hybridppo.runs.loading import go_on, put_networks, start_from
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
+from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
-from hybridppo.system.interruption import Interruption, Stopped
+from hybridppo.system.figures import shown_returns
+from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
-from hybridppo.training.agent_arguments import (
-    agent_asked_for,
-    config_asked_for,
-    require_memory_for_agents,
-    split_schedules,
-    with_schedules,
-)
-from hybridppo.training.evaluate import evaluate_agent
+from hybridppo.training.agent_arguments import AgentAsked
+from hybridppo.training.evaluate import evaluate_agent, like_training
 from hybridppo.training.self_play import Ladder, for_seats
+from hybridppo.training.stage import Stage, staged
 
 
 @dataclass(frozen=True)
@@ -176,90 +170,53 @@ def train(
         callbacks=callbacks,
         on_interrupt=on_interrupt,
     )
-    given["seed"] = fresh_seed() if given.get("seed") is None else given["seed"]
-    run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
-    names = tuple(config) if isinstance(config, Mapping) else ()
-    config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
-    named, functions = split_schedules(schedules)
-    parts = {
-        "loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions,
-    }  # fmt: skip
-    config = config_asked_for(config, agent, parts)
-    if isinstance(config, PoliciesConfig):
-        config = replace(config, played=tuple(played))
-    if named and isinstance(agent, AnyAgent):
-        raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
-    config = with_schedules(config, named)
-    environment_options = for_critics(environment_options, config)
-    if compiled:
-        has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
-        config, environment_options = compiled_options(env, config, environment_options, has_own_parts=has_own_parts)
-    elif isinstance(config, PoliciesConfig):
-        environment_options = compiled_if_possible(env, environment_options)
-    team = team_of(run, environment_options.worker_timeout)
-    team.check(config, environment_options, run)
-    environment_options = team.dividing(env, environment_options)
-    meant = team.placement(resolve_placement(placement))
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(team)
-        run = team.settled(run)
-        assert run.seed is not None  # given above, where there was none
-        interruption = stack.enter_context(Interruption(saves=run_dir is not None))
-        making = time.perf_counter()
-        sampled = for_seats(environment_options, run)
-        environments = team.environments_to_begin(env, config.num_envs, sampled, run.num_workers)
-        seconds_to_make = time.perf_counter() - making
-        stack.callback(environments.close)
-        whose = policies_of(environments.agents, names, policy_of) if names else {}
-        if isinstance(config, PoliciesConfig):
-            config = replace(config, agents=whose)
-        require_memory_for_agents(config, environments, meant)
-        spaces = environments.observation_space, environments.action_space
-        with explaining_memory(config, *spaces):
-            trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), parts)
-            if isinstance(meant, Auto):
-                choice = team.choose(
-                    meant,
-                    env,
-                    environments,
-                    config,
-                    total_steps=run.total_steps,
-                    num_workers=run.num_workers,
-                    options=sampled,
-                    agent=trained,
-                    seconds_to_make=seconds_to_make,
-                )
-            else:
-                choice = Choice(meant, run.num_workers, config.torch_threads or 1, table={})
-        trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
-        run = replace(run, num_workers=choice.num_workers)
-        if run.start_from is not None:
-            start_from(trained, run.start_from)
-        put_networks(trained, played)
-        settings = Settings(
-            env_id=name_of_source(env),
-            env_is_registered=isinstance(env, str),
-            config=trained.config,
-            environment=environment_options,
-            run=run,
-            placement=choice.placement.settings(),
-            observation_space=spaces[0],
-            action_space=spaces[1],
-            own={what: name_of_source(value) for what, value in trained.own.items()},
-        )
-        job = Job(env, settings, environments, trained, choice.placement, interruption, reporting=reporting)
-        if run_dir is None or team.rank > 0:
-            result = run_by_groups(job, team)
+    given["seed"] = fresh_seed() if given.get("seed") is None else given["seed"]
+    run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
+    parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules}
+    asked = AgentAsked.of(config, agent, schedules, parts)
+    asked, environment_options = asked.for_environments(env, environment_options, compiled=compiled)
+    where = resolve_placement(placement)
+    with staged(env, asked.config, environment_options, run, where, saves=run_dir is not None) as stage:
+        job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
+        if run_dir is None or stage.team.rank > 0:
+            result = run_by_groups(job, stage.team)
         else:
-            result = _run_in(run_dir, replace(job, profile=profile), team, choice.table)
-        return replace(result, policy=names[0]) if len(names) == 1 else result
+            result = _run_in(run_dir, job, stage.team, table)
+    return replace(result, policy=asked.names[0]) if len(asked.names) == 1 else result
+
+
+def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bool) -> tuple[Job, dict[str, Any]]:
+    """The job of a training that begins, and the table by which its placement was chosen."""
+    environments, run = stage.environments, stage.run
+    assert run.seed is not None  # `train` has seen to that
+    spaces = environments.observation_space, environments.action_space
+    with explaining_memory(asked.config, *spaces):
+        trained = asked.made_for(environments, seed_of(run.seed, "agent"))
+        choice = stage.choose(asked.config, trained, run.total_steps)
+    trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
+    if run.start_from is not None:
+        start_from(trained, run.start_from)
+    put_networks(trained, asked.played)
+    settings = Settings(
+        env_id=name_of_source(stage.env),
+        env_is_registered=isinstance(stage.env, str),
+        config=trained.config,
+        environment=stage.options,
+        run=replace(run, num_workers=choice.num_workers),
+        placement=choice.placement.settings(),
+        observation_space=spaces[0],
+        action_space=spaces[1],
+        own={what: name_of_source(value) for what, value in trained.own.items()},
+    )
+    job = Job(stage.env, settings, environments, trained, choice.placement, stage.interruption, reporting=reporting)
+    return replace(job, profile=profile), choice.table
 
 
 def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
     """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
-    with contextlib.closing(RunDirectory.create(run_dir, job.settings.to_json())) as directory:
+    with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
                 directory.write_placements(table)
@@ -282,57 +239,19 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
     """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
     job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
-    config, run = agent.config, settings.run
+    config = agent.config
     memory = explaining_memory(config, job.environments.observation_space, job.environments.action_space)
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), memory, products, contextlib.ExitStack() as stack:
         placement.prepare(agent)
-        sampler = team.sampler(
-            job.env,
-            job.environments,
-            agent,
-            placement,
-            num_envs=config.num_envs,
-            num_steps=config.num_steps,
-            num_episodes=config.episodes_per_rollout,
-            num_workers=run.num_workers,
-            options=for_seats(settings.environment, run),
-            env_seed=seed_of(settings.seed, "environments"),
-            noise=np.random.default_rng(seed_of(settings.seed, "noise")),
-        )
+        sampler = _sampler(job, team)
         stack.callback(sampler.close)
-        seen = TrainingRun(agent, settings.to_json(), directory.path if directory is not None else None)
-        seen.environments = RunEnvironments(sampler.steer)
-        own = [StopAtReturn(run.target_return)] if run.target_return is not None else []
-        callbacks = Callbacks([*own, *job.reporting.callbacks], seen)
-        evaluation_meanwhile = None
-        if run.evaluate_every:
-            evaluation_meanwhile = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
-        runner = team.runner(
-            agent,
-            sampler,
-            placement,
-            total_steps=run.total_steps,
-            total_episodes=run.total_episodes,
-            run_directory=directory,
-            checkpoint_seconds=run.checkpoint_seconds,
-            keep_checkpoints=run.keep_checkpoints,
-            progress=job.reporting.progress,
-            callbacks=callbacks,
-            evaluation=evaluation_meanwhile,
-            interruption=job.interruption,
-        )
+        callbacks = _callbacks(job, sampler)
+        runner = _runner(job, team, sampler, callbacks, stack)
         if job.checkpoint is not None and directory is not None:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
-        if run.self_play is not None:
-            folder = None if directory is None else directory.path / "snapshots"
-            ladder = stack.enter_context(contextlib.closing(Ladder(run.self_play, agent, placement, sampler, folder)))
-            ladder.begin()
-            runner.measures.append(ladder.measure)
-        if settings.environment.info_metrics:
-            sampler.measure_infos(settings.environment.info_metrics)
-            runner.measures.append(sampler.info_metrics)
-        seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
+        _measure_more(job, runner, stack)
+        callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
         with callbacks.told():
             metrics = _run(runner, job)
             team.end()
@@ -347,6 +266,68 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
     if interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result
+
+
+def _sampler(job: Job, team: LocalTeam) -> BaseSampler:
+    settings, config = job.settings, job.agent.config
+    return team.sampler(
+        job.env,
+        job.environments,
+        job.agent,
+        job.placement,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_episodes=config.episodes_per_rollout,
+        num_workers=settings.run.num_workers,
+        options=for_seats(settings.environment, settings.run),
+        env_seed=seed_of(settings.seed, "environments"),
+        noise=np.random.default_rng(seed_of(settings.seed, "noise")),
+    )
+
+
+def _callbacks(job: Job, sampler: BaseSampler) -> Callbacks:
+    path, config = None, job.settings.to_json()
+    if job.directory is not None:
+        path, config = job.directory.path, {**config, "origin": job.directory.config.get("origin", {})}
+    run = TrainingRun(job.agent, config, path, environments=RunEnvironments(sampler.steer))
+    target = job.settings.run.target_return
+    return Callbacks([*([] if target is None else [StopAtReturn(target)]), *job.reporting.callbacks], run)
+
+
+def _runner(
+    job: Job, team: LocalTeam, sampler: BaseSampler, callbacks: Callbacks, stack: contextlib.ExitStack
+) -> Runner:
+    """The loop, which evaluates during the training if that was asked for."""
+    run, evaluation = job.settings.run, None
+    if run.evaluate_every:
+        evaluation = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
+    return team.runner(
+        job.agent,
+        sampler,
+        job.placement,
+        total_steps=run.total_steps,
+        total_episodes=run.total_episodes,
+        run_directory=job.directory,
+        checkpoint_seconds=run.checkpoint_seconds,
+        keep_checkpoints=run.keep_checkpoints,
+        progress=job.reporting.progress,
+        callbacks=callbacks,
+        evaluation=evaluation,
+        interruption=job.interruption,
+    )
+
+
+def _measure_more(job: Job, runner: Runner, stack: contextlib.ExitStack) -> None:
+    """Let the loop measure what self-play and infos say, if they were asked for."""
+    self_play, names = job.settings.run.self_play, job.settings.environment.info_metrics
+    if self_play is not None:
+        folder = None if job.directory is None else job.directory.path / "snapshots"
+        ladder = Ladder(self_play, job.agent, job.placement, runner.sampler, folder)
+        stack.enter_context(contextlib.closing(ladder)).begin()
+        runner.measures.append(ladder.measure)
+    if names:
+        runner.sampler.measure_infos(names)
+        runner.measures.append(runner.sampler.info_metrics)
 
 
 def _run(runner: Runner, job: Job) -> Metrics:
@@ -374,9 +355,14 @@ def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraini
         seed=seed_of(settings.seed, "evaluation during training"),
         interruption=job.interruption,
     )
-    return EvaluationDuringTraining(
-        evaluator, every=run.evaluate_every, run_directory=job.directory, tell=callbacks.evaluation
-    )
+
+    def tell(line: dict[str, Any]) -> None:
+        if job.reporting.progress:
+            found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], run.evaluate_episodes)
+            say(f"evaluation after {line['env_steps']:,} steps: {found}")
+        callbacks.evaluation(line)
+
+    return EvaluationDuringTraining(evaluator, every=run.evaluate_every, run_directory=job.directory, tell=tell)
 
 
 def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[Evaluation | None, bool]:
@@ -390,14 +376,10 @@ def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[E
             job.env,
             episodes=settings.run.evaluation_episodes,
             seed=seed_of(settings.seed, "evaluation"),
-            autoreset_mode=settings.environment.autoreset_mode,
-            on_env_error=settings.environment.on_env_error,
-            env_kwargs=settings.environment.env_kwargs,
-            imports=settings.environment.imports,
-            vectorization=settings.environment.vectorization_of_evaluation,
             placement=job.placement,
             progress=job.reporting.progress,
             should_stop=lambda: job.interruption.requested,
+            **like_training(settings.environment),
         )
     except Stopped:
         return None, True

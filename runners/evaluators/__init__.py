@@ -1,5 +1,5 @@
-"""Evaluation while a training goes on: in between two iterations, or beside it in a process of its own.
+"""Evaluation during training: between two iterations, or beside the training in another process.
 
-`during.py` says when an evaluation is due, and whom its result is told. Not here: how episodes are run, which is
+`during.py` decides when an evaluation is due, and reports its result. Not here: running episodes, which is
 `runners/evaluation.py`. Begin with `during.py`.
 """

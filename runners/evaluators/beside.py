@@ -1,4 +1,4 @@
-"""Evaluation beside the training: the trainer's side of a process that runs episodes with NumPy's form of the actor."""
+"""Evaluation beside the training, in a process that runs episodes with the NumPy form of the actor."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -19,21 +19,21 @@ from hybridppo.system.interruption import Stopped
 
 
 class Beside:
-    """Runs episodes in a process of its own, light as a worker's: without torch.
+    """Runs episodes in another process, which does not load torch.
 
     Args:
-        source: what environments of its own are made from.
-        num_envs: how many.
-        options: how they are made.
-        spaces: that they must have, `observation_space` and `action_space`.
-        distribution: of actions.
-        form: of the actor.
-        episodes: in an evaluation.
-        seed: of every evaluation.
-        memory: the actors', where they have one.
+        source: makes the environments of evaluations.
+        num_envs: number of environments.
+        options: how environments are made.
+        spaces: an object with the required `observation_space` and `action_space`.
+        distribution: the action distribution.
+        form: the NumPy form of the actor.
+        episodes: episodes of an evaluation.
+        seed: seed of every evaluation.
+        memory: layout of the state of a recurrent actor.
 
     Raises:
-        EnvError: where the process fails, dies or hangs, seen when an evaluation begins or its result is waited for.
+        EnvError: if the process fails, dies or hangs; raised when an evaluation begins or its result is needed.
     """
 
     is_beside = True
@@ -77,19 +77,19 @@ class Beside:
             role="evaluator",
         )
         try:
-            self._pool.start(0, seed)  # and not waited for: it loads what it needs while the training begins
+            self._pool.start(0, seed)  # it imports its modules while the training begins
         except BaseException:
             self.close()
             raise
 
     def begin(self, actor: SamplingActor) -> None:
         """As in `Evaluator`."""
-        # What there is of such a network on the CPU.
+        # the form of such a network on the CPU
         assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
         if not self._is_ready:
             try:
                 self._pool.wait_until_ready([0])
-            except Stopped:  # which `result` raises
+            except Stopped:  # `result` raises the error
                 return
             self._arrays.unlink()
             self._is_ready = True
@@ -108,7 +108,7 @@ class Beside:
         return evaluation
 
     def request_stop(self) -> None:
-        """Break off before the next step. May be called in a signal's handler."""
+        """Stop before the next step. It may be called in a signal handler."""
         self._stop[0] = 1
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""When an evaluation is due, what comes of it, and how it goes on after a stop.
+"""When an evaluation is due, how its result is reported, and how it continues after a stop.
 
-The agent is evaluated at the end of the first iteration that reaches a multiple of so many environment steps, always in
-the same episodes: what differs between two evaluations is the agent. A checkpoint is written of what is evaluated, and
-judged by the result, so that the best agent is on the disk as it was evaluated.
+The agent is evaluated at the end of the first iteration that reaches a multiple of `every` environment steps, always in
+the same episodes, so that only the agent differs between two evaluations. The evaluated agent is saved as a checkpoint
+with its result, so that the best agent is on the disk.
 
-In between, a result is there at once. Beside the training, it is told when the next evaluation is due, or at the end,
-and not as soon as it comes: when something is told may depend on no stopwatch, for a callback may end the training.
+Between two iterations, a result is available at once. Beside the training, it is reported when the next evaluation is
+due or at the end, not as soon as it arrives: a callback may end the training, which must not depend on timing.
 """
 
 import logging
@@ -30,24 +30,24 @@ logger = logging.getLogger(__name__)
 
 
 class Evaluator(Protocol):
-    """Runs episodes with an actor that nobody changes any more."""
+    """Runs episodes with an actor that does not change."""
 
     is_beside: bool
-    """Whether it does so while the training goes on."""
+    """Whether it runs beside the training."""
 
     def begin(self, actor: SamplingActor) -> None:
-        """Begin; in between, to the end.
+        """Begin an evaluation; between two iterations, also finish it.
 
         Raises:
-            Stopped: where a stop was requested meanwhile.
+            Stopped: if a stop was requested meanwhile.
         """
         ...
 
     def result(self) -> Evaluation:
-        """What came of it, waited for where need be.
+        """Wait for the result.
 
         Raises:
-            Stopped: where a stop was requested before the end.
+            Stopped: if a stop was requested before the end.
         """
         ...
 
@@ -57,7 +57,7 @@ class Evaluator(Protocol):
 
 
 class Trained(Protocol):
-    """The runner, as evaluations see it."""
+    """The part of a runner that evaluations use."""
 
     agent: Agent
     placement: Placement
@@ -72,7 +72,7 @@ class Trained(Protocol):
 
     @property
     def number(self) -> int:
-        """Of the checkpoint that would be written now."""
+        """Number of a checkpoint written now."""
         ...
 
     @property
@@ -87,28 +87,28 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class Moment:
-    """Of a training: what was evaluated."""
+    """The moment of a training that was evaluated."""
 
     iteration: int
     env_steps: int
     seconds: float
     number: int
-    """Of the checkpoint."""
+    """Number of the checkpoint."""
 
     @classmethod
     def read(cls, state: dict[str, Any]) -> "Moment":
-        """Out of a checkpoint."""
+        """A moment from a checkpoint's state."""
         counts = {name: whole(state, name) for name in ("iteration", "env_steps", "number")}
         return cls(**counts, seconds=real(state["seconds"], "seconds"))
 
 
 class EvaluationDuringTraining:
-    """Evaluates every so many steps.
+    """Evaluates the agent every so many steps.
 
     Args:
         evaluator: runs the episodes.
-        every: environment steps, of all environments together.
-        run_directory: where results go; None keeps none.
+        every: environment steps between evaluations, of all environments together.
+        run_directory: for results; None writes none.
         tell: called with each result, a line of `evaluations.jsonl`.
     """
 
@@ -122,24 +122,24 @@ class EvaluationDuringTraining:
     ) -> None:
         self._evaluator, self._every, self._directory, self._tell = evaluator, every, run_directory, tell
         self._env_steps = 0
-        """At the last that was begun."""
+        """Environment steps at the last evaluation that was begun."""
         self._told = 0
-        """The iteration of the last whose result was told."""
+        """The iteration of the last reported evaluation."""
         self._pending: Moment | None = None
-        """What is being evaluated, or was when the training was stopped."""
+        """The moment that is being evaluated, or was when the training was stopped."""
         self._results: list[tuple[Moment | None, Evaluation]] = []
-        """What is yet to be told; None for the agent of now."""
+        """The moment whose result is not reported yet; None for the present agent."""
 
     @property
     def awaited(self) -> int | None:
-        """The number of the checkpoint that is yet to be judged."""
+        """The number of the checkpoint whose result is missing."""
         return self._pending.number if self._pending is not None else None
 
     def _is_due(self, runner: Trained) -> bool:
         return runner.steps_learned // self._every > self._env_steps // self._every
 
     def look(self, runner: Trained) -> Metrics:
-        """At the end of an iteration: evaluate where that is due; what there is to add to its metrics."""
+        """Called at the end of an iteration: evaluate if due; return additional metrics."""
         if not self._is_due(runner):
             return {}
         try:
@@ -148,16 +148,16 @@ class EvaluationDuringTraining:
                 self._evaluator.begin(snapshot(runner.agent, runner.placement.sampling_device))
                 self._results.append((None, self._evaluator.result()))
         except Stopped:
-            return {}  # what is not done is due still, when the training is resumed
+            return {}  # the evaluation is still due when the training is resumed
         return _summary(self._results, runner)
 
     def settle(self, runner: Trained) -> None:
-        """When the metrics are written: write and tell what came of it, and begin the next beside the training."""
+        """Called when the metrics are written: report the result, and begin the next evaluation beside the training."""
         results, self._results = self._results, []
         begins = self._evaluator.is_beside and self._is_due(runner) and self.awaited is None and not runner.is_stopping
         if not (results or begins):
             return
-        runner.sampler.pause()  # a checkpoint's number is of a training at rest
+        runner.sampler.pause()  # the number of a checkpoint needs a paused sampler
         here = Moment(runner.iteration, runner.steps_learned, runner.seconds, runner.number)
         told = [(here if moment is None else moment, evaluation) for moment, evaluation in results]
         if begins:
@@ -179,7 +179,7 @@ class EvaluationDuringTraining:
             self._tell(line)
 
     def go_on(self, runner: Trained) -> None:
-        """At the start of a training that was stopped: begin again what was under way, and do what is due."""
+        """Called at the start of a resumed training: begin an unfinished evaluation again, and do one that is due."""
         if self._pending is not None and self._directory is not None:
             try:
                 tensors = checkpoints.load(self._directory.checkpoint(self._pending.number)).tensors
@@ -194,10 +194,10 @@ class EvaluationDuringTraining:
         self.settle(runner)
 
     def finish(self, runner: Trained) -> Metrics:
-        """At the end of the training: wait for what is under way.
+        """Called at the end of the training: wait for an unfinished evaluation.
 
         Raises:
-            Stopped: where a stop was requested meanwhile; it begins again when the training is resumed.
+            Stopped: if a stop was requested meanwhile; the evaluation begins again when the training is resumed.
         """
         self._await()
         metrics = _summary(self._results, runner)
@@ -205,22 +205,22 @@ class EvaluationDuringTraining:
         return metrics
 
     def _await(self) -> None:
-        """The result of what was begun, where something was."""
+        """The result of the evaluation that was begun; None if there is none."""
         if self._pending is not None:
             self._results.append((self._pending, self._evaluator.result()))
             self._pending = None
 
     def close(self) -> None:
-        """Release everything; a second call does nothing."""
+        """Close the evaluator; a second call does nothing."""
         self._evaluator.close()
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` takes, as JSON can hold it."""
+        """The state for `load_state`, as JSON."""
         pending = None if self._pending is None else asdict(self._pending)
         return {"env_steps": self._env_steps, "told": self._told, "pending": pending}
 
     def load_state(self, state: dict[str, Any] | None, iteration: int) -> None:
-        """Go on from a saved state; None for a training that was not evaluated before `iteration`."""
+        """Restore a saved state; None for a training that was not evaluated before `iteration`."""
         if state is None:
             self._told = iteration
             return
@@ -229,14 +229,14 @@ class EvaluationDuringTraining:
 
 
 def line_of(runner: Trained, evaluation: Evaluation) -> dict[str, Any]:
-    """What callbacks are told of an evaluation of the agent of now."""
+    """The line that callbacks get for an evaluation of the present agent."""
     return _line(
         Moment(runner.iteration, runner.steps_learned, runner.seconds, runner.number), evaluation, runner.agent
     )
 
 
 def _statistics(evaluation: Evaluation) -> dict[str, Any]:
-    """What a checkpoint is judged by, and what is beside it."""
+    """The score of a checkpoint, and further statistics."""
     return {
         "return_mean": evaluation.return_mean,
         "return_std": evaluation.return_std,
@@ -257,11 +257,17 @@ def _line(moment: Moment, evaluation: Evaluation, agent: Agent) -> dict[str, Any
         "returns": list(evaluation.returns),
         "lengths": list(evaluation.lengths),
         **returns_by_policy(agent, evaluation),
+        **_infos(evaluation),
     }
 
 
+def _infos(evaluation: Evaluation) -> Metrics:
+    """The means of `info_metrics`, by the names of an evaluation's metrics."""
+    return {f"evaluation_{name}": value for name, value in evaluation.infos.items()}
+
+
 def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Trained) -> Metrics:
-    """What is added to the metrics of an iteration."""
+    """The additional metrics of an iteration."""
     if not results:
         return {}
     moment, evaluation = results[-1]
@@ -270,11 +276,12 @@ def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Trained) -
         "evaluation_return_std": evaluation.return_std,
         "evaluation_env_steps": runner.steps_learned if moment is None else moment.env_steps,
         **returns_by_policy(runner.agent, evaluation),
+        **_infos(evaluation),
     }
 
 
 def returns_by_policy(agent: Agent, evaluation: Evaluation) -> Metrics:
-    """The mean return of each of several policies, by name; nothing if there is one."""
+    """The mean return of each of several policies, by name; empty for one policy."""
     if not has_policies(agent):
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Evaluation in between two iterations, in this process."""
+"""Evaluation between two iterations, in this process."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,15 +14,15 @@ class InBetween:
     """Runs episodes while the training waits.
 
     Args:
-        source: what environments of its own are made from.
-        num_envs: how many.
-        options: how they are made.
-        spaces: that they must have, `observation_space` and `action_space`.
-        distribution: of actions.
-        episodes: in an evaluation.
-        seed: of every evaluation.
-        should_stop: asked before each step.
-        memory: the actor's, where it has one.
+        source: makes the environments of evaluations.
+        num_envs: number of environments.
+        options: how environments are made.
+        spaces: an object with the required `observation_space` and `action_space`.
+        distribution: the action distribution.
+        episodes: episodes of an evaluation.
+        seed: seed of every evaluation.
+        should_stop: called before each step.
+        memory: layout of the state of a recurrent actor.
     """
 
     is_beside = False

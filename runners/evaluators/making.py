@@ -1,4 +1,4 @@
-"""Which evaluator a placement calls for."""
+"""Chooses the evaluator."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from hybridppo.runners.evaluators.in_between import InBetween
 from hybridppo.system.interruption import Interruption
 
 MOST_SIDE_BY_SIDE = 32
-"""Environments that an evaluation steps at once."""
+"""Environments that an evaluation steps together."""
 
 
 def make_evaluator(
@@ -29,21 +29,23 @@ def make_evaluator(
     seed: int,
     interruption: Interruption,
 ) -> Beside | InBetween:
-    """Beside the training where that is asked for, or sampling and learning overlap and NumPy can act; else in between.
+    """The evaluator: beside the training if asked for, or if sampling and learning overlap and NumPy can act.
+
+    Otherwise, evaluations run between two iterations.
 
     Args:
-        source: what the training's environments were made from; the evaluation makes its own.
-        agent: prepared by the placement.
-        placement: says whether sampling and learning overlap.
-        options: how the environments are made.
-        beside: whether in a process of its own; None for where sampling and learning overlap.
-        num_envs: of the training, for functions that may make a vector of those.
-        episodes: in an evaluation.
-        seed: of every evaluation.
-        interruption: breaks an evaluation off.
+        source: makes the training's environments; evaluations make new ones from it.
+        agent: the agent, prepared by the placement.
+        placement: the placement.
+        options: how environments are made.
+        beside: whether to use another process; None if sampling and learning overlap.
+        num_envs: number of environments of the training, which a function may need to make a vector.
+        episodes: episodes of an evaluation.
+        seed: seed of every evaluation.
+        interruption: stops an evaluation.
 
     Raises:
-        ConfigurationError: for environments that cannot be made anew, or `beside` where NumPy cannot act.
+        ConfigurationError: for environments that cannot be made again, or for `beside` if NumPy cannot act.
     """
     if is_tensor_env(source):
         raise ConfigurationError(
@@ -51,7 +53,7 @@ def make_evaluator(
             "pass a function that makes one"
         )
     num_envs = num_envs_of(source, num_envs, episodes)
-    options = replace(options, episodic_life=False)  # which is for learning alone
+    options = replace(options, episodic_life=False)  # clipped rewards are for learning only
     device = placement.sampling_device
     form = actor_form(agent.actor) if device.type == "cpu" else None
     if beside and form is None:
@@ -80,5 +82,5 @@ def make_evaluator(
 
 
 def num_envs_of(source: EnvSource, num_envs: int, episodes: int) -> int:
-    """How many environments an evaluation takes: a function may make a vector of the training's size only."""
+    """Number of environments of an evaluation; a function may only make vectors of the training's size."""
     return min(episodes, MOST_SIDE_BY_SIDE) if isinstance(source, str) else num_envs

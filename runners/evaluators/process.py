@@ -1,7 +1,7 @@
-"""An evaluator's process: runs episodes with the parameters that it is sent, and answers with their returns.
+"""An evaluator's process: runs episodes with the parameters it receives, and sends back their returns.
 
-Started by `Beside` as `python -m hybridppo.runners.evaluators.process ADDRESS`, as a worker is, whose ways with
-signals, errors and the trainer's end are its own. It loads no torch.
+`Beside` starts it as `python -m hybridppo.runners.evaluators.process ADDRESS`. It handles signals, errors and the end
+of the trainer like a worker, and does not load torch.
 """
 
 from multiprocessing.connection import Connection
@@ -18,8 +18,8 @@ from hybridppo.system.seeds import seed_globals
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
-    """Make the environments that the first message describes; then an evaluation per message."""
-    connection.recv()  # what tells workers from each other: there is one
+    """Make the environments that the first message describes; then run an evaluation for each message."""
+    connection.recv()  # the number of the worker: there is only one
     setup = cloudpickle.loads(connection.recv_bytes())
     source = source_here(setup["source"], setup["options"].imports)
     seed_globals(setup["seed"], "making environments")
@@ -30,7 +30,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         stop, steps = arrays["stop"], arrays["steps"]
 
         def is_told_to_stop() -> bool:
-            steps[0] += 1  # by which the trainer sees that it does not hang
+            steps[0] += 1  # shows the trainer that it does not hang
             return bool(stop[0])
 
         connection.send(("ready", None, None))

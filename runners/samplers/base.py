@@ -21,7 +21,7 @@ from hybridppo.environments.info_metrics import Sums, metrics_of
 from hybridppo.environments.info_metrics import refused as without_infos
 from hybridppo.environments.steering import Steering, from_json, latest, refused
 from hybridppo.errors import EnvError, EnvStateError
-from hybridppo.interfaces import SamplingActor
+from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
@@ -190,6 +190,11 @@ class BaseSampler(ABC):
             finally:
                 self._stop[0] = 0
 
+    def wait(self) -> None:
+        """Wait for a rollout that is under way, and leave it so."""
+        if self._under_way is not None:
+            self._wait_for(self._under_way)
+
     def give_up(self, reason: str) -> None:
         """Drop the rollout under way: the environments have failed, and their state is not saved any more."""
         self._under_way, self.failure = None, f"they had failed: {reason}"
@@ -208,8 +213,14 @@ class BaseSampler(ABC):
         self._measure_rollout()
         self._steer_what_is_due()
         buffer = self._filled(under_way.buffer)
-        if not self._has_warned:
-            self._look_at_bounds(buffer)
+        valid, _ = self._count(buffer)
+        if not self._has_steps(buffer, valid):
+            assert under_way.actor is not None  # whoever finishes a rollout has let it go on
+            return self.collect(under_way.actor)
+        return self._rollout_of(buffer, valid, under_way.finals, under_way.version)
+
+    def _count(self, buffer: RolloutBuffer) -> tuple[Array, Array | None]:
+        """Count steps; which rows are steps, and where an episode was broken off, if any was."""
         ended = buffer.terminated | buffer.truncated
         valid = self._valid_rows(ended, buffer.absent)
         if self._skips_row_after_end:
@@ -220,22 +231,32 @@ class BaseSampler(ABC):
         self.env_steps += self._num_steps_in(acting)
         for policy in self.by_policy.values():
             policy.add(buffer.rewards, ended & valid, valid, acting, broken_off)
-        # From a single step that restarts have left, nothing can be learned.
-        self._lost = self._lost + 1 if broken_off is not None and valid.sum() < 2 else 0
+        return valid, broken_off
+
+    def _has_steps(self, buffer: RolloutBuffer, valid: Array) -> bool:
+        """Whether restarts have left more than a single step, from which nothing can be learned."""
+        self._lost = self._lost + 1 if buffer.restarted.any() and valid.sum() < 2 else 0
         if self._lost > ROLLOUTS_LOST_IN_A_ROW:
             raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
-        if self._lost:
-            assert under_way.actor is not None  # whoever finishes a rollout has let it go on
-            return self.collect(under_way.actor)
+        return not self._lost
+
+    def _rollout_of(self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int) -> Rollout:
+        """The rollout of rows that are counted; if agents take turns, with the steps of each."""
+        if not self._has_warned:
+            self._look_at_bounds(buffer)
         if not buffer.waiting.any():
-            return self._rollout(buffer, valid, under_way.finals, under_way.version)
-        steps, are_steps, finals = steps_by_turns(buffer, valid, under_way.finals)
+            return self._rollout(buffer, valid, finals, version)
+        steps, are_steps, finals = steps_by_turns(buffer, valid, finals)
         if not are_steps.any():
             raise EnvError(
                 f"in a rollout of {len(valid)} turns, no agent has come to its next turn: sample more "
                 f"(num_steps={self.num_steps}, for {self._num_agents} agents that take turns)"
             )
-        return self._rollout(steps, are_steps, finals, under_way.version)
+        return self._rollout(steps, are_steps, finals, version)
+
+    def metrics(self) -> Metrics:
+        """What else is to be known of sampling, in each iteration."""
+        return {}
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """Sum up these entries of infos from now on; `info_metrics` gives their means of the last rollout.
@@ -264,8 +285,12 @@ class BaseSampler(ABC):
             logger.warning("info_metrics: no step of the first rollout has %s in its info", ", ".join(missing))
         self._has_told_of_infos = True
 
-    def steer(self, steering: Steering) -> list[Any]:
+    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """Call a method, or set an attribute, in every environment: once the rollout under way has ended.
+
+        Args:
+            steering: what to do.
+            while_paused: whether to do it at once if a rollout is under way and nobody works on it.
 
         Returns:
             What each environment returned; nothing if the rollout under way was broken off, and it is done later.
@@ -275,7 +300,7 @@ class BaseSampler(ABC):
             EnvError: if they have no such method or attribute.
         """
         self._require_steerable()
-        if self._under_way is not None:
+        if self._under_way is not None and not (while_paused and self.is_paused):
             self._wait_for(self._under_way)
             if not self._is_complete(self._under_way.filled):
                 self._steering_due.append(steering)
@@ -552,6 +577,10 @@ class BaseSampler(ABC):
             array[rows] = tensors[f"buffer.{name}"].numpy()
         finals = finals_of(state["final_rows"], tensors, filled, self._no_row(self.num_envs))
         self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, finals)
+
+    def own_parts(self, rollout: Rollout) -> Any:
+        """What this process has of a rollout: all of it."""
+        return rollout
 
     def check(self, rollout: Rollout) -> None:
         """Refuse a rollout out of a file that is none of this sampler's.

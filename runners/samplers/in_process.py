@@ -35,6 +35,7 @@ class Sampler(BaseSampler):
         noise: owner of the actions' randomness.
         pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
+        thread: which; None for one of its own.
         memory: the actors', where they have one.
     """
 
@@ -48,6 +49,7 @@ class Sampler(BaseSampler):
         noise: np.random.Generator,
         pin_for: torch.device | None = None,
         in_thread: bool = False,
+        thread: ThreadPoolExecutor | None = None,
         memory: MemoryLayout | None = None,
     ) -> None:
         # With a thread, one to fill while the other is learned from.
@@ -67,7 +69,7 @@ class Sampler(BaseSampler):
         self._environments = environments
         self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self._stepper = Stepper(environments, distribution, env_seed, memory)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
+        self._thread = (thread or ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")) if in_thread else None
 
     def show_steps_in(self, heartbeat: Array) -> None:
         """Write there, as its first number, how many rows of a rollout are filled: whether it goes on."""

@@ -6,6 +6,7 @@ truncated, and how much was not finite.
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.environments.base import EnvState
+from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import EnvStateError
@@ -182,6 +184,7 @@ class TensorSampler(BaseSampler):
         if not self._is_complete(under_way.filled):
             raise Stopped
         self._under_way = None
+        self._measure_rollout()
         self._steer_what_is_due()
         with torch.no_grad():
             return self._read(under_way.version)
@@ -240,11 +243,6 @@ class TensorSampler(BaseSampler):
         )
 
     @property
-    def latest(self) -> tuple[list[float], list[int], int]:
-        """What the last rollout has brought of episodes, as `EpisodeStatistics.add_ended` takes it."""
-        return self._statistics.latest
-
-    @property
     def steps_sampled(self) -> int:  # noqa: D102 - as in the base
         return self.env_steps + (0 if self._under_way is None else self._under_way.filled * self.num_envs)
 
@@ -257,6 +255,13 @@ class TensorSampler(BaseSampler):
         if self._memory is not None:
             self._state_of_actor = torch.zeros((self.num_envs, self._memory.state_size), device=self._device)
             self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
+
+    def measure_infos(self, names: Sequence[str]) -> None:  # noqa: D102 - as in the base
+        self._environments.measure_infos(names)
+        self._info_names = names
+
+    def _take_infos(self) -> list[Sums]:
+        return [self._environments.take_infos()]
 
     def _require_steerable(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Sampling of environments of tensors in shards: each has environments and a rollout of its own, wherever it is."""
+"""Sampling in shards: each has environments, noise and a rollout of its own, wherever it is."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,9 +12,8 @@ from hybridppo.environments.base import EnvState
 from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.system.validation import whole
 
@@ -23,62 +22,107 @@ Gather = Callable[[bytes], list[bytes]]
 GatherTensors = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 """The tensors of this process, by names that no other has, to those of all, on the host."""
 
+_IN_SHARDS = "they were saved in shards, each of which goes on by itself: as many shards go on exactly"
+
 
 class ShardsSampler(BaseSampler):
-    """The shards of this process, one after the other; every method but `close` is called by all processes, or by none.
+    """The shards of this process; every method but `request_stop` and `close` is called by all processes, or by none.
 
     A rollout once begun is ended. How the shards are divided among processes changes nothing.
 
     Args:
-        samplers: of this process's shards.
+        samplers: of this process's shards, each of as many environments.
         first: the number of the first of them.
-        num_shards: how many there are in all, each of as many environments.
-        join: makes one rollout of those of the shards.
+        num_shards: how many there are in all.
+        envs_per_shard: environments of each, which are seeded by their number.
         gather: brings together what the processes have.
         gather_tensors: likewise, of tensors.
+        noise: of the first shard; the others have their own.
     """
 
     def __init__(
         self,
-        samplers: Sequence[TensorSampler],
+        samplers: Sequence[BaseSampler],
         *,
         first: int,
         num_shards: int,
-        join: Callable[[Sequence[Rollout]], Rollout],
+        envs_per_shard: int,
         gather: Gather,
         gather_tensors: GatherTensors,
+        noise: np.random.Generator,
     ) -> None:
         one = samplers[0]
         shape = one.num_steps, one.num_envs * num_shards
         # The base is asked for no more than what it keeps of the whole: its shape, and its statistics.
-        whole_buffer = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
+        of_all = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
         super().__init__(
-            bytearray(1), [whole_buffer], one._distribution, one._encode, skips_row_after_end=False, noise=one._noise
-        )
+            bytearray(1), [of_all], one._distribution, one._encode, skips_row_after_end=False, noise=noise,
+            memory=one._memory, num_agents=one._num_agents,
+        )  # fmt: skip
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
-        self._join, self._gather, self._gather_tensors = join, gather, gather_tensors
+        self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
 
-    def collect(self, actor: SamplingActor) -> Rollout:
-        """The next `T` steps of every environment of this process; statistics are of all."""
-        rollout = self._join([sampler.collect(actor) for sampler in self._samplers])
-        own = json.dumps([sampler.latest for sampler in self._samplers], allow_nan=False).encode()
-        for part in self._gather(own):
-            for latest in json.loads(part):
-                self.statistics.add_ended(*latest)
-        self.env_steps += self.num_steps * self.num_envs
-        return rollout
+    # Rollouts
+
+    def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
+        for sampler in self._samplers:
+            sampler.sample_async(actor)
+
+    def sample_wait(self) -> RolloutParts:  # type: ignore[override]
+        """The rollouts of this process's shards; statistics are of all."""
+        before = [self._counted(sampler) for sampler in self._samplers]
+        parts = [sampler.sample_wait() for sampler in self._samplers]
+        own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
+        for process in self._gather(json.dumps(own, allow_nan=False).encode()):
+            for steps, restarts, episodes, of_policies in json.loads(process):
+                self.env_steps += steps
+                self.env_restarts += restarts
+                self.statistics.add_ended(*episodes)
+                for policy, (agent_steps, of_policy) in zip(self.by_policy.values(), of_policies, strict=True):
+                    policy.agent_steps += agent_steps
+                    policy.statistics.add_ended(*of_policy)
+        return RolloutParts(parts)
+
+    @staticmethod
+    def _counted(sampler: BaseSampler) -> tuple[int, int, int, list[tuple[int, int]]]:
+        of_policies = [(policy.agent_steps, policy.statistics.episodes) for policy in sampler.by_policy.values()]
+        return sampler.env_steps, sampler.env_restarts, sampler.statistics.episodes, of_policies
+
+    @staticmethod
+    def _since(sampler: BaseSampler, before: tuple[int, int, int, list[tuple[int, int]]]) -> Any:
+        steps, restarts, episodes, of_policies = before
+        policies = [
+            (policy.agent_steps - agent_steps, policy.statistics.since(own))
+            for policy, (agent_steps, own) in zip(sampler.by_policy.values(), of_policies, strict=True)
+        ]
+        ended = sampler.statistics.since(episodes)
+        return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies
+
+    def pause(self) -> None:
+        """Wait for a rollout that is under way: others would wait for this process's part."""
+        for sampler in self._samplers:
+            sampler.wait()
+
+    def request_stop(self) -> None:
+        """Nothing: a rollout that has begun is ended."""
 
     def give_up(self, reason: str) -> None:  # noqa: D102 - as in the base
         super().give_up(reason)
         for sampler in self._samplers:
             sampler.give_up(reason)
 
-    def request_stop(self) -> None:
-        """Nothing: a rollout that has begun is ended, for others would wait for this one's part."""
+    @property
+    def is_under_way(self) -> bool:  # noqa: D102 - as in the base
+        return self._samplers[0].is_under_way
 
     @property
-    def steps_sampled(self) -> int:  # noqa: D102 - as in the base
-        return self.env_steps
+    def is_paused(self) -> bool:  # noqa: D102 - as in the base
+        return all(sampler.is_paused for sampler in self._samplers)
+
+    @property
+    def steps_sampled(self) -> int:
+        """As in the base; a rollout that is under way counts as a whole, for it is always ended."""
+        return self.env_steps + self.is_under_way
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
@@ -86,11 +130,15 @@ class ShardsSampler(BaseSampler):
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         for i, sampler in enumerate(self._samplers):
-            sampler.restart(env_seed + self._shard + i)
+            sampler.restart(env_seed + (self._shard + i) * self._envs_per_shard)
 
     def close(self) -> None:  # noqa: D102 - as in the base
         for sampler in self._samplers:
+            sampler.request_stop()
+        for sampler in self._samplers:
             sampler.close()
+
+    # Checkpoints
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As in the base, of all shards, in every process."""
@@ -100,7 +148,16 @@ class ShardsSampler(BaseSampler):
             own, state = sampler.state()
             tensors |= {f"shard{self._shard + i}.{name}": tensor for name, tensor in own.items()}
             states.append(state)
-        of_all = {"env_steps": self.env_steps, "statistics": self.statistics.state()}
+        of_all = {
+            "env_steps": self.env_steps,
+            "env_restarts": self.env_restarts,
+            "rollouts_lost": 0,
+            "noise": self._noise.bit_generator.state,  # for a sampler of one piece
+            "statistics": self.statistics.state(),
+            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
+            "resetting": [],
+            "environments": {"not_saved": _IN_SHARDS},  # as a sampler of one shard reads it
+        }
         if self.failure is not None:  # the others are not met any more, and nothing is known of theirs
             before, after = self._shard, self._num_shards - self._shard - len(states)
             return {}, {**of_all, "shards": [*[None] * before, *states, *[None] * after]}
@@ -110,18 +167,26 @@ class ShardsSampler(BaseSampler):
         return self._gather_tensors(tensors), {**of_all, "shards": shards}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """As in the base, of a run of as many shards, however they were divided."""
+        """As in the base, of a run of as many shards, however they were divided; of another, episodes begin anew."""
+        self.env_steps, self.env_restarts = (
+            whole(state, "env_steps"),
+            whole({"env_restarts": 0, **state}, "env_restarts"),
+        )
+        self.statistics.load_state(state["statistics"])
+        for name, policy in self.by_policy.items():
+            policy.load_state(state["by_policy"][name])
         shards = state.get("shards")
         if not isinstance(shards, list) or len(shards) != self._num_shards:
-            found = len(shards) if isinstance(shards, list) else "no"
-            raise ValueError(f"it has {found} shards, and there are {self._num_shards}: resume with as many")
-        self.env_steps = whole(state, "env_steps")
-        self.statistics.load_state(state["statistics"])
+            self.drop_running()
+            self.restart(env_seed)
+            found = f"{len(shards)} shards" if isinstance(shards, list) else "one piece"
+            return f"the run was in {found} and is now in {self._num_shards} shards, which also cut its minibatches"
         reasons: list[str | None] = []
         for i, sampler in enumerate(self._samplers):
             number = self._shard + i
+            seed = env_seed + number * self._envs_per_shard
             if shards[number] is None:
-                sampler.restart(env_seed + number)
+                sampler.restart(seed)
                 reasons.append("they had failed, or others that train with them")
                 continue
             own = {
@@ -129,24 +194,30 @@ class ShardsSampler(BaseSampler):
                 for name, tensor in tensors.items()
                 if name.startswith(f"shard{number}.")
             }
-            reasons.append(sampler.load_state(own, shards[number], env_seed=env_seed + number))
+            reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
         said = [part.decode() for part in self._gather((next(filter(None, reasons), "")).encode())]
         return next(filter(None, said), None)
 
-    def check(self, rollout: Rollout) -> None:
-        """No rollout is ever saved: an update that has begun is ended."""
-        raise ValueError("it holds a rollout, which this sampler never leaves behind")
+    def check(self, rollout: Any) -> None:
+        """As in the base, of the parts of this process."""
+        for sampler, part in zip(self._samplers, self.own_parts(rollout).parts, strict=True):
+            sampler.check(part)
 
-    # What the base would call, of a rollout that it fills itself.
+    def own_parts(self, rollout: Any) -> Any:
+        """Of a rollout of all shards, those of this process."""
+        parts = in_parts(rollout, self._num_shards).parts
+        return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
+
+    # What the base would call, of a rollout that it fills itself
 
     def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        raise NotImplementedError("shards are filled by samplers of their own: call collect")
+        raise AssertionError("shards are filled by samplers of their own")
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
-        raise NotImplementedError("shards are filled by samplers of their own: call collect")
+        raise AssertionError("shards are filled by samplers of their own")
 
     def _stepper_state(self) -> StepperState:
-        raise EnvStateError("shards are saved as tensors")
+        raise EnvStateError(_IN_SHARDS)
 
     def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
-        raise EnvStateError("shards are saved as tensors")
+        raise EnvStateError(_IN_SHARDS)

@@ -226,7 +226,7 @@ PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", LONG)
 def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops, options = Stops(monkeypatch), dict(PLACEMENTS_TO_STOP[placement])
-    make, times = options.pop("placement"), 2 if "worker" in placement else 8
+    make, times = options.pop("placement"), 2 if "worker" in placement else 5
     expected, path = tmp_path / "expected", tmp_path / "run"
     train(name, make(), run_dir=expected, **options)
     per_stop, rng = stops.events // (times + 1), random.Random(f"{name} {placement}")

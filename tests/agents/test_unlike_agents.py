@@ -2,7 +2,8 @@
 
 import pickle
 import shutil
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,17 @@ CONFIGS = {
         num_envs=4, num_steps=16, num_epochs=3, num_minibatches=4, hidden_sizes=(8, 8), normalize_observations=True
     ),
 }
+MEMORIES = {
+    "sign": replace(CONFIGS["sign"], recurrent="lstm", recurrent_size=8, sequence_length=8),
+    "pointer": replace(CONFIGS["pointer"], recurrent="gru", recurrent_size=4, sequence_length=8, num_minibatches=2),
+}
+REMEMBERING = {
+    "one remembers": {**CONFIGS, "sign": MEMORIES["sign"]},
+    "both remember": MEMORIES,
+    "a third kind": {**MEMORIES, "pointer": replace(MEMORIES["pointer"], recurrent="mingru")},
+    "in torch": {**MEMORIES, "sign": replace(MEMORIES["sign"], layer_norm=True)},
+}
+"""Further policies with a memory join by a line."""
 STEPS = 4 * 64
 
 
@@ -48,6 +60,11 @@ def train(**options: Any) -> hybridppo.TrainResult:
 
 def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
+
+
+@cache
+def expected_values() -> torch.Tensor:
+    return values_of(train())
 
 
 def test_rows_are_as_wide_as_the_widest_and_end_with_zeros() -> None:
@@ -110,9 +127,34 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_who_samples_and_where_changes_nothing(way: str) -> None:
-    expected = values_of(train())
-    assert not torch.equal(values_of(train(seed=6)), expected)
-    assert torch.equal(values_of(train(**WAYS[way])), expected)
+    assert torch.equal(values_of(train(**WAYS[way])), expected_values())
+
+
+def test_another_seed_gives_another_result() -> None:
+    assert not torch.equal(values_of(train(seed=6)), expected_values())
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_each_policy_has_a_memory_of_its_own(name: str, tmp_path: Path) -> None:
+    config, run = REMEMBERING[name], tmp_path / "run"
+    expected = values_of(train(config=config))
+    ways = {
+        way: options for way, options in WAYS.items() if way != "auto" and (way, name) != ("two workers", "in torch")
+    }
+    for way, options in {**ways, "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluate_every": 64}}.items():
+        assert torch.equal(values_of(train(config=config, **options)), expected), way
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    agents = hybridppo.resume(run, env=Unlike, progress=False)
+    assert torch.equal(values_of(agents), expected)
+    seen = Unlike().reset(3)[0]
+    actions, states = agents.agent.act(seen, state=None)
+    actions, states = agents.agent.act(seen, state=states)
+    assert {*actions} == {*states} == {*seen}
+    assert np.shape(states["sign_0"]) == (16,)
+    found = hybridppo.evaluate_agent(agents.agent, Unlike, episodes=4, progress=False)
+    by_itself = hybridppo.evaluate_policies(agents.agents, Unlike, episodes=4, deterministic=True)
+    assert by_itself["sign"].returns == found.of_agents(["sign_0", "sign_1"]).returns
 
 
 def test_overlapped_it_is_what_its_seed_says() -> None:
@@ -216,9 +258,13 @@ def test_both_kinds_learn() -> None:
             {"policy_of": lambda agent: "sign" if agent != "pointer_1" else "pointer"},
             "of policy 'sign' the observation space of 'sign_0' is Discrete.4., that of 'pointer_0' Box",
         ),
+        (
+            {"config": {**MEMORIES, "sign": replace(MEMORIES["sign"], sequence_length=4)}},
+            "sequence_length must be the same for all policies with a memory",
+        ),
         ({"env": partial(Unlike, images=True)}, "agents that see images must all have the same observation space"),
     ],
-    ids=["one policy", "a policy of two kinds", "images"],
+    ids=["one policy", "a policy of two kinds", "lengths of sequences", "images"],
 )
 def test_what_cannot_be_trained_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, EnvError), match=message):

@@ -260,6 +260,7 @@ def test_a_turn_of_rollouts_ends_after_so_many_steps() -> None:
     assert result["env_steps"] <= 8 * 128 * result["updates"]
 
 
+@pytest.mark.extras
 def test_a_turn_is_a_process_of_its_own() -> None:
     candidate = Candidate(CPU_ONE_THREAD, "library", ("--placement", "cpu"))
     result = comparison.take_turn(Work((8,), BY_EPISODE), candidate, episodes=2, seed=1)

@@ -23,6 +23,9 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.commands.main import main
 from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.turns import TurnEnvironment
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import distribution_for
 
 pytestmark = [
     pytest.mark.extras,
@@ -228,15 +231,15 @@ def test_agents_of_pettingzoo_share_a_policy(tmp_path: Path) -> None:
     pytest.importorskip("pettingzoo")
     simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
     run = partial(train, simple_spread.parallel_env, total_steps=400, config=SPREAD)
-    result = run(evaluation_episodes=2, run_dir=tmp_path / "run")
+    result = run(evaluation_episodes=2, run_dir=tmp_path / "run", checkpoint_seconds=0)
     assert result.metrics["env_steps"] == 3 * 2 * 32 * 3  # rollouts of 192 steps: of 3 agents in 2 environments
     assert result.metrics["episode_length_mean"] == 25
     assert result.evaluation is not None
     assert sorted(result.evaluation.agents) == sorted(["agent_0", "agent_1", "agent_2"] * 2)
     assert torch.equal(values_of(run(num_workers=2)), values_of(result))
-    assert hybridppo.resume(
-        tmp_path / "run", env=simple_spread.parallel_env, total_steps=600, progress=False
-    ).metrics["env_steps"] >= 600  # fmt: skip
+    shutil.rmtree(max((tmp_path / "run" / "checkpoints").iterdir()))
+    again = hybridppo.resume(tmp_path / "run", env=simple_spread.parallel_env, progress=False)
+    assert torch.equal(values_of(again), values_of(result))
     assert hybridppo.check_env(simple_spread.parallel_env, steps=60).is_usable
 
 
@@ -251,6 +254,74 @@ def test_games_of_pettingzoo_are_played_in_turns(name: str, tmp_path: Path) -> N
     assert len(found.returns) == 6
     assert sum(found.returns) == 0.0  # what one wins the other loses, and nobody moves where it may not
     assert hybridppo.check_env(make, steps=60).is_usable
+
+
+class Says:
+    """Takes these actions, one in each turn, whoever's it is."""
+
+    version = 0
+
+    def __init__(self, actions: list[int], size: int) -> None:
+        self._outputs = iter(1e4 * np.eye(size, dtype=np.float32)[actions])
+
+    def __call__(self, rows: Any) -> Any:
+        return np.tile(next(self._outputs), (len(rows), 1))
+
+
+# Of each player, the rewards of its steps. Three in a column of tic-tac-toe, which counts cells down the columns; four
+# on top of each other in the first column of connect four.
+GAMES = {
+    "tictactoe_v3": ([0, 3, 1, 4, 2], [[0.0, 0.0, 1.0], [0.0, -1.0]]),
+    "connect_four_v3": ([0, 1, 0, 1, 0, 1, 0], [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, -1.0]]),
+}
+"""A further game joins by a line."""
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_each_players_steps_are_those_worked_out_by_hand(name: str) -> None:
+    make, (actions, rewards) = pytest.importorskip(f"pettingzoo.classic.{name}").env, GAMES[name]
+    environments = make_environments(make, 1, action_masks=True)
+    size = environments.action_space.n
+    sampler = Sampler(
+        environments, distribution_for(environments.action_space), num_steps=len(actions), env_seed=0,
+        noise=np.random.default_rng(0),
+    )  # fmt: skip
+    rollout = sampler.collect(Says(actions, int(size)))
+    number = rollout.rewards.shape[1]
+    for seat, own in enumerate(rewards):
+        rows = [int(row) // number for row in rollout.valid_rows if int(row) % number == seat]
+        assert rollout.rewards[rows, seat].tolist() == own
+        assert rollout.actions[rows, seat].tolist() == actions[seat::2]
+        assert rollout.terminated[rows, seat].tolist() == [False] * (len(own) - 1) + [True]
+        boards = rollout.observations[rows, seat, :-size].reshape(len(own), -1, 2)
+        # Own pieces, and the other's: one more of each at each turn of the player's.
+        assert boards[:, :, 0].sum(1).tolist() == list(range(len(own)))
+        assert boards[:, :, 1].sum(1).tolist() == [turn + seat for turn in range(len(own))]
+        masks = rollout.observations[rows, seat, -size:]
+        assert all(bool(mask[action]) for mask, action in zip(masks, actions[seat::2], strict=True))
+    sampler.close()
+
+
+def test_a_card_game_of_pettingzoo_is_played_in_turns() -> None:
+    """Leduc hold'em, if there is rlcard, which is not among the extras."""
+    pytest.importorskip("rlcard")
+    make = pytest.importorskip("pettingzoo.classic.leduc_holdem_v4").env
+    run = partial(train, make, total_steps=600, config=replace(SPREAD, num_steps=64), action_masks=True)
+    result = run()
+    assert torch.equal(values_of(run(num_workers=2)), values_of(result))
+    assert abs(result.metrics["episode_return_mean"]) < 1e-6  # what one wins the other loses
+
+
+def test_what_wrappers_say_of_a_turn_is_asked_within() -> None:
+    environment = TurnEnvironment(pytest.importorskip("pettingzoo.classic.connect_four_v3").env(), action_masks=True)
+    environment.reset(seed=0)
+    assert environment._game is not environment.env
+    for _ in range(7):
+        found, asked = environment._last(), environment.env.last()
+        assert all(np.array_equal(found[0][key], asked[0][key]) for key in asked[0])
+        assert found[1:] == asked[1:]
+        environment.step([0, 0])
+    environment.close()
 
 
 def test_the_turns_of_pettingzoos_own_form_of_an_environment_give_its_steps() -> None:

@@ -156,7 +156,7 @@ def _cartpole(num_envs: int, device: str) -> TorchCartPole:
 
 
 def _spread(placement: SingleDevice, learners: int, shards: int, **fields: Any) -> TrainResult:
-    config = replace(EAGER, normalize_rewards=False, **fields)
+    config = replace(EAGER, **fields)
     arguments: dict[str, Any] = {"total_steps": 4 * config.batch_size, "seed": 0, "progress": False}
     policy = GPUOnly(learners, shards=shards)
     return train(_cartpole, distribution=policy, placement=placement, config=config, **arguments)

@@ -10,12 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from processes import run_python
 
 import hybridppo
-from hybridppo import PPOConfig
+from hybridppo import Mirrored, PPOConfig
+from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.commands.main import main
 from hybridppo.errors import pip_install
 
@@ -48,6 +50,10 @@ def num_iterations(run_dir: Path) -> int:
     return (run_dir / "metrics.jsonl").read_text().count("\n")
 
 
+def ppo_loss_of_ones_own(*inputs: Any) -> Any:
+    return ppo_loss(*inputs)
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """The folder of a finished run."""
@@ -66,7 +72,7 @@ def test_train_writes_a_run_and_says_where(tmp_path: Path, capsys: pytest.Captur
     )
     out = capsys.readouterr().out
     assert f"run directory: {path}" in out
-    assert re.search(r"evaluation: return \d+\.\d\d \+- \d+\.\d\d over 2 episodes", out)
+    assert re.search(r"evaluation: return [\d.]+ \+- [\d.]+ over 2 episodes", out)
     assert num_iterations(path) == 2
     config = config_of(path)
     assert (config["env_id"], config["seed"], config["total_steps"]) == ("CartPole-v1", 5, 64)
@@ -79,6 +85,77 @@ def test_train_writes_a_run_and_says_where(tmp_path: Path, capsys: pytest.Captur
         learning_rate=1e-3,
         normalize_advantage=False,
     )
+
+
+RUNS: dict[str, list[object]] = {
+    "ppo": ["--seed", 4, "--recurrent", "lstm", "--entropy-coef", 0.01, "--schedules", "learning_rate=linear"],
+    "ddpg": ["--agent", "ddpg", "--seed", 4, "--buffer-size", 200, "--learning-starts", 20],
+    "placement": ["--seed", 4, "--placement", "hybrid", "--learning-device", "cpu", "--target-return", 475],
+    "environment": [
+        "--seed",
+        4,
+        "--env-kwargs",
+        '{"max_episode_steps": 9}',
+        "--frame-stack",
+        2,
+        "--keep-checkpoints",
+        2,
+    ],
+}
+"""Runs that are trained again from their settings; a further one is a line."""
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, but for times."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> None:
+    sizes = SMALL if name != "ddpg" else ["--hidden-sizes=8", "--num-envs=2", "--vectorization=sync"]
+    env = "CartPole-v1" if name != "ddpg" else "Pendulum-v1"
+    first, again, other = tmp_path / "first", tmp_path / "again", tmp_path / "other"
+    flags = ["--total-steps", 64, "--placement", "cpu", *RUNS[name], *sizes, *QUIET]
+    assert run("train", env, *flags, "--run-dir", first) == 0
+    assert run("train", "--config", first / "config.json", "--run-dir", again, *QUIET) == 0
+    written, expected = config_of(again), config_of(first)
+    assert written.pop("origin")["command"] != ""
+    del expected["origin"]
+    assert written == expected
+    assert lines_of(again) == lines_of(first)
+    assert run("train", f"--config={first}", "--seed", 5, "--gamma", 0.5, "--run-dir", other, *QUIET) == 0
+    changed = config_of(other)
+    assert (changed["seed"], changed["config"]["gamma"]) == (5, 0.5)
+    assert changed["placement"] == expected["placement"]
+    assert lines_of(other) != lines_of(first)
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "said"),
+    [
+        ({"env": lambda: gym.make("CartPole-v1")}, [], r"what only Python can make again: env \(.*lambda"),
+        ({"loss": ppo_loss_of_ones_own}, [], r"what only Python can make again: loss \(ppo_loss_of_ones_own\)"),
+        ({"placement": Mirrored("cpu", "cpu", publish_every=2)}, [], "the command line has no placement .*: name"),
+        ({}, ["--agent", "td3"], "has the settings of ppo: leave --agent out, or --config"),
+        ({}, ["--tuned"], "--tuned and --config both say"),
+    ],
+)  # fmt: skip
+def test_settings_that_the_command_line_cannot_have_are_refused(
+    options: dict[str, Any], flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"env": "CartPole-v1", "placement": "cpu", "config": PPOConfig(num_envs=2, num_steps=16), **options}
+    hybridppo.train(total_steps=32, progress=False, run_dir=tmp_path / "run", **arguments)
+    config = ["--config", tmp_path / "run" / "config.json", "--run-dir", tmp_path / "again", *QUIET]
+    assert run("train", *config, *flags) == 2
+    assert re.search(said, capsys.readouterr().err)
+    if "placement" in options:
+        assert run("train", *config, "--placement", "cpu") == 0
+
+
+def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--config", tmp_path / "none.json", *QUIET) == 1
+    assert "is no run directory" in capsys.readouterr().err
 
 
 def test_a_process_for_each_environment_is_refused_with_what_does_it_now(
@@ -204,8 +281,8 @@ def test_a_picture_without_matplotlib_is_refused(
 
 def test_auto_may_overlap_where_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", "--placement", "auto", "--max-lag", 1) == 0
-    assert train(tmp_path / "other", "--placement", "auto", "--max-lag", 2) == 2
-    assert_is_one_message(capsys.readouterr().err.splitlines()[-1], "max_lag must be 0 or 1, got 2")
+    assert train(tmp_path / "other", "--placement", "auto", "--max-lag", -1) == 2
+    assert_is_one_message(capsys.readouterr().err.splitlines()[-1], "max_lag must be a whole number", "got -1")
 
 
 def test_an_interrupted_run_exits_with_130(
@@ -304,9 +381,14 @@ def test_resume_refuses_devices_as_train_does(run_dir: Path, capsys: pytest.Capt
     assert run("resume", run_dir, "--placement", "hybrid", "--learning-device", "cpu", *goal) == 0
 
 
-def test_lag_is_for_a_placement_that_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lag_is_for_placements_that_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", "--max-lag", 1) == 2  # with placement cpu
-    assert_is_one_message(capsys.readouterr().err, "max_lag=1", "placement auto", "overlap")
+    assert_is_one_message(capsys.readouterr().err, "max_lag=1 cannot be used with placement cpu", "overlap", "auto")
+    assert train(tmp_path / "run", "--placement", "overlap", "--max-lag", 0) == 2
+    assert_is_one_message(capsys.readouterr().err, "max_lag=0 cannot be used with placement overlap")
+    lagging = ("--placement", "overlap", "--learning-device", "cpu", "--max-lag", 3)
+    assert train(tmp_path / "lagging", *lagging) == 0
+    assert config_of(tmp_path / "lagging")["placement"]["max_lag"] == 3
 
 
 def test_an_error_of_somebody_elses_is_one_message_too(
@@ -378,7 +460,9 @@ def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert run("train", "CartPole-v1", *options, "--action-masks", "--run-dir", tmp_path / "other") == 1
     assert "its info has no 'action_mask'" in capsys.readouterr().err
-    assert run("placements", "Taxi-v4", *SMALL[:-1], "--num-workers", 0, "--action-masks", *QUIET) == 0
+    assert (
+        run("placements", "Taxi-v4", *SMALL[:-1], "--num-workers", 0, "--action-masks", "--seconds", 0.5, *QUIET) == 0
+    )
 
 
 # Help
@@ -442,12 +526,18 @@ if {in_terminal}:
         os.waitpid(pid, 0)
         sys.stdout.buffer.write(said)
         sys.exit()
-main({arguments})
+for arguments in (["train", "--help"], ["train", "--no-such-flag"], ["train", "CartPole-v1"]):
+    for stream in (sys.stdout, sys.stderr):
+        print("{mark}", file=stream, flush=True)
+    try:
+        main(arguments)
+    except SystemExit:
+        pass
 """
 """The command line, in a terminal or not, with a command that warns as environments do: in colours."""
+MARK = "-- the next command --"
 
 
-@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "--no-such-flag"], ["train", "CartPole-v1"]])
 @pytest.mark.parametrize(
     ("in_terminal", "variables", "has_colours"),
     [
@@ -460,16 +550,19 @@ main({arguments})
     ids=str,
 )
 def test_colours_are_for_terminals_whose_users_want_them(
-    arguments: list[str], in_terminal: bool, variables: dict[str, str], has_colours: bool
+    in_terminal: bool, variables: dict[str, str], has_colours: bool
 ) -> None:
     if in_terminal:
         pytest.importorskip("pty", reason="there are no pseudo-terminals here")
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    code = WARN.format(in_terminal=in_terminal, arguments=arguments)
+    code = WARN.format(in_terminal=in_terminal, mark=MARK)
     process = run_python("-c", code, env={**env, "TERM": "xterm", **variables})
-    text = process.stdout + process.stderr
-    assert {"--help": "total-steps", "--no-such-flag": "helptext", "CartPole-v1": "motor"}[arguments[1]] in text
-    assert ("\x1b[" in text) == has_colours, text
+    output, errors = (text.split(MARK)[1:] for text in (process.stdout, process.stderr))
+    texts = [one + other for one, other in zip(output, errors, strict=True)] if errors else output[1::2]
+    assert len(texts) == 3
+    for said, text in zip(("total-steps", "helptext", "motor"), texts, strict=True):
+        assert said in text
+        assert ("\x1b[" in text) == has_colours, text
 
 
 # As processes

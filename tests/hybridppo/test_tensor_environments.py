@@ -119,7 +119,7 @@ def _taken(actions: Any, i: int) -> Any:
     return number if number.ndim else number[()]
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", "gru"])
+@pytest.mark.parametrize("recurrent", ["lstm", "gru", "mingru"])
 def test_actors_with_a_memory_learn_what_their_states_say(recurrent: Any) -> None:
     # Ratios of the first minibatch are 1 only where the states of the rollout are those that the update starts from.
     config = replace(
@@ -204,7 +204,10 @@ def test_auto_takes_the_device_of_the_environments(
         ({"autoreset_mode": "next_step"}, "autoreset_mode='next_step' cannot be had"),
         ({"on_env_error": "restart"}, "on_env_error='restart' cannot be had"),
         ({"action_masks": True}, "action_masks=True cannot be had"),
-        ({"distribution": MultiLearner(2)}, "environments of tensors .TorchCartPole. step themselves and cannot be"),
+        (
+            {"distribution": MultiLearner(2), "placement": Mirrored("cpu", "cpu", max_lag=1)},
+            "max_lag=1 cannot be had with environments of tensors",
+        ),
         (
             {"config": ppo_config(num_envs=1, episodes_per_rollout=2), "env_kwargs": {"num_envs": 1}},
             "episodes_per_rollout=2 cannot be had",

@@ -53,6 +53,7 @@ WAYS: dict[str, Callable[[], Options]] = {
     "migrate": lambda: {"placement": Migrating("cpu", "cpu")},
     "overlap, in a thread": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
     "overlap, in a worker": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1)},
+    "lagging, in workers": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=3), "num_workers": 2},
     "auto": lambda: {"placement": "auto"},
     "workers": lambda: {"num_workers": 2},
     "whole episodes": lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))},
@@ -78,7 +79,7 @@ def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
 
 def living() -> "Counter[str]":
     """What there is of trainings, by the names of its classes."""
-    kinds = Counter(map(type, gc.get_objects()))  # one look at each class: there are a million objects
+    kinds = Counter(map(type, gc.get_objects()))
     found: Counter[str] = Counter()
     for kind, number in kinds.items():
         if issubclass(kind, OF_A_TRAINING):
@@ -90,11 +91,11 @@ def living() -> "Counter[str]":
 def nothing_more_lives() -> Iterator[Callable[[], None]]:
     """Asserts that what was made within the test has ended, without the garbage collector."""
     gc.collect()
-    before = living()
+    gc.freeze()  # what other tests have left is not looked at
     gc.disable()
 
     def check() -> None:
-        assert living() - before == Counter()
+        assert living() == Counter()
 
     try:
         yield check
@@ -102,12 +103,13 @@ def nothing_more_lives() -> Iterator[Callable[[], None]]:
         gc.enable()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.extras if way in COMPILED else ()) for way in WAYS]
+)
 def test_nothing_but_the_agent_outlives_its_training(
     way: str, nothing_more_lives: Callable[[], None], tmp_path: Path
 ) -> None:
     if way in COMPILED:
-        pytest.importorskip("numba")
         train(**WAYS[way]())  # Numba keeps frames in cycles if it compiles
         gc.collect()
     agent = train(**WAYS[way](), run_dir=tmp_path / "run").agent
@@ -170,10 +172,10 @@ def test_nothing_outlives_a_training_whose_callback_failed(nothing_more_lives: C
     nothing_more_lives()
 
 
+@pytest.mark.extras
 def test_nothing_but_the_agents_outlives_a_training_of_several_policies(
     nothing_more_lives: Callable[[], None], tmp_path: Path
 ) -> None:
-    pytest.importorskip("numba")
     configs = {"tagger": CONFIG, "runner": CONFIG}
     arguments: Options = {"total_steps": 64, "seed": 0, "placement": "cpu", "progress": False}
     agents = hybridppo.train(tag(), config=configs, run_dir=tmp_path / "run", **arguments).agents

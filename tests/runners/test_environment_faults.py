@@ -722,7 +722,9 @@ def test_wrong_observation(observation: Any, words: str, step: int) -> None:
 
 def test_wrong_observation_dtype_where_casting_would_lose_something() -> None:
     source = partial(FaultyEnv, at(0, 1, with_observation(np.array([1.5, 2.0]))), good=(1, 2))
-    with pytest.raises(EnvError, match="its observation is of float64 and has numbers that are not whole, but its space is of int64"):
+    with pytest.raises(
+        EnvError, match="its observation is of float64 and has numbers that are not whole, but its space is of int64"
+    ):
         collect(make_environments(partial(source, observation_space=Box(-9, 9, (2,), np.int64)), 2))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
@@ -14,6 +15,7 @@ from toy_agents import Matching, TakingTurns
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, TD3Config
+from hybridppo.tensors import TorchCartPole
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 
@@ -123,6 +125,31 @@ def test_episodes_that_were_broken_off_do_not_count() -> None:
     assert all(told(each)["episode_info/profit"] == 5.0 for each in metrics if "episode_info/profit" in each)
 
 
+class Logging(TorchCartPole):
+    """Logs the number of the step, as Isaac Lab does, and its half beside it."""
+
+    def step(self, actions: Any) -> Any:
+        *result, infos = super().step(actions)
+        self.number = getattr(self, "number", 0) + 1
+        halves = torch.full((self.num_envs,), self.number / 2.0)
+        return *result, {**infos, "log": {"number": torch.tensor(self.number)}, "half": halves}
+
+
+def test_tensors_log_them() -> None:
+    found = train(Logging, info_metrics=("number", "half"), total_steps=2 * 64)
+    assert [told(metrics) for metrics in found] == [
+        {"info/number": 8.5, "info/half": 4.25}, {"info/number": 24.5, "info/half": 12.25}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_evaluations_have_them_too(beside: bool) -> None:
+    metrics = train(evaluate_every=64, evaluation_episodes=3, evaluate_beside=beside)
+    of_evaluations = {name: value for name, value in metrics[-1].items() if name.startswith("evaluation_")}
+    assert of_evaluations["evaluation_info/profit"] == pytest.approx(3.0)
+    assert of_evaluations["evaluation_episode_info/profit"] == 5.0
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_name_that_is_never_there_is_said_once(num_workers: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
@@ -144,7 +171,7 @@ def test_what_is_no_number_is_named(value: Any) -> None:
     [
         ({"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics cannot be had from CompiledEnvironments"),
         ({"config": ppo_config(num_envs=1, episodes_per_rollout=2)}, "from what a EpisodeSampler steps"),
-        ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from what a SharedSampler steps"),
+        ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from what a ShardsSampler steps"),
         ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
         ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),
     ],

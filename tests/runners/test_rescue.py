@@ -59,6 +59,7 @@ WAYS: dict[str, Callable[[], dict[str, Any]]] = {
     "hybrid": lambda: {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "overlapping, in a worker": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 1},
     "overlapping, in a thread": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
+    "lagging, in workers": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=3), "num_workers": 2},
     "whole episodes": lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=4, hidden_sizes=(8,))},
 }
 
@@ -163,8 +164,8 @@ def test_any_of_several_learners_with_their_own_shards_likewise(rank: int, tmp_p
     assert result.metrics["iteration"] == 4
 
 
+@pytest.mark.extras
 def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
     fill, calls = Stepper.fill, []
 
     def failing(self: Any, *arguments: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import shutil
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "two workers": {"num_workers": 2},
     "auto": {"placement": "auto"},
 }
+OF_EVERY_SOURCE = ("mirrored", "two workers")
 
 
 def train(name: str = "plain", **options: Any) -> hybridppo.TrainResult:
@@ -69,23 +70,33 @@ def train(name: str = "plain", **options: Any) -> hybridppo.TrainResult:
     return hybridppo.train(env, **{**arguments, **own, **options}, progress=False)
 
 
+@cache
+def expected_of(name: str) -> hybridppo.TrainResult:
+    """What a training ends with: to be looked at, and not to be gone on with."""
+    return train(name)
+
+
 def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_who_samples_and_where_changes_nothing(name: str) -> None:
-    expected = train(name)
+    expected = expected_of(name)
     assert expected.metrics["env_steps"] == STEPS or name == "restarted"
-    assert not torch.equal(values_of(train(name, seed=1)), values_of(expected))
     for way, options in WAYS.items():
-        assert torch.equal(values_of(train(name, **options)), values_of(expected)), way
+        if way in OF_EVERY_SOURCE or name == "plain":
+            assert torch.equal(values_of(train(name, **options)), values_of(expected)), way
+
+
+def test_another_seed_gives_another_result() -> None:
+    assert not torch.equal(values_of(train(seed=1)), values_of(expected_of("plain")))
 
 
 def test_overlapped_it_is_what_its_seed_says() -> None:
     overlap = Mirrored("cpu", "cpu", max_lag=1)
     expected = values_of(train(placement=overlap))
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         assert torch.equal(values_of(train(placement=overlap, num_workers=workers)), expected)
 
 
@@ -96,7 +107,7 @@ def test_two_learners_are_one_with_as_many_shards() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != "restarted"])
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
-    expected = train(name)
+    expected = expected_of(name)
     run = tmp_path / "run"
     assert torch.equal(values_of(train(name, run_dir=run, checkpoint_seconds=0)), values_of(expected))
     *_, before, last = sorted((run / "checkpoints").iterdir())

@@ -28,6 +28,7 @@ OFF_POLICY = {
     "num_envs": 2, "train_frequency": 5, "gradient_steps": 2, "batch_size": 8, "buffer_size": 200,
     "learning_starts": 20, "steps_per_iteration": 50, "hidden_sizes": (8,),
 }  # fmt: skip
+OFF_POLICY_AGENTS: dict[str, Any] = {"ddpg": DDPGConfig, "td3": TD3Config}
 MODES = {mode.name: mode for mode in AutoresetMode}
 
 
@@ -51,7 +52,7 @@ def vandal_of_others(make: Callable[[], Any]) -> Any:
 def learned(source: Any, config: Any = SMALL, **options: Any) -> tuple[torch.Tensor, list[float]]:
     """The parameters at the end, and the returns of an evaluation on the way."""
     history: list[Any] = []
-    options = {"total_steps": 150, "seed": 0, "placement": "cpu", "progress": False} | options
+    options = {"total_steps": 100, "seed": 0, "placement": "cpu", "progress": False} | options
     result = hybridppo.train(source, config=config, on_iteration=history.append, **options)
     return result.agent.parameters.values.detach(), [line["episode_return_mean"] for line in history]
 
@@ -100,13 +101,12 @@ def test_in_every_space(way: str, name: str) -> None:
 def test_a_vector_in_every_space(mode: str, name: str) -> None:
     config = replace(SMALL, **SPACES[name].config)
     honest, other = (partial(vector_of, SPACES[name].make, mode, is_vandal) for is_vandal in (False, True))
-    require_alike(honest, other, config, total_steps=300, evaluation_episodes=4)
+    require_alike(honest, other, config, total_steps=150, evaluation_episodes=4)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_stacks_of_frames(num_workers: int) -> None:
+def test_stacks_of_frames() -> None:
     make = KINDS["box"].make
-    options = {"frame_stack": 3, "num_workers": num_workers}
+    options = {"frame_stack": 3, "num_workers": 2}
     require_alike(partial(plain, make), partial(vandal, make), **options)
 
 
@@ -127,11 +127,13 @@ def test_tensors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["box", "squashed box"])
-@pytest.mark.parametrize("kind", [DDPGConfig, TD3Config])
-@pytest.mark.parametrize("options", [{}, {"placement": LAGGING}], ids=str)
-def test_what_a_replay_buffer_holds(options: dict[str, Any], kind: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "agent"),
+    only_by_default(("in turn, ddpg", "in a thread, td3"), product(("in turn", "in a thread"), OFF_POLICY_AGENTS)),
+)
+def test_what_a_replay_buffer_holds(way: str, agent: str, name: str) -> None:
     make = SPACES[name].make
-    require_alike(partial(plain, make), partial(vandal, make), kind(**OFF_POLICY), **options)
+    require_alike(partial(plain, make), partial(vandal, make), OFF_POLICY_AGENTS[agent](**OFF_POLICY), **WAYS[way])
 
 
 @every_space

@@ -33,6 +33,7 @@ from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.parallel import ParallelEnvironment, is_parallel
 from hybridppo.environments.pickling import pack
+from hybridppo.environments.registration import source_of
 from hybridppo.environments.state.describing import describe
 from hybridppo.environments.turns import agents_environment, takes_turns
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
@@ -75,6 +76,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     if is_tensor_env(env):
         check_tensor_env(env, report, steps=steps, seconds=seconds, seed=seed)
         return report
+    env = source_of(env)
     source = require_single(env, "the check")
     made_by = (make_env, source) if isinstance(source, str) else (source,)
     make: Callable[[], Any] = partial(make_new, *made_by)

@@ -1,21 +1,20 @@
-"""What an environment is in the middle of, as plain data: taken from its attributes, and put back into a fresh one.
+"""The state of an environment as plain data, read from its attributes.
 
     began = digests(environment)                # made and reset
     described = describe(environment, began)    # some steps later: what JSON can hold
     restore(another_environment, described)     # made and reset in the same way
 
-`describe` writes down the attributes of an environment, its wrappers, and its copies if it is a vector: numbers, text,
-containers, NumPy arrays, random generators and dataclasses. What cannot change while an environment runs (spaces,
-functions, types, modules) is only noted. What has not changed since the environment began is written as a digest; the
-fresh environment must have the same there, or it is another environment.
+`describe` describes the attributes of an environment, of its wrappers, and of its copies if it is a vector: numbers,
+text, containers, NumPy arrays, random generators and dataclasses. Objects that cannot change (spaces, functions, types,
+modules) are only noted. A value that has not changed since the first reset is stored as a digest; the fresh environment
+must have the same value, or it is another environment.
 
-An object of any other class is never looked into, and none of its methods is called: the environment cannot be saved,
-unless the class is of a package in `KNOWN_PACKAGES`, or has the two methods `get_state()`, which returns plain data as
-above, and `set_state(state)`, which takes it back. An environment may have them, too; nothing else of it is saved then.
+Objects of other classes are never inspected, and none of their methods is called. Such an environment cannot be saved,
+unless the class belongs to a package in `KNOWN_PACKAGES`, or has the methods `get_state()`, which returns plain data,
+and `set_state(state)`. An environment may have these methods, too; then nothing else of it is saved.
 
-Nothing is ever made from what a description names: `restore` sets plain data in objects that are there already. It
-does not see what an environment keeps elsewhere than in attributes, as in globals, closures or other processes.
-This file does not import torch, so that worker processes need not.
+Nothing is ever made from names in a description: `restore` sets plain data in existing objects. State outside of
+attributes (globals, closures, other processes) is not saved. Workers use this file without torch.
 """
 
 import dataclasses
@@ -53,13 +52,15 @@ from hybridppo.environments.state.sharing import Shared
 from hybridppo.errors import EnvStateError
 
 FORMAT = 2
-"""Of a description. Those of format 1, which name none, looked into objects of any class written in Python."""
+"""Format of a description. Format 1, which has no number, inspected objects of any class written in Python."""
 MAX_BYTES = 2**26
-"""The most that the description of one environment may take: an environment that keeps its whole past is refused."""
+"""The largest description of one environment in bytes: an environment that stores its whole past is refused."""
 KNOWN_PACKAGES = ("gymnasium", "hybridppo", "minigrid", "minatar", "pettingzoo", "mpe2")
-"""Objects of their classes are written down as an environment is."""
+"""Packages whose objects are described like environments."""
+DRAWING = ("Surface", "Font", "Clock")
+"""Classes of pygame that objects of these packages only draw with: they have nothing of the state."""
 OF_FORMAT_1 = ("state_dict", "load_state_dict")
-"""The names that `get_state` and `set_state` had."""
+"""The former names of `get_state` and `set_state`."""
 REMEDY = "give {owner} get_state() and set_state(state) (docs/environments.md, Resumed exactly)"
 CONSTANTS = (
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial,
@@ -68,31 +69,31 @@ CONSTANTS = (
 
 
 PLAIN_TYPES = {bool, int, str, type(None)}
-"""Of values that are written as they are."""
+"""Types of values that are stored unchanged."""
 
 Digests = dict[str, str]
-"""Of attributes, by where they are."""
+"""Digests of attributes, by place."""
 
 
 def digests(environment: object, shared: Shared | None = None) -> Digests:
-    """What `describe` compares with, to be taken when the environment has been reset for the first time.
+    """The digests that `describe` compares with; call it after the first reset.
 
     Raises:
-        EnvStateError: if it cannot be saved.
+        EnvStateError: if the environment cannot be saved.
     """
     return Walk(environment, shared).digests()
 
 
 def describe(environment: object, began: Digests | None = None, shared: Shared | None = None) -> dict[str, Any]:
-    """The state of an environment (or vector of environments), as JSON can hold it.
+    """The state of an environment (or of a vector of environments), as JSON.
 
     Args:
-        environment: what to save.
-        began: its digests from when it began; without them, all of it is written down.
-        shared: by all environments that are described together; None for one by itself.
+        environment: the environment.
+        began: its digests after the first reset; without them, everything is described.
+        shared: the common part of environments that are described together; None for a single one.
 
     Raises:
-        EnvStateError: if it cannot be saved, naming the attribute and its type.
+        EnvStateError: naming the attribute that cannot be saved, and its type.
     """
     walk = Walk(environment, shared)
     described: dict[str, Any] = walk.since(began if began is not None else {})
@@ -102,24 +103,24 @@ def describe(environment: object, began: Digests | None = None, shared: Shared |
 class Walk:
     """An environment's nodes, with the digests of its attributes.
 
-    A place is a unique name for where something is (`.env.state`, `.envs[1].items{0}`); a path is what people read.
+    A place is a unique name of a location (`.env.state`, `.envs[1].items{0}`); a path is its name for people.
 
     Args:
-        environment: to be looked into.
-        shared: by all environments that are walked together.
-        restored: the format of a description that is to be put into this environment; None to describe it.
+        environment: the environment.
+        shared: the common part of environments that are walked together.
+        restored: format of a description to restore in this environment; None to describe it.
     """
 
     def __init__(self, environment: object, shared: Shared | None = None, restored: int | None = None) -> None:
         self._shared = shared if shared is not None else Shared()
         self._restored = restored
         self._num_nodes = 0
-        # What may be met again, by identity, with its place; kept here so that no identity is given twice.
+        # Objects that may occur again, by identity, with their place; kept alive, so that no identity is reused.
         self._met: dict[int, tuple[str, object]] = {}
         self._arrays: list[tuple[NDArray[Any], str, Node]] = []
         self._kept_always: set[int] = set()
         self.nodes: dict[str, Node] = {}
-        """Of the attributes that may be left out if they have not changed, by place."""
+        """Nodes of attributes that may be left out if they have not changed, by place."""
         self._paths: dict[str, str] = {}
         try:
             self._root = self._node(environment, "", type(environment).__name__)
@@ -130,11 +131,11 @@ class Walk:
 
     @property
     def objects(self) -> dict[str, object]:
-        """What may be met again, by its place."""
+        """Objects that may occur again, by place."""
         return dict(self._met.values())
 
     def digests(self) -> Digests:
-        """Those of `nodes`."""
+        """The digests of `nodes`."""
         found = {}
         for place, node in self.nodes.items():
             with self._shared.stopwatch.charging(self._paths[place]):
@@ -142,7 +143,7 @@ class Walk:
         return found
 
     def since(self, began: Digests) -> Node:
-        """The environment's node, with digests in place of what has not changed since."""
+        """The environment's node, with digests in place of unchanged values."""
         digests = self.digests() if began else {}
         self._same = {place: digest for place, digest in digests.items() if began.get(place) == digest}
         self._gone = began.keys() - self.nodes.keys()
@@ -184,7 +185,7 @@ class Walk:
             return {"dict": [self._pair(i, *item, place, path) for i, item in enumerate(value.items())]}
         if type(value) is np.ndarray and value.dtype.kind in PLAIN_DTYPES:
             node = {"array": None, "dtype": value.dtype.str, "shape": list(value.shape)}
-            self._arrays.append((value, place, node))  # what is written is known once all arrays are
+            self._arrays.append((value, place, node))  # known only after all arrays were written
             return node
         if type(value) is np.random.Generator:
             return self._generator(value, place, path)
@@ -208,7 +209,8 @@ class Walk:
         for name, of in vars(value).items():
             path = attribute_path(value, name)
             with self._shared.stopwatch.charging(path):
-                found.append([name, self._node(of, f"{place}.{name}", path)])
+                node = {"constant": class_name(of)} if _draws(value, of) else self._node(of, f"{place}.{name}", path)
+                found.append([name, node])
         return found
 
     def _own_state(self, value: Any, place: str) -> Node:
@@ -236,13 +238,13 @@ class Walk:
         return {"generator": name, "state": state, "seed": self._node(kept, f"{place}.seed", path)}
 
     def _write_arrays(self) -> None:
-        """Write the memory of all arrays into their nodes, each memory once."""
+        """Write the memory of all arrays into their nodes, each block once."""
         groups: dict[int, list[tuple[NDArray[Any], str, Node]]] = {}
         for array, place, node in self._arrays:
             groups.setdefault(id(_owner(array)), []).append((array, place, node))
         for group in groups.values():
             (first, at, node), others = group[0], group[1:]
-            # Views of one array stay views of one array; a view alone need not keep what it was cut from.
+            # Views of one array stay views of one array; a single view does not keep the rest of its array.
             memory = _owner(first) if others else first
             if not isinstance(memory, np.ndarray):
                 raise EnvStateError(f"arrays that share the memory of a {full_class_name(memory)} cannot be saved")
@@ -258,8 +260,8 @@ class Walk:
                 self._kept_always.update(id(other) for _, _, other in group)
 
     def _note_attributes(self, node: Node, place: str) -> bool:
-        """Note the nodes of all attributes within; whether the node must be kept even where it is the same."""
-        if isinstance(node, list):  # all of them, whatever it says
+        """Note the nodes of all attributes within; return whether the node must be kept even if it is unchanged."""
+        if isinstance(node, list):  # all of them, whatever `all` returns
             kept = [self._note_attributes(item, f"{place}[{i}]") for i, item in enumerate(node) if type(item) is dict]
             return any(kept)
         if not isinstance(node, dict):
@@ -317,8 +319,15 @@ class Walk:
         return [name, self._without_the_same(node, place)]
 
 
+def _draws(owner: object, value: object) -> bool:
+    """Whether an attribute is what an object of a known package draws with."""
+    kind = type(value)
+    package, of_owner = (str(each.__module__).partition(".")[0] for each in (kind, type(owner)))
+    return package == "pygame" and kind.__name__ in DRAWING and of_owner in KNOWN_PACKAGES
+
+
 def is_known(value: object) -> bool:
-    """Whether an object is written down attribute by attribute: an environment, a dataclass, or of a known package."""
+    """Whether an object is described by its attributes: an environment, a dataclass, or from a known package."""
     kind = type(value)
     module = getattr(kind, "__module__", None)
     return (
@@ -330,13 +339,13 @@ def is_known(value: object) -> bool:
 
 
 def sets_own_state(value: object, restored: int | None = None) -> "Callable[[Any], object] | None":
-    """What takes back the state of an object, if its class has `get_state()` and `set_state(state)`.
+    """The method `set_state` of an object, if its class has `get_state()` and `set_state(state)`; else None.
 
-    Methods of these names that take other arguments are something else.
+    Methods of these names with other arguments do not count.
 
     Args:
         value: the object.
-        restored: the format of a description that is put back; in format 1 the names were those of torch's modules.
+        restored: format of a description to restore; format 1 used the names of torch's modules.
     """
     take = _own_methods(type(value)) or (_own_methods(type(value), *OF_FORMAT_1) if restored == 1 else None)
     return functools.partial(take, value) if take is not None else None
@@ -349,19 +358,19 @@ def _own_methods(kind: Any, getter: str = "get_state", setter: str = "set_state"
     try:
         inspect.signature(get).bind(None)
         inspect.signature(take).bind(None, None)
-    except (TypeError, ValueError):  # ValueError: of what Python cannot look into
+    except (TypeError, ValueError):  # ValueError: Python cannot inspect it
         return None
     found: Callable[..., object] = take
     return found
 
 
 def too_large() -> EnvStateError:
-    """The error for a state that no checkpoint should hold."""
+    """The error for a state that is too large for a checkpoint."""
     return EnvStateError(f"its state takes more than {MAX_BYTES >> 20} MiB")
 
 
 def _is_plain(items: "tuple[Any, ...] | list[Any] | deque[Any]") -> bool:
-    """Whether all items are written as they are."""
+    """Whether all items are stored unchanged."""
     kinds = set(map(type, items))
     return kinds <= PLAIN_TYPES or (kinds == {float} and all(map(math.isfinite, items)))
 
@@ -375,7 +384,7 @@ def _is_object(node: Node) -> bool:
 
 
 def _as_it_lies(memory: NDArray[Any]) -> NDArray[Any]:
-    """With its axes in the order in which they lie in memory: an array that owns its memory fills it then."""
+    """An array with its axes in memory order, so that an array that owns its memory fills it."""
     axes = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
     return memory.transpose(axes)
 

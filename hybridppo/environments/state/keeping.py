@@ -10,13 +10,13 @@ from hybridppo.environments.state.sharing import Shared
 from hybridppo.errors import EnvStateError, SlowStateError
 
 SECONDS = 5.0
-"""The most that a checkpoint may wait for the states of a process's environments."""
+"""The most seconds that a checkpoint waits for the states of a process's environments."""
 
 logger = logging.getLogger(__name__)
 
 
 class StateKeeper:
-    """Saves states until that takes too long once; from then on, it refuses at once.
+    """Saves states until one save takes too long; afterwards it refuses at once.
 
     Args:
         first: the number of the first environment, for messages.
@@ -28,10 +28,10 @@ class StateKeeper:
         self._refused: str | None = None
 
     def remember(self, parts: Sequence[object]) -> None:
-        """Leave out of later states what is still as it is now; to be called after the first reset.
+        """Leave out of later states what has not changed since now; call it after the first reset.
 
         Raises:
-            EnvStateError: as `describe`.
+            EnvStateError: as for `describe`.
         """
         self._began = self._of_each(digests, parts)
 
@@ -44,10 +44,10 @@ class StateKeeper:
         return self._of_each(describe, parts, self._began or [None] * len(parts))
 
     def restore(self, parts: Sequence[object], states: Sequence[dict[str, Any]]) -> None:
-        """Put the states into fresh parts.
+        """Restore the states in fresh parts.
 
         Raises:
-            EnvStateError: if one does not fit.
+            EnvStateError: if a state does not fit.
         """
         shared = Shared()
         for part, state in zip(parts, states, strict=True):

@@ -1,4 +1,4 @@
-"""What a described state is made of."""
+"""The nodes of a description."""
 
 import base64
 from collections.abc import Callable
@@ -21,11 +21,11 @@ PLAIN_DTYPES = "?biufcmMSU"
 MISSING = object()
 
 Node = Any
-"""None, a bool, an int, a finite float, a str, or a dict whose first key says what it describes."""
+"""None, a bool, an int, a finite float, a str, or a dict whose first key is its kind."""
 
 
 def is_python_object(value: object) -> bool:
-    """Whether all that an object holds is in its `__dict__`: its class and those before it are written in Python."""
+    """Whether an object holds everything in its `__dict__`: its class and base classes are written in Python."""
     kind = type(value)
     has_slots = any(name not in ("__dict__", "__weakref__") for cls in kind.__mro__ for name in _slots_of(cls))
     return kind.__new__ is object.__new__ and kind.__dictoffset__ != 0 and not has_slots
@@ -37,7 +37,7 @@ def _slots_of(cls: type) -> tuple[str, ...]:
 
 
 def plain_dtype(text: str) -> np.dtype[Any]:
-    """The dtype of that name; a ValueError where it is not one of plain numbers or text."""
+    """The dtype of this name; a ValueError if it is not one of plain numbers or text."""
     dtype = np.dtype(str(text))
     if dtype.kind not in PLAIN_DTYPES:
         raise ValueError(f"{text!r} is no type of plain numbers or text")
@@ -45,28 +45,28 @@ def plain_dtype(text: str) -> np.dtype[Any]:
 
 
 def attribute_path(owner: object, name: str) -> str:
-    """An attribute, for messages."""
+    """The path of an attribute, for messages."""
     return f"{type(owner).__name__}.{name}"
 
 
 def class_name(value: object) -> str:
-    """Of its class, as it is written down."""
+    """The name of its class in a description."""
     return type(value).__qualname__
 
 
 def full_class_name(value: object) -> str:
-    """With its module, for messages."""
-    module = getattr(type(value), "__module__", None)  # which types made by SWIG have not
+    """The name of its class with the module, for messages."""
+    module = getattr(type(value), "__module__", None)  # types made by SWIG have no module
     return f"{module}.{class_name(value)}" if module else class_name(value)
 
 
 def array_bytes(array: NDArray[Any]) -> memoryview:
-    """The memory of an array that is contiguous, without a copy."""
+    """The memory of a contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
 
 
 def to_text(data: "bytes | memoryview") -> str:
-    """Bytes as JSON can hold them."""
+    """Bytes as text for JSON."""
     return base64.b64encode(data).decode("ascii")
 
 

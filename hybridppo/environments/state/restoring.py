@@ -1,4 +1,4 @@
-"""Saved states put back into environments made and reset in the same way."""
+"""Restores saved states in environments that were made and reset in the same way."""
 
 import functools
 import random
@@ -26,19 +26,19 @@ from hybridppo.errors import EnvStateError, shown
 
 
 def restore(environment: object, described: dict[str, Any], shared: Shared | None = None) -> None:
-    """Put a state that `describe` gave into an environment made and reset in the same way.
+    """Restore the result of `describe` in an environment that was made and reset in the same way.
 
-    All of it or nothing, unless a `set_state` of the environment's own fails.
+    It restores everything or nothing, unless a `set_state` of the environment fails.
 
     Args:
-        environment: a fresh one.
+        environment: a fresh environment.
         described: the state.
-        shared: by all environments that are restored together; None for one by itself.
+        shared: the common part of environments that are restored together; None for a single one.
 
     Raises:
-        EnvStateError: if it does not fit this environment.
+        EnvStateError: if the state does not fit this environment.
     """
-    # Reads everything before anything is changed.
+    # everything is read before anything is changed
     restorer = Restorer(environment, described, shared if shared is not None else Shared())
     restorer.apply()
 
@@ -59,17 +59,17 @@ class Restorer:
             self._value(described, environment, "", type(environment).__name__)
         except EnvStateError:
             raise
-        except Exception as error:  # whatever Python and NumPy raise for what `describe` never writes
+        except Exception as error:  # any error of Python or NumPy for a node that `describe` never writes
             message = f"the saved state of {type(environment).__name__} cannot be read"
             raise EnvStateError(f"{message}: {type(error).__name__}: {error}") from error
 
     def apply(self) -> None:
-        """Put everything in."""
+        """Set all values."""
         for change in self._changes:
             change()
 
     def _value(self, node: Node, fresh: Any, place: str, path: str) -> Any:
-        """What a node describes; `fresh` is what the fresh environment has in its place."""
+        """The value of a node; `fresh` is the value of the fresh environment in the same place."""
         if node is None or type(node) in (bool, int, float, str):
             return node
         kind = next(iter(node))
@@ -95,7 +95,7 @@ class Restorer:
     def _new_value(self, kind: str, node: Node, fresh: Any, place: str, path: str) -> Any:
         if kind in ("list", "deque"):
             items: Any = [] if kind == "list" else deque(maxlen=node["maxlen"])
-            self._met[place] = items  # before its items, which may hold it
+            self._met[place] = items  # before its items, which may contain it
             items.extend(self._items(node[kind], fresh, place, path))
             return items
         if kind == "tuple":
@@ -161,7 +161,7 @@ class Restorer:
     def _array(self, node: Node, place: str) -> NDArray[Any]:
         if "memory_of" in node:
             memory = self._memory[node["memory_of"]]
-        else:  # of their own, as new
+        else:  # new arrays that own their memory
             memory = self._memory[place] = np.frombuffer(to_bytes(node["array"]), np.uint8).copy()
         dtype, strides = plain_dtype(node["dtype"]), tuple(node["strides"])
         return np.ndarray(tuple(node["shape"]), dtype, buffer=memory, offset=node["offset"], strides=strides)
@@ -189,7 +189,7 @@ def _call(set_state: Callable[[Any], object], state: Any, path: str) -> None:
 
 
 def checked_state(state: dict[str, Any]) -> dict[str, Any]:
-    """A bit generator's state, refused where NumPy would read beyond its arrays."""
+    """A bit generator's state; refused if NumPy would read beyond its arrays."""
     position = state["state"].get("pos", 0) if isinstance(state["state"], dict) else 0
     if not 0 <= position <= 624 or not 0 <= state.get("buffer_pos", 0) <= 4:
         raise ValueError("a generator's position lies outside of its state")

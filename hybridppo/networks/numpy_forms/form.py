@@ -3,7 +3,7 @@
 Workers use this file without torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -61,19 +61,45 @@ class NumpyPoliciesActor:
         agents: for each policy, which of the `A` agents of an environment are its own.
         sizes: as for `PoliciesActor`.
         parameters: all parameter arrays.
+        state_sizes: for each policy, the numbers in the state of its actor; 0 without a memory.
     """
 
     def __init__(
         self,
-        actors: Sequence[Callable[[Array], Array]],
+        actors: Sequence[Any],
         agents: Agents,
         sizes: Sizes | None = None,
         parameters: Sequence[Array] = (),
         version: int = 0,
+        state_sizes: Sequence[int] = (),
     ) -> None:
         self.parameters, self.version = parameters, version
         self.actors, self.agents, self._sizes = actors, agents, sizes
         self._num_agents = sum(map(len, agents))
+        parts = zip(actors, agents, state_sizes, strict=False)
+        self._remembering = [(actor, own, size) for actor, own, size in parts if size]
+        self._state_size, self._num_envs = max(state_sizes, default=0), 0
+
+    @property
+    def state(self) -> Array:
+        """`[N, state_size]`, a copy; the state of each policy comes first in its rows, and then zeros."""
+        state = np.zeros((self._num_envs, self._num_agents, self._state_size), np.float32)
+        for actor, own, size in self._remembering:
+            state[:, own, :size] = actor.state.reshape(-1, len(own), size)
+        return state.reshape(-1, self._state_size)
+
+    @state.setter
+    def state(self, state: Array) -> None:
+        apart = state.reshape(-1, self._num_agents, self._state_size)
+        self._num_envs = len(apart)
+        for actor, own, size in self._remembering:
+            actor.state = apart[:, own, :size].reshape(-1, size)
+
+    def forget(self, envs: Array) -> None:
+        """Set the state of some rows, `[N]` bool, to zero."""
+        apart = envs.reshape(-1, self._num_agents)
+        for actor, own, _ in self._remembering:
+            actor.forget(apart[:, own].ravel())
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; row `i` belongs to agent `i % A`."""
@@ -137,7 +163,7 @@ class NumpyForm:
 
     def _recurrent_actor(self, cell: CellForm, parameters: Sequence[Array], version: int) -> NumpyRecurrentActor:
         before, start, mask_end = self._before(parameters)
-        end = start + {"lstm": 3, "gru": 4}[cell.kind]
+        end = start + {"lstm": 3, "gru": 4, "mingru": 2}[cell.kind]
         network = NumpyActor(parameters[end:], self.activation, version, self.mask_size)
         return NumpyRecurrentActor(cell, parameters[start:end], network, parameters, self.mask_size, before, mask_end)
 
@@ -172,4 +198,5 @@ class PoliciesForm:
         ends = list(accumulate(self.num_arrays))
         parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
         actors = [form.actor(part, version) for form, part in zip(self.forms, parts, strict=True)]
-        return NumpyPoliciesActor(actors, self.agents, self.sizes, parameters, version)
+        state_sizes = [0 if form.cell is None else form.cell.state_size for form in self.forms]
+        return NumpyPoliciesActor(actors, self.agents, self.sizes, parameters, version, state_sizes)

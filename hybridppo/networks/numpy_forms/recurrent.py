@@ -14,8 +14,13 @@ Array = NDArray[Any]
 class CellForm(NamedTuple):
     """Which cell, and of what size."""
 
-    kind: Literal["lstm", "gru"]
+    kind: Literal["lstm", "gru", "mingru"]
     size: int
+
+    @property
+    def state_size(self) -> int:
+        """Numbers in the state."""
+        return 2 * self.size if self.kind == "lstm" else self.size
 
 
 class NumpyRecurrentActor:
@@ -50,7 +55,8 @@ class NumpyRecurrentActor:
         self._num_inputs = cell[0].shape[1]
         end = self._num_inputs if mask_end is None else mask_end
         self._mask = slice(end - mask_size, end)
-        self._weight = (_lstm_weight if self._is_lstm else _gru_weight)(cell, form.size)
+        make_weight, advance = CELLS[form.kind]
+        self._weight, self._advance = make_weight(cell, form.size), advance
         self._allocate(0)
 
     @property
@@ -81,14 +87,15 @@ class NumpyRecurrentActor:
             self._allocate(num_rows)
         self._inputs[:num_rows] = observations
         np.matmul(self._chunks, self._weight, out=self._products)
-        (self._advance_lstm if self._is_lstm else self._advance_gru)()
+        self._advance(self)
         if not self._mask_size:
             return self._network(self._hidden[:num_rows])
         self._remembered[:, : self._size] = self._hidden[:num_rows]
         self._remembered[:, self._size :] = observations[:, self._mask]
         return self._network(self._remembered)
 
-    def _advance_lstm(self) -> None:
+    def advance_lstm(self) -> None:
+        """The next state, of the products."""
         # sigmoid(x) = (1 + tanh(x / 2)) / 2, and the weights have the first half: one tanh for all gates.
         gates, scratch = self._gates, self._scratch
         np.tanh(gates, out=gates)
@@ -101,7 +108,8 @@ class NumpyRecurrentActor:
         np.tanh(self._cell, out=scratch)
         np.multiply(let_out, scratch, out=self._hidden)
 
-    def _advance_gru(self) -> None:
+    def advance_gru(self) -> None:
+        """As `advance_lstm`."""
         reset, update, new, new_of_state = self._parts
         np.tanh(self._sigmoids, out=self._sigmoids)
         self._sigmoids *= 0.5
@@ -111,6 +119,16 @@ class NumpyRecurrentActor:
         np.tanh(new, out=new)
         self._hidden -= new
         self._hidden *= update
+        self._hidden += new
+
+    def advance_mingru(self) -> None:
+        """As `advance_lstm`."""
+        update, new = self._parts
+        np.tanh(update, out=update)
+        update *= 0.5
+        update += 0.5
+        new -= self._hidden
+        new *= update
         self._hidden += new
 
     def _allocate(self, num_rows: int) -> None:
@@ -125,7 +143,7 @@ class NumpyRecurrentActor:
         self._products = np.empty((num_chunks, CHUNK, self._weight.shape[1]), np.float32)
         self._gates = self._products.reshape(num_chunks * CHUNK, -1)
         self._sigmoids = self._gates[:, : (3 if self._is_lstm else 2) * size]
-        self._parts = [self._gates[:, i * size : (i + 1) * size] for i in range(4)]
+        self._parts = [self._gates[:, i : i + size] for i in range(0, self._gates.shape[1], size)]
         self._cell = np.zeros((num_chunks * CHUNK, size), np.float32)
         self._scratch = np.empty_like(self._cell)
         self._remembered = np.empty((num_rows, size + self._mask_size), np.float32)
@@ -150,3 +168,21 @@ def _gru_weight(parameters: Sequence[Array], size: int) -> Array:
     weight[-1, 3 * size :] = bias_state
     weight[:, : 2 * size] *= 0.5
     return weight
+
+
+def _mingru_weight(parameters: Sequence[Array], size: int) -> Array:
+    """Likewise, of the update and the new value: neither sees the last output."""
+    weight_input, bias = parameters
+    num_inputs = weight_input.shape[1]
+    weight = np.zeros((num_inputs + size + 1, 2 * size), np.float32)
+    weight[:num_inputs], weight[-1] = weight_input.T, bias
+    weight[:, :size] *= 0.5
+    return weight
+
+
+CELLS: dict[str, tuple[Callable[[Sequence[Array], int], Array], Callable[[NumpyRecurrentActor], None]]] = {
+    "lstm": (_lstm_weight, NumpyRecurrentActor.advance_lstm),
+    "gru": (_gru_weight, NumpyRecurrentActor.advance_gru),
+    "mingru": (_mingru_weight, NumpyRecurrentActor.advance_mingru),
+}
+"""Of each kind of cell, what makes its weights of its parameters, and its step."""

@@ -37,6 +37,7 @@ from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.named import make_env
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
@@ -256,7 +257,7 @@ def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, poli
     if env is None and (settings is None or not settings.env_is_registered):
         return _sampled(policy, agent)
     options = settings.environment if settings is not None else EnvironmentOptions()
-    source = settings.source(env) if settings is not None else env
+    source = source_of(settings.source(env) if settings is not None else env)
     if is_tensor_env(source):
         return _sampled(policy, agent)
     if isinstance(source, str):

@@ -1,7 +1,6 @@
 """A policy without its agent: from an observation to the most probable action."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +16,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.mlp import ACTIVATIONS
-from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer
+from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.base import Distribution, Kind
@@ -56,8 +55,6 @@ class TorchPolicy(nn.Module):
         self.space: gym.Space[Any] = agent.observation_space
         if isinstance(agent, PPO):
             self._keys, self.space = agent.config.actor_keys, agent.given_space
-            if agent.config.actor_parts is not None:
-                self.actor = _of_own_parts(agent, agent.config.actor_parts)
         found = agent.distribution
         # The most probable action is the same, however others are drawn.
         self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
@@ -65,7 +62,8 @@ class TorchPolicy(nn.Module):
         self._masked = space if isinstance(space, MaskedObservation) else None
         self.mask_size = 0 if self._masked is None else self._masked.num_actions
         if self._keys is not None:
-            self.space = _with_own_parts(self.space, self._keys)
+            spaces = _own_parts(self.space.spaces, self._keys)  # type: ignore[attr-defined]  # a Dict or Tuple has them
+            self.space = gym.spaces.Dict(spaces) if isinstance(spaces, dict) else gym.spaces.Tuple(spaces)
         self.encode = ObservationEncoder(self.space)
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
         layout = self.encode.layout
@@ -86,6 +84,7 @@ class TorchPolicy(nn.Module):
         if self.state_size:
             self._shapes["state"] = (self.state_size,)
         self.input_names = list(self._shapes)
+        self._lay_out_row(agent)
         self.action_space = agent.action_space
         self.actions = list(zip(kind_of(agent.action_space).leaves, _factors(self.distribution), strict=True))
         """The parts of an action: the space and how it is drawn."""
@@ -100,6 +99,23 @@ class TorchPolicy(nn.Module):
                 with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
                     bound = torch.from_numpy(np.array(array, np.float32))
                 self.register_buffer(f"{name}_{number}", bound, persistent=False)
+
+    def _lay_out_row(self, agent: Player) -> None:
+        """Find where the inputs are in a row of the actor, whose other parts it does not look at: zeros do there."""
+        whole = ObservationEncoder(agent.observation_space)
+        seen = agent.config.actor_parts if isinstance(agent, PPO) else None
+        parts = [part for key, part in whole.by_key.items() if seen is not None and key in seen]
+        end, images = whole.layout.num_numbers, whole.layout.images
+        kept = [i for part in parts for i in range(end)[part.numbers]] if parts else list(range(end - self.mask_size))
+        self.kept = [*kept, *range(end - self.mask_size, end)]
+        """Which numbers of the actor's row the inputs have, in their order."""
+        places = np.full(end, len(self.kept))  # of a zero, after the inputs
+        places[self.kept] = np.arange(len(self.kept))
+        self.register_buffer("places", torch.from_numpy(places), persistent=False)
+        own = [i for part in parts for i in range(len(images))[part.images]] if parts else list(range(len(images)))
+        names = dict(zip(own, self.images, strict=False))
+        self._images = [(names.get(i), image.num_bytes) for i, image in enumerate(images)]
+        """The input, if there is one, and the size of each image in a row."""
 
     def example(self, size: int) -> tuple[Tensor, ...]:
         """Inputs of a batch of this size."""
@@ -132,14 +148,16 @@ class TorchPolicy(nn.Module):
         """Outputs of a batch of inputs."""
         given = dict(zip(self.input_names, inputs, strict=True))
         size = inputs[0].shape[0]
-        numbers = [given["action_mask"]] if self.mask_size else []
         if self.is_one_array and self.encode.layout.images:
             rows = given["observation"]
         else:
+            parts = [given["action_mask"]] if self.mask_size else []
             if self.is_one_array or self.encode.layout.num_numbers:
-                numbers = [given["observation"].reshape(size, self.encode.layout.num_numbers), *numbers]
-            images = [given[name].flatten(1).float() for name in self.images]
-            rows = torch.cat((*numbers, *images), dim=-1)
+                parts = [given["observation"].reshape(size, self.encode.layout.num_numbers), *parts]
+            nothing = inputs[0].new_zeros((size, 1), dtype=torch.float32)
+            numbers = torch.cat((*parts, nothing), dim=-1)[:, self.get_buffer("places")]
+            images = [given[name].flatten(1).float() if name else nothing.expand(size, n) for name, n in self._images]
+            rows = torch.cat((numbers, *images), dim=-1)
         if not self.state_size:
             outputs = self.actor(rows)
             return *self._action(outputs), outputs
@@ -210,10 +228,11 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     if isinstance(network, NormalizedNetwork):
         moments = network.normalizer.moments
         # The moments of stacked frames are those of one frame.
-        times = (policy.encode.size + policy.mask_size) // len(moments.mean)
-        arrays |= {"mean": np.tile(_host(moments.mean), times), "variance": np.tile(_host(moments.variance), times)}
+        times = policy.get_buffer("places").numel() // len(moments.mean)
+        for name, moment in (("mean", moments.mean), ("variance", moments.variance)):
+            arrays[name] = np.tile(_host(moment), times)[policy.kept]
         network = network.network
-    if isinstance(network, RecurrentNetwork) and network.features is None:
+    if isinstance(network, RecurrentNetwork) and isinstance(_joined(network.features), nn.Identity | None):
         cell = network.cell
         about |= {"memory": type(cell).__name__.lower(), "memory_size": cell.size}
         arrays |= {name: _host(parameter) for name, parameter in cell.named_parameters()}
@@ -229,6 +248,7 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         layers = [network.feature_layers, network.head]
     if isinstance(network, HeadedNetwork):
         layers = [network.trunk.network, network.head]
+    layers = [_joined(layer) for layer in layers]
     layers = [each for layer in layers for each in (layer if isinstance(layer, nn.Sequential) else [layer])]
     names = {kind: name for name, kind in ACTIVATIONS.items()}
     about["layers"] = []
@@ -249,55 +269,18 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     return about, arrays
 
 
-def _with_own_parts(space: gym.Space[Any], keys: Sequence[str]) -> gym.Space[Any]:
-    """The space with some of its parts alone."""
-    parts = _own_parts(space.spaces, keys)  # type: ignore[attr-defined]  # of a Dict or Tuple, or there were no keys
-    return gym.spaces.Dict(parts) if isinstance(parts, dict) else gym.spaces.Tuple(parts)
-
-
 def _own_parts(whole: Any, keys: Sequence[str]) -> Any:
     if isinstance(whole, Mapping):
         return {key: part for key, part in whole.items() if str(key) in keys}
     return tuple(part for number, part in enumerate(whole) if str(number) in keys)
 
 
-def _of_own_parts(agent: PPO, keys: Sequence[str]) -> nn.Module:
-    """The actor for rows of the parts that it sees, and of no others."""
-    space: Any = agent.observation_space
-    mask_size, whole = 0, ObservationEncoder(space)
-    if isinstance(space, MaskedObservation):
-        space, mask_size = space.observation, space.num_actions
-    own = ObservationEncoder(_with_own_parts(space, keys))
-    layout = own.layout.with_numbers(mask_size) if mask_size else own.layout
-    numbers = [part.numbers for key, part in whole.by_key.items() if key in keys]
-    end = whole.layout.num_numbers
-    kept = np.concatenate([np.arange(end)[part] for part in (*numbers, slice(end - mask_size, end))])
-    actor = deepcopy(agent.actor)
-    if isinstance(actor, NormalizedNetwork):
-        normalizer, moments = ObservationNormalizer(layout, whole.measured[kept]), actor.normalizer.moments
-        normalizer.moments.mean, normalizer.moments.variance = moments.mean[kept], moments.variance[kept]
-        actor.normalizer = normalizer
-    for module in list(actor.modules()):
-        if isinstance(module, EncodedNetwork):
-            convolutions = [layers for layers in module.convolutions if not isinstance(layers, nn.Identity)]
-            module.convolutions, module.parts = nn.ModuleList(convolutions), list(own.by_key.values())
-            module.end = layout.num_numbers - mask_size
-        if getattr(module, "layout", None) == whole.layout:
-            setattr(module, "layout", layout)  # noqa: B010 - torch types attributes as modules
-    return _without_empty_encoders(actor)
-
-
-def _without_empty_encoders(network: nn.Module) -> nn.Module:
-    """The network; in the place of parts that are joined as they are, the layers that follow."""
-    if isinstance(network, EncodedNetwork):
-        is_empty = not network.layout.images and all(isinstance(each, nn.Identity) for each in network.encoders)
-        return network.mlp if is_empty else network
-    for name, child in network.named_children():
-        found = _without_empty_encoders(child)
-        if found is not child:
-            is_nothing = isinstance(network, RecurrentNetwork) and isinstance(found, nn.Identity)
-            setattr(network, name, None if is_nothing else found)
-    return network
+def _joined(network: Any) -> Any:
+    """The layers that take all parts of an observation together, if no part has layers of its own."""
+    if not isinstance(network, EncodedNetwork):
+        return network
+    has_layers = network.layout.images or not all(isinstance(each, nn.Identity) for each in network.encoders)
+    return network if has_layers else network.mlp
 
 
 def _factors(distribution: Distribution) -> list[Factor]:

@@ -8,7 +8,7 @@ an environment of tensors all have the methods of PettingZoo's `ParallelEnv` the
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from hybridppo.environments.named import make_env
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel
+from hybridppo.environments.registration import source_of
 from hybridppo.environments.tensors import on_host, tensors_of
 from hybridppo.environments.turns import takes_turns
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
@@ -77,6 +78,7 @@ def record_video(
     env: EnvSource | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    against: str | Path | None = None,
 ) -> Played:
     """Write whole episodes of a run's agent into one video: a frame for every observation.
 
@@ -92,6 +94,8 @@ def record_video(
             environment of tensors, the first is shown, by its `render()`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
+        against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent has the
+            first seat, with all seats of the same policy; the other has the rest.
 
     Raises:
         ConfigurationError: if moviepy is not installed, or an argument cannot be meant.
@@ -103,12 +107,18 @@ def record_video(
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
     if find_spec("moviepy") is None:
         raise ConfigurationError(f"videos need moviepy: {pip_install('video')}")
-    player_of, settings = _players(directory, checkpoint, agent, networks)
+    players_of, settings = _players(directory, checkpoint, agent, networks, against)
     made = _make(settings.source(env), settings.environment, "rgb_array")
     frames: list[Any] = []
     try:
         played = _play(
-            player_of, made, episodes, seed, deterministic, most_steps, lambda: frames.append(np.asarray(made.render()))
+            players_of,
+            made,
+            episodes,
+            seed,
+            deterministic,
+            most_steps,
+            lambda: frames.append(np.asarray(made.render())),
         )
     finally:
         _close(made)
@@ -134,6 +144,7 @@ def play(
     env: EnvSource | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    against: str | Path | None = None,
 ) -> Played:
     """Show episodes of a run's agent in the environment's own window.
 
@@ -143,21 +154,48 @@ def play(
     Raises:
         EnvError: if the environment has no window.
     """
-    player_of, settings = _players(RunDirectory.open(run_dir), checkpoint, agent, networks)
+    players_of, settings = _players(RunDirectory.open(run_dir), checkpoint, agent, networks, against)
     made = _make(settings.source(env), settings.environment, "human")
     try:
-        return _play(player_of, made, episodes, seed, deterministic, most_steps)
+        return _play(players_of, made, episodes, seed, deterministic, most_steps)
     finally:
         _close(made)
 
 
+Players = Callable[[Sequence[str]], dict[str, AnyAgent]]
+"""From the names of an environment's agents to the agent that acts for each."""
+
+
 def _players(
-    directory: RunDirectory, checkpoint: WhichCheckpoint, agent: type[AnyAgent] | None, networks: Networks | None
-) -> "tuple[Callable[[str], AnyAgent], Settings]":
-    """A function from an agent's name to its policy, and the settings of the run."""
+    directory: RunDirectory,
+    checkpoint: WhichCheckpoint,
+    agent: type[AnyAgent] | None,
+    networks: Networks | None,
+    against: str | Path | None,
+) -> tuple[Players, Settings]:
+    """Who plays, and the settings of the run."""
     player = load(directory.path, checkpoint, agent=agent, networks=networks)
-    settings = Settings.read(directory)
-    return (player.agent_of if isinstance(player, Policies) else lambda name: player), settings
+    other = None if against is None else load(against, checkpoint)
+
+    def players_of(names: Sequence[str]) -> dict[str, AnyAgent]:
+        if other is None:
+            return {name: _who_acts(player, name) for name in names}
+        own = {names[0]}
+        if isinstance(player, Policies):
+            own = {name for name in names if player.agent_of(name) is player.agent_of(names[0])}
+        if len(own) == len(names):
+            raise ConfigurationError(
+                f"against is for environments in which another can have a seat, and the agents of this one are "
+                f"{', '.join(names) or 'one'}: leave it out"
+            )
+        return {name: _who_acts(player if name in own else other, name) for name in names}
+
+    return players_of, Settings.read(directory)
+
+
+def _who_acts(agent: AnyAgent, name: str) -> AnyAgent:
+    """The agent of a run that acts for an agent of the environment."""
+    return agent.agent_of(name) if isinstance(agent, Policies) else agent
 
 
 def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Any:
@@ -166,6 +204,7 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> A
     remedy = f"it must take render_mode={render_mode!r}"
     owns = not is_tensor_env(source)
     try:
+        given, source = source, source_of(source)
         made: Any = source
         if isinstance(source, str):
             env_kwargs = {**(options.env_kwargs or {}), "render_mode": render_mode}
@@ -173,6 +212,8 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> A
         elif isinstance(source, Definition):
             made = source(render_mode=render_mode)
         elif owns and callable(source):
+            if isinstance(given, str):
+                options = replace(options, env_kwargs={**(options.env_kwargs or {}), "render_mode": render_mode})
             made = with_arguments(source, 1, options)()
     except (gym.error.Error, TypeError) as error:  # TypeError: it takes no render_mode
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
@@ -324,7 +365,7 @@ def _first(batch: Any) -> Any:
 
 
 def _play(
-    player_of: Callable[[str], AnyAgent],
+    players_of: Players,
     env: Any,
     episodes: int,
     seed: int,
@@ -335,7 +376,7 @@ def _play(
     """Play episodes one after the other, each until no agent is left.
 
     Args:
-        player_of: the agent that acts for a name.
+        players_of: who acts for each of the environment's agents.
         env: with the methods of PettingZoo's `ParallelEnv`.
         episodes: how many.
         seed: of the environment.
@@ -350,43 +391,75 @@ def _play(
     require_whole("seed", seed, 0, below=2**31)
     limit = math.inf if most_steps is None else require_whole("most_steps", most_steps)
     agents = list(env.possible_agents)
-    players = {name: player_of(name) for name in agents}
+    players = players_of(agents)
     for name, player in players.items():
-        seen = env.observation_space(name)
-        if isinstance(player.observation_space, MaskedObservation):
-            seen = without_mask(seen)
-        met = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
-        known = getattr(player, "given_space", player.observation_space)
-        require_spaces_of(SimpleNamespace(observation_space=known, action_space=player.action_space), met)
+        _require_spaces(player, env, name)
     found: list[tuple[float, int, str]] = []
     ended = steps = 0
-    present: list[str] = []
-    while steps < limit and (present or ended < episodes):
-        if not present:
-            observations, infos = env.reset(seed=None if steps else seed)
-            on_observation()
-            present = [name for name in agents if name in (env.agents if isinstance(env, InTurns) else observations)]
-            if not present:
-                raise EnvError("an episode starts with nobody: reset gives no agent an observation")
-            began, returns, states = steps, dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
-        actions = {}
-        for name in present:
-            if name not in observations:  # it is not its turn
-                continue
-            player, seen, info = players[name], observations[name], infos[name]
-            mask = None
-            if isinstance(player.observation_space, MaskedObservation):
-                seen, info = mask_apart(seen) if has_mask(env.observation_space(name)) else (seen, info)
-                mask = info.get("action_mask")
-            actions[name], states[name] = player.act(seen, deterministic, action_mask=mask, state=states[name])
-        observations, rewards, terminations, truncations, infos = env.step(actions)
+    episode: _Episode | None = None
+    while steps < limit and (episode is not None or ended < episodes):
+        if episode is None:
+            episode = _Episode(env, players, None if steps else seed)
+        else:
+            found += episode.step(deterministic)
+            steps += 1
         on_observation()
-        steps += 1
-        for name in [each for each in present if each in rewards]:
-            returns[name] += float(rewards[name])
-            if terminations[name] or truncations[name]:
-                present.remove(name)
-                found.append((returns[name], steps - began, name))
-        ended += not present
+        if not episode.present:
+            ended, episode = ended + 1, None
     names = () if agents == [ALONE] else tuple(name for _, _, name in found)
     return Played(tuple(each[0] for each in found), tuple(each[1] for each in found), names, ended, steps)
+
+
+def _require_spaces(player: AnyAgent, env: Any, name: str) -> None:
+    """Refuse an agent that has other spaces than the environment's agent of this name."""
+    seen = env.observation_space(name)
+    if isinstance(player.observation_space, MaskedObservation):
+        seen = without_mask(seen)
+    met = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
+    known = getattr(player, "given_space", player.observation_space)
+    require_spaces_of(SimpleNamespace(observation_space=known, action_space=player.action_space), met)
+
+
+class _Episode:
+    """An episode under way.
+
+    Args:
+        env: is reset.
+        players: who acts, by the names of the environment's agents.
+        seed: of the reset; None to go on with the environment's own numbers.
+
+    Raises:
+        EnvError: if it starts without an agent.
+    """
+
+    def __init__(self, env: Any, players: Mapping[str, AnyAgent], seed: int | None) -> None:
+        self._env, self._players, self._steps = env, players, 0
+        self._observations, self._infos = env.reset(seed=seed)
+        there = env.agents if isinstance(env, InTurns) else self._observations
+        self.present = [name for name in players if name in there]
+        """The agents whose episode has not ended."""
+        if not self.present:
+            raise EnvError("an episode starts with nobody: reset gives no agent an observation")
+        self._returns, self._states = dict.fromkeys(players, 0.0), dict.fromkeys(players)
+
+    def step(self, deterministic: bool) -> list[tuple[float, int, str]]:
+        """Let all act who are observed; the return, the steps and the name of each agent whose episode has ended."""
+        actions = {name: self._act(name, deterministic) for name in self.present if name in self._observations}
+        self._observations, rewards, terminations, truncations, self._infos = self._env.step(actions)
+        self._steps += 1
+        ended = []
+        for name in [each for each in self.present if each in rewards]:
+            self._returns[name] += float(rewards[name])
+            if terminations[name] or truncations[name]:
+                self.present.remove(name)
+                ended.append((self._returns[name], self._steps, name))
+        return ended
+
+    def _act(self, name: str, deterministic: bool) -> Any:
+        player, seen, info = self._players[name], self._observations[name], self._infos[name]
+        mask = None
+        if isinstance(player.observation_space, MaskedObservation):
+            seen, info = mask_apart(seen) if has_mask(self._env.observation_space(name)) else (seen, info)
+            mask = info.get("action_mask")
+        action, self._states[name] = player.act(seen, deterministic, action_mask=mask, state=self._states[name])
+        return action

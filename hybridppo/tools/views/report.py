@@ -18,6 +18,7 @@ from hybridppo.run_directory.files import replace_synced
 from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
+from hybridppo.system.figures import shown_number
 from hybridppo.tools.views.curves import Run, names_of, policy_of, read_run
 from hybridppo.tools.views.svg import line_chart, stacked_bar
 
@@ -161,7 +162,7 @@ def _result(run: Run) -> str:
 def _environment(run: Run) -> str:
     spaces = {name: _space(run.config[name]) for name in ("observation_space", "action_space")}
     versions = ", ".join(f"{name} {version}" for name, version in run.config["versions"].items())
-    return _pairs({"env_id": run.config["env_id"], **spaces, "versions": versions})
+    return _pairs({"env_id": run.config["env_id"], **spaces, "versions": versions, **run.config.get("origin", {})})
 
 
 def _space(space: dict[str, Any]) -> str:
@@ -231,7 +232,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.1f}"
+    return "-" if value is None else shown_number(value)
 
 
 def _duration(seconds: float) -> str:

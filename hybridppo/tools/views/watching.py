@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import Tail
+from hybridppo.system.figures import shown_clock, shown_number
 from hybridppo.tools.views.curves import names_of
 
 Metrics = dict[str, Any]
@@ -124,14 +125,14 @@ def _numbers(config: dict[str, Any], lines: Sequence[Metrics], width: int, signs
     left = max(0.0, goal - last["env_steps"]) / rate if rate else float("inf")
     room = max(10, width - 30)
     shown = [
-        f"{_bar(share, room, signs)} {share:4.0%} {_clock(left)} left",
-        f"{last['env_steps']:,} of {goal:,} steps, iteration {last['iteration']:,}, {_clock(last['seconds'])}",
+        f"{_bar(share, room, signs)} {share:4.0%} {shown_clock(left)} left",
+        f"{last['env_steps']:,} of {goal:,} steps, iteration {last['iteration']:,}, {shown_clock(last['seconds'])}",
         "",
     ]
     returns = [(f"{name}/episode_return_mean", name) for name in names_of(config)]
     for name, label in (*(returns or [("episode_return_mean", "return")]), ("steps_per_second", "steps/s")):
         values = [float(m[name]) for m in lines if m.get(name) is not None]
-        now = f"{values[-1]:,.1f}" if values else "-"
+        now = shown_number(values[-1]) if values else "-"
         shown.append(f"{label[:10]:<10}{now:>12}  {_curve(values, room, signs[0])}")
     shown += ["", f"an iteration, mean of the last {len(recent)}:"]
     means = {phase: sum(m.get(f"seconds_{phase}") or 0.0 for m in recent) / len(recent) for phase in PHASES}
@@ -162,11 +163,3 @@ def _curve(values: Sequence[float], room: int, signs: str) -> str:
     low, high = min(means), max(means)
     top = len(signs) - 1
     return "".join(signs[round((mean - low) / (high - low) * top) if high > low else 0] for mean in means)
-
-
-def _clock(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from loops import record_steps
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
+from selection import only_by_default
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.agents.ppo.compiled_backend import CompiledBackend
@@ -82,6 +83,15 @@ class Anything(gym.Env[Any, Any]):
         return self.np_random.normal(size=6).astype(np.float32)
 
 
+EVERY_DISTRIBUTION = ("autograd", "numpy", "compiled")
+"""Forms with code of their own for distributions; the others do what autograd does."""
+CHOSEN = [
+    str(case.id)
+    for case in CASES
+    if case.values[1] in EVERY_DISTRIBUTION or case.values[2] in ("gaussian", "categorical")
+]
+
+
 def agent_of(precision: Any, form: str, distribution: str, monkeypatch: pytest.MonkeyPatch) -> PPO:
     """An agent that does not learn, away from its start."""
     kind, options = FORMS[form]
@@ -119,13 +129,13 @@ def rollouts_of(agent: PPO) -> Callable[[], Rollout]:
     return sample
 
 
-@pytest.mark.parametrize(("precision", "form", "distribution"), CASES)
+@pytest.mark.parametrize(("precision", "form", "distribution"), only_by_default(CHOSEN, CASES))
 def test_a_first_update_shows_a_ratio_of_one(
     precision: Any, form: str, distribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = agent_of(precision, form, distribution, monkeypatch)
     sample = rollouts_of(agent)
-    for _ in range(3):  # with a recorded step among them
+    for _ in range(3 if form == "captured" else 2):  # with a recorded step among them
         metrics = agent.update(sample())
         assert abs(metrics["approx_kl"]) < LARGEST_KL
         assert metrics["clip_fraction"] == 0.0

@@ -223,7 +223,7 @@ def test_networks_of_ones_own_choose_themselves() -> None:
     def networks(observation_space: Any, action_space: Any, config: Any, generator: Any) -> Any:
         return torch.nn.Linear(7, 4), torch.nn.Linear(7, 1)
 
-    with pytest.raises(ConfigurationError, match="actor_keys.* is for the library's networks"):
+    with pytest.raises(ConfigurationError, match=r"actor_keys.* is for the library's networks"):
         train(networks=networks)
 
 

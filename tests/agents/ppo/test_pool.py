@@ -136,7 +136,7 @@ def test_each_rollout_is_weighed_by_who_took_its_actions() -> None:
     agent, rollouts, _ = agent_and_rollouts(replace(CONFIG, learning_rate=0.1), 4)
     steps = loop_of(agent)
     batch = agent.prepared(rollouts[3], steps)
-    now, rows = steps.log_probs(batch.observations, batch.actions), slice(32, 64)
+    now, rows = steps.backend.log_probs(batch.observations, batch.actions), slice(32, 64)
     torch.testing.assert_close(batch.log_probs, now)
     torch.testing.assert_close(batch.weights[rows], (now[rows] - rollouts[3].log_probs.flatten()).exp())
     assert float((batch.weights - 1.0).abs().max()) > 0.01

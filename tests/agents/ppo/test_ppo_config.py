@@ -29,6 +29,7 @@ SWITCHES = (
     "compiled_updates",
     "fast_updates",
     "cuda_graphs",
+    "torch_compile",
 )
 
 
@@ -46,6 +47,7 @@ SWITCHES = (
         *(("hidden_sizes", value) for value in ((0,), (64, 0), (-8,), (64.0,), (True,), ("64",), (None,), 64, None)),
         *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
         *(("recurrent", value) for value in ("rnn", "LSTM", "", 1, True, ["lstm"])),
+        *(("lag_correction", value) for value in ("impala", "", None, 3, ["vtrace"])),
         *(("convolutions", value) for value in ("resnet", "", None, 3, ["nature"])),
         *(("log_std_init", value) for value in (math.nan, math.inf, True, "0.5", [0.5], None)),
         *(("encoder_sizes", value) for value in ({}, {"a": []}, {"a": [0]}, {3: [8]}, [8], "a", True)),
@@ -80,6 +82,7 @@ def test_every_field_is_tried() -> None:
         "precision",
         "recurrent",
         "convolutions",
+        "lag_correction",
         "log_std_init",
         "sde_sample_freq",
         "encoder_sizes",

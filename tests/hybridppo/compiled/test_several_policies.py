@@ -24,7 +24,6 @@ from hybridppo import (
     EnvError,
     Migrating,
     Mirrored,
-    MultiLearner,
     OutOfMemoryError,
     SingleLearnerCoarse,
 )
@@ -39,6 +38,7 @@ from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused, fused_agents
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.system.figures import shown_return
 from hybridppo.tools.export import numpy_policy
 
 pytest.importorskip("numba")
@@ -248,10 +248,9 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
-        ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
-        ({"distribution": MultiLearner(2)}, "PPO only"),
+        ({"distribution": "central:2"}, "PPO only"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -342,7 +341,7 @@ def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytes
     said = capsys.readouterr().out
     metrics = never_stopped.metrics
     for name in CONFIGS:
-        assert f"{name}: return {metrics[f'{name}/episode_return_mean']:.1f}" in said
+        assert f"{name}: {shown_return(metrics[f'{name}/episode_return_mean'])}" in said
     assert f"{4 * STEPS:,} steps" in said
     assert f"run directory: {never_stopped.run_dir}" in said
 
@@ -366,6 +365,13 @@ def test_the_command_line_trains_several_policies(
     assert {name: (agent.config.hidden_sizes, agent.config.gamma) for name, agent in agents.items()} == {
         name: (config.hidden_sizes, config.gamma) for name, config in CONFIGS.items()
     }
+    again = str(tmp_path / "again")
+    assert command("train", "--config", f"{run}/config.json", "--run-dir", again, "--no-progress") == EXIT_DONE
+    for path in (run, again):
+        settings = json.loads((Path(path) / "config.json").read_text())
+        assert settings.pop("origin")
+        assert settings["policies"].keys() == CONFIGS.keys()
+    assert settings == {k: v for k, v in json.loads((Path(run) / "config.json").read_text()).items() if k != "origin"}
     assert command("resume", run, "--total-steps", str(2 * STEPS), "--no-progress") == EXIT_DONE
     assert command("evaluate", run, "--episodes", "2") == EXIT_DONE
     capsys.readouterr()
@@ -409,8 +415,7 @@ def test_what_loads_and_evaluates_one_policy_does_several(never_stopped: Any, tm
     actions = loaded.act({"hunter_0": observation, "prey_2": observation})
     expected = {"hunter_0": agent.agents["hunter"], "prey_2": agent.agents["prey"]}
     assert actions == {name: own.act(observation) for name, own in expected.items()}
-    with pytest.raises(EnvError, match="no memory"):
-        loaded.act({}, state=None)
+    assert loaded.act({"hunter_0": observation}, state=None) == ({"hunter_0": actions["hunter_0"]}, {"hunter_0": None})
 
 
 def test_policies_start_from_others(never_stopped: Any) -> None:

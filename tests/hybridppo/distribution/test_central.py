@@ -18,6 +18,7 @@ import torch
 from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
+from processes import processes_of
 from torch import Tensor
 
 import hybridppo
@@ -26,7 +27,6 @@ from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 4 * 32 * 4
-pytestmark = pytest.mark.cold_workers  # learners are looked for among the processes of this one
 beside_the_extras = pytest.mark.extras
 """Nothing of the extras is needed, but each starts several learners, and torch in each of them."""
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
@@ -52,14 +52,7 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def learners() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if "hybridppo.distribution.central_learner" in child.cmdline():
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return processes_of("hybridppo.distribution.central_learner")
 
 
 @pytest.fixture(autouse=True)

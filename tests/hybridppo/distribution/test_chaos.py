@@ -24,13 +24,12 @@ pytest.importorskip("ray")
 
 from clusters import small_cluster
 from ppo_settings import ppo_config
+from processes import living_copies
 
 pytestmark = [
     pytest.mark.extras,
     pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
-    pytest.mark.cold_workers,
 ]
-"""Learners are looked for among the processes of this one."""
 
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
 ITERATIONS = 25
@@ -49,7 +48,7 @@ def _cluster() -> Iterator[None]:
 
 def workers() -> list[psutil.Process]:
     """Processes of samplers, environment workers and learners."""
-    found = []
+    found = list(living_copies())
     for child in psutil.Process().children(recursive=True):
         try:
             command = " ".join(child.cmdline())

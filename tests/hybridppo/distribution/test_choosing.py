@@ -112,7 +112,7 @@ def test_the_first_measures_and_all_take_what_it_found() -> None:
     agent = hybridppo.PPO(environments.observation_space, environments.action_space, config)
     found = []
     for rank in range(2):
-        team = Team(rank, 2, 2, 60.0)
+        team = Team(MultiLearner(2), rank, 60.0)
         team.link = Told(words)  # type: ignore[assignment]
         options: dict[str, Any] = {"agent": agent, "total_steps": 10**9, "options": COPIES, "num_workers": None}
         found.append(team.choose(Auto(), "CartPole-v1", environments, config, **options))

@@ -8,19 +8,17 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-import torch
 from ppo_settings import ppo_config
 
 from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents import PPO
 from hybridppo.distribution import launching
 from hybridppo.distribution import team as teams
-from hybridppo.distribution.exchange import Agreeing, NoExchange
 from hybridppo.distribution.launching import in_background
 from hybridppo.distribution.link import is_gone
 from hybridppo.distribution.team import Team
+from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
 
@@ -40,7 +38,7 @@ class Wire:
 
 
 def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[Team]]:
-    wire, learners = Wire(), [Team(rank, 2, 2, 5.0) for rank in (0, 1)]
+    wire, learners = Wire(), [Team(MultiLearner(2), rank, 5.0) for rank in (0, 1)]
     for learner, seed in zip(learners, seeds, strict=True):
         learner.link = wire  # type: ignore[assignment]
         learner._agent = PPO(
@@ -80,27 +78,18 @@ def test_a_stop_that_one_is_asked_for_is_everyones_and_never_before_it_was_said(
     assert second._agreed.requested
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_stop_comes_with_gradients_too(asks: bool) -> None:
-    own, agreed, way = Interruption(), Interruption(), NoExchange(1, 3)
-    own.requested = asks
-    between = Agreeing(way, own, agreed)
-    between.to_fill()[0].fill_(2.0)
-    assert torch.equal(between.filled()[0], torch.full((3,), 2.0))
-    assert agreed.requested is asks
-
-
 def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:
     teams._require_same({"seed": 1, "sizes": [4, 4]}, {"seed": 1, "sizes": (4, 4)}, 1)
     with pytest.raises(ConfigurationError, match=r"learner 1 .*num_envs is 8, and there 4"):
         teams._require_same({"num_envs": 4}, {"num_envs": 8}, 1)
 
 
-def test_each_learner_makes_its_share_of_the_environments_as_copies() -> None:
-    learner = Team(1, 2, 2, 5.0)
-    environments = learner.environments("CartPole-v1", 6, learner.dividing("CartPole-v1", EnvironmentOptions()))
-    assert isinstance(environments, SyncEnvironments)
-    assert [each.index for each in environments.sub_environments] == [3, 4, 5]
+def test_each_learner_makes_the_environments_of_its_shards() -> None:
+    learner = Team(MultiLearner(2, shards=4), 1, 5.0)
+    environments = learner.environments("CartPole-v1", 8, EnvironmentOptions(vectorization="sync"))
+    assert isinstance(environments, EnvironmentShards)
+    indices = [[each.index for each in part.sub_environments] for part in environments.parts]
+    assert indices == [[4, 5], [6, 7]]
     environments.close()
 
 

@@ -534,7 +534,9 @@ def test_physics_engines_are_named() -> None:
 def test_environments_in_other_processes_are_told() -> None:
     make = partial(ScriptedEnv, ((2, "truncated"),))
     environments = make_environments(lambda: gym.vector.AsyncVectorEnv([make]), 1)
-    with pytest.raises(EnvStateError, match="in other processes: let the function make one environment, and set num_workers"):
+    with pytest.raises(
+        EnvStateError, match="in other processes: let the function make one environment, and set num_workers"
+    ):
         environments.state()
     environments.close()
 

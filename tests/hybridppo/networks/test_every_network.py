@@ -19,6 +19,7 @@ from toy_environments import MODES, HighestAllowed
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.auto import search
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
 STEPS = 64 * 4
@@ -154,8 +155,17 @@ def test_another_training_starts_from_it(kind: str, tmp_path: Path) -> None:
             torch.testing.assert_close(started.agent.actor.state_dict()[name], tensor, rtol=0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@every_kind
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        pytest.param(
+            kind, mode, id=f"{kind}-{mode.name}",
+            marks=marks_of(kind) or ([] if mode is AutoresetMode.NEXT_STEP or "lstm" in kind else [pytest.mark.slow]),
+        )
+        for kind in KINDS
+        for mode in MODES
+    ],
+)  # fmt: skip
 def test_every_mode_of_reset(kind: str, mode: AutoresetMode) -> None:
     source = env_of(kind)
     one = partial(gym.make, source) if isinstance(source, str) else source
@@ -178,7 +188,8 @@ def test_whole_episodes_and_masks(kind: str) -> None:
 
 
 @every_kind
-def test_auto_measures_it(kind: str, tmp_path: Path) -> None:
+def test_auto_measures_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_SECONDS", 1.0)
     run = tmp_path / "run"
     result = train(kind, placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=run)
     assert result.metrics["iteration"] == 2

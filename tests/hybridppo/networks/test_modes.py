@@ -17,13 +17,17 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
-from hybridppo.agents.ppo.loop import Exchange
+from hybridppo.distribution.dividing import require_shareable
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training
 from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
+SMALL: dict[str, Any] = {
+    "num_envs": 1, "buffer_size": 200, "learning_starts": 20, "steps_per_iteration": 40, "batch_size": 8,
+    "hidden_sizes": (16, 16),
+}  # fmt: skip
 PLACEMENTS = {
     "one device": lambda: SingleDevice("cpu"),
     "migrating": lambda: Migrating("cpu", "cpu", force_copy=True),
@@ -96,8 +100,8 @@ def test_gradients_are_computed_in_train_and_all_else_in_eval(placement: str, tm
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (OwnDDPG, DDPGConfig(num_envs=1, buffer_size=200, learning_starts=20, steps_per_iteration=40, batch_size=8)),
-        (OwnTD3, TD3Config(num_envs=1, buffer_size=200, learning_starts=20, steps_per_iteration=40, batch_size=8)),
+        (OwnDDPG, DDPGConfig(**SMALL)),
+        (OwnTD3, TD3Config(**SMALL)),
     ],
 )
 def test_ddpg_and_td3_likewise(kind: Any, config: Any, placement: str) -> None:
@@ -198,10 +202,8 @@ def test_recording_a_step_changes_no_statistics() -> None:
 
 
 def test_several_learners_are_refused() -> None:
-    agent = own_agent()
-    agent.share(Exchange)
     with pytest.raises(ConfigurationError, match=r"dropout, batch normalisation.*nn\.LayerNorm"):
-        agent.update(rollout_of(own_agent()))
+        require_shareable(own_agent())
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS])

@@ -13,7 +13,6 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, DistributionError, MultiLearner
-from hybridppo.agents.ppo.exchanges import SummedShards
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.runs.distribution_policies import POLICIES, Distribution, distribution_of
 
@@ -25,6 +24,8 @@ EVERY: dict[str, Distribution] = {
     "multi": hybridppo.MultiLearner(),
     "multi:2": hybridppo.MultiLearner(learners=2),
     "multi:2:4": hybridppo.MultiLearner(learners=2, shards=4),
+    "multi:2:4:all_reduce": hybridppo.MultiLearner(learners=2, shards=4, reduce="all_reduce"),
+    "multi:2:all_reduce": hybridppo.MultiLearner(learners=2, reduce="all_reduce"),
     "gpu:2:4": hybridppo.GPUOnly(learners=2, shards=4),
     "central:2": hybridppo.Central(learners=2),
     "central:2:0": hybridppo.Central(learners=2, max_lag=0),
@@ -57,7 +58,8 @@ def test_there_is_one_of_each_kind() -> None:
     [
         ("ray:2", "unknown distribution 'ray:2': use one of local, coarse"),
         ("multi:two", "written multi:LEARNERS:SHARDS.*'multi:two'"),
-        ("multi:2:4:8", "written multi:LEARNERS:SHARDS"),
+        ("multi:2:4:8", "written multi:LEARNERS:SHARDS:REDUCE"),
+        ("multi:2:sum", "written multi:LEARNERS:SHARDS:REDUCE"),
         ("central", "central needs learners: central:2"),
         ("central:2:1:1", "written central:LEARNERS:MAX_LAG"),
         ("multi:0", "learners must be a whole number of at least 1, got 0"),
@@ -74,17 +76,19 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
-        ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 learners, got 3"),
-        ({"num_envs": 4, "num_steps": 8}, {"distribution": "multi:2:64"}, "shards must be at most .* 8, got 64"),
+        ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 shards, got 3"),
+        (
+            {"num_envs": 4, "num_steps": 8, "num_minibatches": 16},
+            {"distribution": "multi:4"},
+            "num_minibatches must be at most the rows of a shard, 8, with distribution multi:4, got 16",
+        ),
         (
             {"recurrent": "gru", "num_steps": 64, "num_minibatches": 4},
             {"distribution": "multi:4"},
-            "shards must be at most the sequences of a minibatch, 2, got 4: take fewer, or lower num_minibatches",
+            "num_minibatches must be at most the sequences of a shard, 2, with distribution multi:4, got 4",
         ),
         ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 cannot be had with 2 learners of a server"),
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
-        ({}, {"num_workers": 2}, "num_workers=2 cannot be had"),
-        ({}, {"placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)}, "by turns on CPUs, got Mirrored"),
         ({}, {"distribution": "multi"}, "say how many learners to start"),
         (
             {"num_envs": 3, "num_steps": 16},
@@ -149,12 +153,13 @@ def test_ray_that_does_not_start_in_time_is_an_error_that_says_so(monkeypatch: p
         Cluster("coarse:2", None, 2)
 
 
-def test_a_vector_that_is_seeded_as_a_whole_is_refused() -> None:
+@pytest.mark.parametrize("distribution", ["central:2", "coarse:2"])
+def test_a_vector_that_is_seeded_as_a_whole_is_refused(distribution: str) -> None:
     def vector() -> SyncVectorEnv:
         return SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 4)
 
     with pytest.raises(ConfigurationError, match="made a SyncVectorEnv, which is seeded as a whole"):
-        hybridppo.train(vector, total_steps=64, config=CONFIG, distribution=MultiLearner(2))
+        hybridppo.train(vector, total_steps=64, config=CONFIG, distribution=distribution)
 
 
 def test_one_learner_needs_no_process_and_says_so_in_its_settings(tmp_path: Path) -> None:
@@ -167,4 +172,4 @@ def test_one_learner_needs_no_process_and_says_so_in_its_settings(tmp_path: Path
     # An agent that has trained in shards goes on without them.
     result = hybridppo.train("CartPole-v1", total_steps=64, agent=result.agent, placement="cpu", progress=False)
     assert result.metrics["env_steps"] >= 64
-    assert not isinstance(result.agent.loop()._exchange, SummedShards)
+    assert result.agent.loop().exchange.is_alone

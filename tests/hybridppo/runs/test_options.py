@@ -1,7 +1,9 @@
 """An option is declared once: what follows from its field is the same everywhere."""
 
+import contextlib
 import functools
 import inspect
+import io
 import json
 import re
 import tempfile
@@ -65,8 +67,9 @@ CHANGES_RESULT = {
     RunOptions: "total_steps total_episodes seed target_return start_from self_play distribution",
     EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
         clip_rewards episodic_life""",
-    PPOConfig: """num_envs num_steps episodes_per_rollout pool_size num_epochs num_minibatches learning_rate
-        critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda clip_range anneal_clip_range
+    PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
+        learning_rate critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda
+        clip_range anneal_clip_range
         clip_range_vf entropy_coef value_coef max_grad_norm target_kl normalize_advantage normalize_observations
         normalize_rewards squash_actions hidden_sizes activation encoder_sizes actor_keys critic_keys
         critic_observes layer_norm shared_trunk orthogonal_init
@@ -89,7 +92,10 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         "address": "auto",
     },
     EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0, "info_metrics": ("speed",)},
-    PPOConfig: {"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
+    PPOConfig: {
+        **{"fast_updates": False, "compiled_updates": None, "torch_compile": None, "cuda_graphs": True},
+        **{"torch_threads": 2},
+    },
     TD3Config: {
         **{"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
         **{"buffer_on": "host"},
@@ -136,14 +142,17 @@ def parameters(config: Any, name: str = "", value: Any = None) -> torch.Tensor:
     return result.agent.parameters.values.detach().clone()
 
 
+SMALL = {
+    PPOConfig: ppo_config(num_envs=2, num_steps=16, hidden_sizes=(4,)),
+    TD3Config: TD3Config(num_envs=2, steps_per_iteration=32, learning_starts=8, batch_size=8, hidden_sizes=(8,)),
+}
+
+
 @pytest.mark.parametrize(
     ("config", "name", "value"),
     [
         (config, name, value)
-        for config in (
-            ppo_config(num_envs=2, num_steps=16, hidden_sizes=(4,)),
-            TD3Config(num_envs=2, steps_per_iteration=32, learning_starts=8, batch_size=8, hidden_sizes=(8,)),
-        )
+        for config in SMALL.values()
         for group in (type(config), *GROUPS)
         for name, value in SAME_RESULT[group].items()
         if value is not None
@@ -164,13 +173,15 @@ def test_every_setting_of_a_placement_says_whether_it_can_change_a_result() -> N
 @pytest.mark.parametrize(
     ("one", "other", "is_alike"),
     [
-        ("local", "multi:2", True),
+        ("local", "multi:2", False),
+        ("local", "multi:1", True),
+        ("multi:2:4", "gpu:4:all_reduce", True),
         ("coarse:2", "fine:3", True),
         ("gpu:2", "gpu:1:2", True),
         ("gpu:2", "gpu:2:4", False),
         ("central:2", "central:2:1", True),
         ("central:2", "central:3", False),
-        ("local", "gpu:1", False),
+        ("local", "gpu:1", True),
     ],
 )
 def test_what_of_a_distribution_can_change_a_result(one: str, other: str, is_alike: bool) -> None:
@@ -185,21 +196,24 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_is_an_argument_a_flag_and_a_line_of_the_configuration(
-    name: str, run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_option_is_an_argument_a_flag_and_a_line_of_the_configuration(name: str, run_dir: Path) -> None:
     assert name in inspect.signature(hybridppo.train).parameters
     assert f"{name}: " in (hybridppo.train.__doc__ or "")
     assert json.loads((run_dir / "config.json").read_text())[name] == json.loads(json.dumps(SOME[name]))
-    with pytest.raises(SystemExit):
+    assert re.search(rf"--{name.replace('_', '-')}[ ,]", help_of_train())
+
+
+@functools.cache
+def help_of_train() -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
         main(["train", "--help"])
-    assert re.search(rf"--{name.replace('_', '-')}[ ,]", capsys.readouterr().out)
+    return printed.getvalue()
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_the_flags_of_every_option_are_read_back_as_they_were_written(name: str) -> None:
-    parsed: Any = parse_command(["train", "CartPole-v1", *flags_of({name: SOME[name]})])
-    assert {**asdict(parsed.options), **asdict(parsed.environment)}[name] == SOME[name]
+def test_the_flags_of_every_option_are_read_back_as_they_were_written() -> None:
+    parsed: Any = parse_command(["train", "CartPole-v1", *flags_of(SOME)])
+    found = {**asdict(parsed.options), **asdict(parsed.environment)}
+    assert {name: found[name] for name in OPTIONS} == {name: SOME[name] for name in OPTIONS}
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -129,7 +129,10 @@ def test_a_mask_beside_an_image_leaves_it_bytes() -> None:
 @pytest.mark.parametrize(
     ("observation", "words"),
     [
-        (np.full((6, 6, 1), 0.5), "observation is of float64 and has numbers that are not whole, but its space is of uint8"),
+        (
+            np.full((6, 6, 1), 0.5),
+            "observation is of float64 and has numbers that are not whole, but its space is of uint8",
+        ),
         (np.full((6, 6, 1), 256), r"observation\[0, 0, 0\] is 256, outside of the bounds of its space, 0 to 255"),
         (np.zeros((1, 6, 6), np.uint8), None),
         (np.zeros((5, 6, 1), np.uint8), r"observation is of shape \(5, 6, 1\), and that of its space is \(6, 6, 1\)"),

@@ -196,5 +196,5 @@ def test_what_it_cannot_be_had_with_is_refused_before_anything_begins() -> None:
             PPO(ROWS, space, ppo_config(use_sde=True))
     with pytest.raises(EnvError, match="use_sde=True"):
         hybridppo.train(IdentityDiscrete, total_steps=64, config=ppo_config(use_sde=True), progress=False)
-    with pytest.raises(ConfigurationError, match="use_sde=True is for the library.s networks"):
+    with pytest.raises(ConfigurationError, match=r"use_sde=True is for the library.s networks"):
         PPO(ROWS, ACTIONS, ppo_config(use_sde=True), networks=lambda *_: (torch.nn.Identity(), torch.nn.Identity()))

@@ -1,6 +1,8 @@
 """An agent against snapshots of itself: seats, opponents, ratings, and a run that goes on exactly."""
 
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,11 @@ from ppo_settings import ppo_config
 from toy_agents import Matching, TakingTurns, Unlike
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Mirrored, SelfPlay
+from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import Seat
 from hybridppo.environments.turns import TurnEnvironment
-from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder
+from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder, opponent_of
 
 SMALL = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 BATCH = SMALL.batch_size
@@ -93,6 +95,8 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "at once": (Duel, {}),
     "in turns": (Counting, {}),
     "masked": (masked, {"action_masks": True}),
+    "with memories": (Counting, {"config": replace(SMALL, recurrent="gru", recurrent_size=8, sequence_length=8)}),
+    "critics see all": (Duel, {"config": {"player": replace(SMALL, critic_observes="all")}}),
 }
 """A further game joins by a line."""
 
@@ -114,7 +118,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert 0.0 <= expected.metrics[f"self_play/win_rate/{3 * BATCH}"] <= 1.0
     ways: dict[str, dict[str, Any]] = {
         "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-        "workers": {"num_workers": 2},
+        **({"workers": {"num_workers": 2}} if name != "in turns" else {}),
         "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluation_episodes": 2},
     }
     for way, options in ways.items():
@@ -137,9 +141,9 @@ class Plays:
         self.action, self.rows = action, []
 
     def __call__(self, path: Path) -> Any:
-        def act(rows: Any, generator: Any) -> list[int]:
+        def act(rows: Any, generator: Any, states: Any) -> Any:
             self.rows.append(rows.copy())
-            return [self.action] * len(rows)
+            return [self.action] * len(rows), states
 
         return act
 
@@ -187,7 +191,7 @@ class Steered:
         self.steering: list[Any] = []
         self.env_steps, self._results, self.told = 0, results, []
 
-    def steer(self, steering: Any) -> list[Any]:
+    def steer(self, steering: Any, while_paused: bool = False) -> list[Any]:
         if steering.name == "take_results":
             return [self._results]
         self.told.append(steering)
@@ -229,8 +233,77 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run_dir=run, checkpoint_seconds=0)
     shutil.rmtree(run / "snapshots")
-    with pytest.raises(EnvError, match=r"the snapshot .*snapshots.* is gone: self-play needs all"):
+    with pytest.raises(RunDirectoryError, match=r"3 of the 3 snapshots .* are gone, the first is .*snapshots"):
         hybridppo.resume(run, env=Duel, total_steps=10 * BATCH, progress=False)
+    with pytest.raises(EnvError, match=r"the snapshot .* is gone: self-play needs all"):
+        opponent_of(run / "snapshots" / "000000000000")
+
+
+class Interrupting(Counting):
+    """Asks its process to stop, once, in the middle of the second rollout."""
+
+    steps, stops_at = 0, 0
+
+    def step(self, action: Any) -> None:
+        Interrupting.steps += 1
+        if Interrupting.steps == Interrupting.stops_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        super().step(action)
+
+
+def test_stopped_within_a_rollout_and_moved_it_goes_on_at_that_very_row(tmp_path: Path) -> None:
+    run = {"config": SMALL, "self_play": OFTEN, "placement": "cpu", "seed": 0, "total_steps": 5 * BATCH}
+    expected = hybridppo.train(Counting, **run, progress=False)
+    Interrupting.steps, Interrupting.stops_at = 0, 5 * BATCH // 2
+    stopped = hybridppo.train(Interrupting, **run, run_dir=tmp_path / "run", on_interrupt="return", progress=False)
+    assert stopped.interrupted
+    state = max((tmp_path / "run" / "checkpoints").iterdir()) / "state.json"
+    assert '"under_way": {' in state.read_text()
+    moved = shutil.move(tmp_path / "run", tmp_path / "moved")
+    again = hybridppo.resume(moved, env=Interrupting, progress=False, num_workers=2)
+    assert torch.equal(values_of(again), values_of(expected))
+    assert again.metrics["self_play/rating"] == expected.metrics["self_play/rating"]
+
+
+def always(action: int) -> hybridppo.PPO:
+    """An agent that takes one action whatever it sees, but once in thousands."""
+    agent = hybridppo.PPO(Box(0.0, 5.0, (1,)), Discrete(2), SMALL)
+    with torch.no_grad():
+        last = [layer for layer in agent.actor.modules() if isinstance(layer, torch.nn.Linear)][-1]
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor([20.0, 0.0] if action == 0 else [0.0, 20.0]))
+    return agent
+
+
+def test_a_round_robin_has_the_score_of_each_against_each(tmp_path: Path) -> None:
+    """Taking two beats taking one from either seat: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
+    agents = {"twos": always(1), "ones": always(0), "saved": always(1).save(tmp_path / "twos")}
+    scores = hybridppo.round_robin(agents, Counting, games=40, seed=3)
+    assert list(scores) == ["twos", "ones", "saved"]
+    assert scores["twos"].keys() == {"ones", "saved"}
+    assert scores["twos"]["ones"] == scores["saved"]["ones"] == 1.0
+    assert scores["ones"] == {"twos": 0.0, "saved": 0.0}
+    assert 0.2 < scores["twos"]["saved"] < 0.8  # half of the games begin with either
+    assert scores["twos"]["saved"] + scores["saved"]["twos"] == 1.0
+    assert scores == hybridppo.round_robin(agents, Counting, games=40, seed=3)
+    assert scores != hybridppo.round_robin(agents, Counting, games=40, seed=4)
+
+
+def test_an_opponent_is_the_one_that_is_in_the_file_now(tmp_path: Path) -> None:
+    path, rows = tmp_path / "agent", np.array([[3.0]], np.float32)
+    for action in (0, 1):
+        path.unlink(missing_ok=True)
+        always(action).save(path)
+        assert opponent_of(path)(rows, np.random.default_rng(0), [None])[0] == [action]
+
+
+def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="a round robin is for two or more agents, got 1"):
+        hybridppo.round_robin({"one": always(0)}, Counting)
+    with pytest.raises(EnvError, match="observation_space was Box"):
+        hybridppo.round_robin({"one": always(0), "other": always(1)}, Duel)
+    with pytest.raises(ConfigurationError, match="self_play is for PettingZoo's environments of several agents"):
+        hybridppo.round_robin({"one": always(0), "other": always(1)}, lambda: gym.make("CartPole-v1"))
 
 
 @pytest.mark.parametrize(
@@ -243,8 +316,8 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
         ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 cannot be had with self_play"),
-        ({"config": replace(SMALL, recurrent="lstm")}, "recurrent='lstm' cannot be had with self_play"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
+        ({"config": {"one": SMALL, "other": SMALL}}, "self_play is for one policy of PPO"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),
         ({"env": lambda: Matching(num_agents=1)}, "two or more agents with the same spaces"),
     ],

@@ -252,7 +252,8 @@ def test_without_a_folder_nothing_is_written_or_printed(
     assert caplog.records == []
 
 
-def test_the_progress_bar_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_goes_to_stderr(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridppo.reporting.progress._has_screen", lambda: True)
     train(progress=True, iterations=1)
     out, err = capfd.readouterr()
     assert out == ""

@@ -164,7 +164,7 @@ def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Pa
     lines = episode_lines(
         replace(played, agents=("wolf_0", "wolf_1", "sheep_0", "wolf_0", "wolf_1"), returns=(1, 2, 5, 3, 4))
     )
-    assert lines == ["wolf: mean return 2.50 of 4 agents' episodes", "sheep: mean return 5.00 of 1 agents' episodes"]
+    assert lines == ["wolf: mean return 2.5 of 4 agents' episodes", "sheep: mean return 5 of 1 agents' episodes"]
 
 
 class Seen(TorchCartPole):

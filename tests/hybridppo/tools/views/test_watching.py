@@ -49,7 +49,7 @@ def test_a_frame_says_how_far_how_well_and_where_the_seconds_go() -> None:
     assert shown[0] == "A-v0, seed 4, placement single cpu"
     assert " 50% 0:10 left" in text  # 500 steps, 50 a second
     assert "500 of 1,000 steps, iteration 5, 0:10" in text
-    assert "return             5.0  ▁" in text
+    assert "return               5  ▁" in text
     assert "█" in next(each for each in shown if each.startswith("return"))
     phases = {each.split()[0]: each for each in shown if " ms " in each}
     assert [(each.split()[1], each.split()[-1]) for each in phases.values()] == [
@@ -67,7 +67,7 @@ def test_what_is_sampled_beside_the_learning_is_shown() -> None:
 def test_each_of_several_policies_has_its_returns() -> None:
     lines = [line(i, **{"cat/episode_return_mean": 2.0 * i, "mouse/episode_return_mean": -3.0 * i}) for i in (1, 2)]
     shown = frame({**CONFIG, "policies": {"cat": {}, "mouse": {}}}, lines, 80)
-    assert [each.split()[1] for each in shown if each.startswith(("cat", "mouse"))] == ["4.0", "-6.0"]
+    assert [each.split()[1] for each in shown if each.startswith(("cat", "mouse"))] == ["4", "-6"]
     assert not any(each.startswith("return") for each in shown)
 
 

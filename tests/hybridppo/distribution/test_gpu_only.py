@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +17,10 @@ import hybridppo
 from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, SingleDevice
 from hybridppo.distribution import link
 from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.runners.samplers.shards import ShardsSampler
 
 CONFIG = ppo_config(
     num_envs=8, num_steps=16, num_epochs=3, num_minibatches=4, hidden_sizes=(8,), learning_rate=1e-3,
-    normalize_observations=True, target_kl=1e-5, fast_updates=False,
+    normalize_observations=True, normalize_rewards=True, target_kl=1e-5, fast_updates=False,
 )  # fmt: skip
 STEPS = 4 * CONFIG.batch_size
 MEASURED = ("seconds", "steps_per_second")
@@ -103,6 +101,17 @@ def test_evaluations_make_their_environments_on_the_learners_device(second_devic
     assert result.metrics["evaluation_env_steps"] == 2 * CONFIG.batch_size
 
 
+@pytest.mark.parametrize("kind", ["pool", "not normalised"])
+def test_a_pool_is_divided_likewise(kind: str, second_device: str) -> None:
+    changes: dict[str, Any] = {
+        "pool": {"pool_size": 2},
+        "not normalised": {"normalize_advantage": False, "normalize_rewards": False},
+    }[kind]
+    config = replace(CONFIG, **changes)
+    alone = train(GPUOnly(1, shards=2), config=config)
+    assert_same(alone, train(GPUOnly(1, shards=2), config=config, placement=SingleDevice(second_device)))
+
+
 def test_more_shards_see_more_episodes_of_other_seeds() -> None:
     one, two = train(GPUOnly(1)), train(GPUOnly(1, shards=2))
     assert not torch.equal(one.agent.parameters.values, two.agent.parameters.values)
@@ -124,15 +133,19 @@ class Interrupted(hybridppo.Callback):
     ("before", "after"),
     [("gpu:1:2", "gpu:1:2"), pytest.param("gpu:2:2", "gpu:1:2", marks=pytest.mark.extras)],
 )
-def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(before: str, after: str, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
+    before: str, after: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     expected = train(before, config=replace(CONFIG, anneal_learning_rate=True))
     stopped = train(before, run_dir=tmp_path / "run", callbacks=[Interrupted(2)])
     assert stopped.interrupted
     assert stopped.metrics["iteration"] in (2, 3)
     result = hybridppo.resume(tmp_path / "run", env=make, distribution=after, progress=False)
     assert_same(expected, result)
-    with pytest.raises(hybridppo.CheckpointError, match="it has 2 shards, and there are 4: resume with as many"):
-        hybridppo.resume(tmp_path / "run", env=make, distribution="gpu:1:4", progress=False, total_steps=2 * STEPS)
+    caplog.set_level("INFO")
+    longer = hybridppo.resume(tmp_path / "run", env=make, distribution="gpu:1:4", progress=False, total_steps=2 * STEPS)
+    assert longer.metrics["env_steps"] == 2 * STEPS
+    assert "new episodes: the run was in 2 shards and is now in 4 shards, which also cut its minibatches" in caplog.text
 
 
 class Failing(TorchCartPole):
@@ -155,10 +168,6 @@ def test_a_learner_that_fails_ends_all_with_its_reason() -> None:
         train(GPUOnly(2), Failing)
 
 
-def no_device(num_envs: int) -> TorchCartPole:
-    return TorchCartPole(num_envs)
-
-
 def elsewhere(num_envs: int, device: str) -> TorchCartPole:
     return TorchCartPole(num_envs, "meta")
 
@@ -170,17 +179,16 @@ def no_tensors(device: str) -> Any:
 @pytest.mark.parametrize(
     ("env", "options", "message"),
     [
-        ("CartPole-v1", {}, "'CartPole-v1' cannot be made there: pass a function with parameters num_envs and device"),
-        (TorchCartPole(8), {}, "a TorchCartPole cannot be made there"),
-        (no_device, {}, "the function that makes the environments must have a parameter device"),
-        (elsewhere, {}, "called with device='cpu', and made environments on meta: make them where it says"),
-        (no_tensors, {}, "the function made others .SyncEnvironments.: use distribution='multi:1'"),
+        ("CartPole-v1", {}, "these are others .*: use distribution='multi:1' for those"),
+        (TorchCartPole(8), {}, r"environments of tensors \(TorchCartPole\) that are there already cannot be divided"),
+        (elsewhere, {}, "are on meta, and this learner samples on cpu: let the function take device, and make them"),
+        (no_tensors, {}, r"these are others \(SyncEnvironments\): use distribution='multi:1'"),
         (make, {"env_kwargs": {"device": "cpu"}}, "env_kwargs has a device, and each learner has its own"),
-        (make, {"config": replace(CONFIG, normalize_rewards=True)}, "normalize_rewards=True cannot be had"),
-        (make, {"config": replace(CONFIG, recurrent="gru")}, "recurrent='gru' cannot be had"),
         (make, {"config": replace(CONFIG, num_envs=7, num_minibatches=1)}, "a multiple of the 2 shards, got 7"),
-        (make, {"config": hybridppo.TD3Config()}, "a TD3Config cannot be had"),
-        (make, {"num_workers": 1}, "num_workers=1 cannot be had"),
+        (make, {"config": replace(CONFIG, cuda_graphs=True)}, "cuda_graphs=True cannot be had"),
+        (make, {"config": hybridppo.TD3Config(num_envs=2)}, "gradients of PPO only, got TD3Config"),
+        (make, {"num_workers": 1}, "num_workers must be a multiple of the 2 shards"),
+        (make, {"num_workers": 2}, "num_workers=1 cannot be had with environments of tensors"),
         (
             make,
             {"placement": Mirrored("cpu", "cpu")},
@@ -195,23 +203,17 @@ def test_what_cannot_be_spread_is_refused(env: Any, options: dict[str, Any], mes
 
 def test_devices_that_are_not_there_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.device_count() < 2:
-        with pytest.raises(DeviceError, match=r"gpu:2:2 needs 2 CUDA devices, and torch .* sees [01]: take as many"):
+        with pytest.raises(DeviceError, match=r"gpu:2 needs 2 CUDA devices, and torch .* sees [01]: take as many"):
             train(GPUOnly(2), placement="auto")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
-    with pytest.raises(ConfigurationError, match="gpu:2 starts its learners itself, one for each GPU"):
+    with pytest.raises(ConfigurationError, match="gpu:2 has 2 learners, torchrun started 1"):
         train(GPUOnly(2))
 
 
 def test_learners_and_shards_must_divide() -> None:
     with pytest.raises(ConfigurationError, match="shards must be a multiple of learners = 2, got 3"):
         GPUOnly(2, shards=3)
-
-
-def test_no_rollout_is_left_behind() -> None:
-    sampler = ShardsSampler.__new__(ShardsSampler)
-    with pytest.raises(ValueError, match="which this sampler never leaves behind"):
-        sampler.check(partial)  # type: ignore[arg-type]
 
 
 # Between CUDA devices, which no test has
@@ -229,6 +231,9 @@ class OnSecondGpu:
 def test_tensors_of_a_gpu_go_by_nccl_with_their_device_selected(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
 
+    def reduced(numbers: Any, group: Any) -> None:
+        calls.append(("reduce", tuple(numbers.shape), group))
+
     @contextlib.contextmanager
     def selected() -> Iterator[None]:
         calls.append("selected")
@@ -245,13 +250,15 @@ def test_tensors_of_a_gpu_go_by_nccl_with_their_device_selected(monkeypatch: pyt
     monkeypatch.setattr(link, "accelerator_of", lambda device: SimpleNamespace(selected=selected))
     monkeypatch.setattr(link.dist, "new_group", made)
     monkeypatch.setattr(link.dist, "all_gather", gathered)
+    monkeypatch.setattr(link.dist, "all_reduce", reduced)
     between = link.Link.__new__(link.Link)
     between.rank, between.size, between.timeout, between._on_cuda, between._store_at = 1, 2, 30.0, None, None
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     tensor: Any = OnSecondGpu()
     assert between.gather_on_device(tensor).shape == (2, 2, 3)
-    between.gather_on_device(tensor)
+    between.reduce_on_device(tensor)
     exchange = ("gather", [(2, 3), (2, 3)], "a group")
     assert os.environ.pop("NCCL_SOCKET_IFNAME") == "lo"
     # The group is made once, by all at their first exchange, and is no group of the host's.
-    assert calls == ["selected", ("group", "nccl", 30.0), exchange, "left", "selected", exchange, "left"]
+    reduction = ("reduce", (2, 3), "a group")
+    assert calls == ["selected", ("group", "nccl", 30.0), exchange, "left", "selected", reduction, "left"]

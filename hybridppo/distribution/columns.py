@@ -1,0 +1,54 @@
+"""What a checkpoint has for every environment, cut among learners and put together again.
+
+An agent carries on a few tensors for each column of its rollouts: the returns so far, what a critic remembers, and the
+rollouts of a pool. A checkpoint has them for all columns, whoever had which.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridppo.rollouts.parts import in_parts, joined
+from hybridppo.rollouts.rollout import Rollout
+
+_OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
+_OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\.\d+\.|runner\.)(\w+)")
+
+
+def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors by name, with the columns of each learner's in their order; all else as the first has it."""
+    found = dict(parts[0])
+    for name in parts[0]:
+        if _OF_COLUMNS.fullmatch(name):
+            found[name] = torch.cat([part[name] for part in parts])
+    for prefix in _rollouts_in(parts[0]):
+        whole = joined([_rollout(part, prefix) for part in parts])
+        found |= {f"{prefix}{name}": tensor for name, tensor in whole.tensors().items()}
+    return found
+
+
+def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str, Tensor]:
+    """The same tensors, with the columns of one of so many learners alone."""
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        if _OF_COLUMNS.fullmatch(name) and len(tensor):
+            found[name] = tensor.chunk(count)[number].clone()
+    for prefix in _rollouts_in(tensors) if count > 1 else ():
+        own = in_parts(_rollout(tensors, prefix), count).parts[number]
+        found |= {f"{prefix}{name}": tensor for name, tensor in own.tensors().items()}
+    return found
+
+
+def _rollouts_in(tensors: dict[str, Tensor]) -> list[str]:
+    matches = filter(None, map(_OF_ROLLOUT.fullmatch, tensors))
+    return list(dict.fromkeys(match[1] for match in matches))
+
+
+def _rollout(tensors: dict[str, Tensor], prefix: str) -> Rollout:
+    own: dict[str, Any] = {
+        name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
+    }
+    return Rollout(**own, version=0)

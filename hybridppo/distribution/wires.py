@@ -1,0 +1,222 @@
+"""What goes between learners in an update: rows that are summed, and a few numbers that all get.
+
+`Wire` is that of one who is alone. `InSharedMemory` is for learners on the CPUs of one machine; `Collective` for all
+others, by torch.distributed. With the sum comes whether anybody asks to stop, where it lies on the host.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from hybridppo.distribution.link import Link
+from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.system.interruption import Interruption
+
+SECONDS_AWAKE = 0.002
+"""How long to wait for the others without sleeping: they are about as far, and to be woken takes as long as much of a
+minibatch."""
+SECONDS_ASLEEP = 1e-4, 2e-3
+"""How long to sleep between looks after that: at first, and at most."""
+SECONDS_BETWEEN_QUESTIONS = 0.2
+"""How often to ask, of others that do not come, whether they are there still."""
+_CACHE_LINE = 8
+"""Of whole numbers; each learner's turn is in one of its own."""
+
+
+class Wire:
+    """Of a learner that has all the shards.
+
+    Args:
+        num_rows: its shards.
+        own: whether this process is asked to stop.
+        agreed: whether all are.
+    """
+
+    def __init__(self, num_rows: int, own: Interruption, agreed: Interruption) -> None:
+        self._num_rows, self._own, self._agreed = num_rows, own, agreed
+        self._mine: Sequence[Tensor] = ()
+        self.bytes_sent = 0
+        """By this learner, in sums."""
+
+    def gather(self, own: Tensor) -> Tensor:
+        """Of this learner's shards, `[mine, ...]`, to those of all, `[shards, ...]` in their order, on its device."""
+        return own
+
+    def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
+        """This learner's rows to fill, `[num_columns]` each, whatever is in them; on the device of `like`."""
+        if not self._mine or len(self._mine[0]) != num_columns:
+            self._mine = like.new_zeros((self._num_rows, num_columns)).unbind()
+        return self._mine
+
+    def total(self) -> Tensor:
+        """The sum over the rows of all, when all have filled theirs; good until the next rows are filled."""
+        self._agreed.requested |= self._own.requested
+        return sum_in_order(self._mine)
+
+    def close(self) -> None:
+        """Let go of what was shared; a second call does nothing."""
+
+
+class Collective(Wire):
+    """By torch.distributed: NCCL between CUDA devices, and else gloo.
+
+    Args:
+        link: to the others.
+        num_rows: shards of each learner.
+        own: as in the base.
+        agreed: as in the base.
+        in_order: whether rows are summed in their order, for which all rows go to all; else each learner's sum is
+            reduced, in whatever order is the fastest.
+    """
+
+    def __init__(self, link: Link, num_rows: int, own: Interruption, agreed: Interruption, *, in_order: bool) -> None:
+        super().__init__(num_rows, own, agreed)
+        self._link, self._in_order = link, in_order
+
+    def gather(self, own: Tensor) -> Tensor:  # noqa: D102 - as in the base
+        return self._link.gather_on_device(own.contiguous()).flatten(0, 1)
+
+    def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
+        """As in the base; one number more is for whether to stop: a second exchange would take as long as the first."""
+        if not self._mine or len(self._mine[0]) != num_columns:
+            self._sent = like.new_zeros(self._num_rows * num_columns + 1)
+            self._mine = self._sent[:-1].view(self._num_rows, num_columns).unbind()
+        return self._mine
+
+    def total(self) -> Tensor:  # noqa: D102 - as in the base
+        size, is_on_host = len(self._mine[0]), self._sent.device.type == "cpu"
+        if is_on_host:
+            self._sent[-1] = self._own.requested
+        if self._in_order:
+            everything = self._link.gather_on_device(self._sent)
+            self.bytes_sent += self._sent.nbytes
+            found = sum_in_order(everything[:, :-1].reshape(-1, size).unbind())
+            asks = everything[:, -1]
+        else:
+            if self._num_rows > 1:
+                self._mine[0].copy_(sum_in_order(self._mine))
+                self._sent[size] = self._sent[-1]
+            summed = self._sent[: size + 1]
+            self._link.reduce_on_device(summed)
+            self.bytes_sent += summed.nbytes
+            found, asks = summed[:-1], summed[-1:]
+        if is_on_host:
+            self._agreed.requested |= bool(asks.any())
+        return found
+
+
+class InSharedMemory(Wire):
+    """On one machine: each writes its rows where all read them, and nothing is copied or sent.
+
+    There are two sets of rows, used by turns. Who has seen that all have come to a turn knows that nobody reads the
+    set of the turn before any more, and may fill that one again.
+
+    Args:
+        link: to the others; all make theirs at once.
+        num_rows: shards of each learner.
+        own: as in the base.
+        agreed: as in the base.
+    """
+
+    def __init__(self, link: Link, num_rows: int, own: Interruption, agreed: Interruption) -> None:
+        super().__init__(num_rows, own, agreed)
+        self._link, self._turn = link, 0
+        self._arrays: SharedArrays | None = None
+
+    def gather(self, own: Tensor) -> Tensor:  # noqa: D102 - as in the base
+        return self._link.gather_on_device(own.contiguous()).flatten(0, 1)
+
+    def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
+        """As in the base; memory is shared when it is asked for, by all at once."""
+        if self._arrays is None or self._num_columns != num_columns:
+            self._map(num_columns)
+        return self._sets[self._turn % 2][self._link.rank].unbind()
+
+    def _map(self, num_columns: int) -> None:
+        self.close()
+        link, self._num_columns, self._turn = self._link, num_columns, 0
+        layout: dict[str, tuple[tuple[int, ...], str]]
+        layout = {f"rows{i}": ((link.size, self._num_rows, num_columns), "float32") for i in range(2)}
+        layout |= {"asks": ((2, link.size), "uint8"), "turns": ((link.size, _CACHE_LINE), "int64")}
+        self._arrays = SharedArrays(layout, None if link.rank == 0 else link.from_first(b"").decode())
+        if link.rank == 0:
+            link.from_first(self._arrays.path.encode())
+        link.meet_neighbours()  # all have mapped it
+        self._arrays.unlink()
+        self._sets = [torch.from_numpy(self._arrays[f"rows{i}"]) for i in range(2)]
+        self._asks, self._turns = self._arrays["asks"], self._arrays["turns"][:, 0]
+
+    def total(self) -> Tensor:  # noqa: D102 - as in the base
+        half, rank = self._turn % 2, self._link.rank
+        self._asks[half, rank] = self._own.requested
+        self._turn += 1
+        self.bytes_sent += self._sets[half][rank].nbytes
+        fence()
+        self._turns[rank] = self._turn
+        wait_for(self._have_come, self._link.require_others)
+        fence()
+        self._agreed.requested |= bool(self._asks[half].any())
+        return sum_in_order(self._sets[half].flatten(0, 1).unbind())
+
+    def _have_come(self) -> bool:
+        return bool(self._turns.min() >= self._turn)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        if self._arrays is not None:
+            self._sets = []
+            self._arrays.close()
+            self._arrays = None
+
+
+def sum_in_order(rows: Sequence[Tensor]) -> Tensor:
+    """The sum of rows, from the first to the last, whatever torch would do."""
+    if len(rows) == 1:
+        return rows[0]
+    found = rows[0] + rows[1]
+    for row in rows[2:]:
+        found.add_(row)
+    return found
+
+
+def wait_for(has_come: Callable[[], bool], require_others: Callable[[float], None]) -> None:
+    """Wait for what others are about to do: awake at first, then ever longer asleep.
+
+    Args:
+        has_come: whether they have done it.
+        require_others: called now and then with the seconds that have passed; raises if one of them is lost.
+    """
+    begun = time.perf_counter()
+    asked, (asleep, longest) = begun, SECONDS_ASLEEP
+    while not has_come():
+        now = time.perf_counter()
+        if now - begun < SECONDS_AWAKE:
+            _let_others_work()
+            continue
+        if now - asked > SECONDS_BETWEEN_QUESTIONS:
+            require_others(now - begun)
+            asked = now
+        time.sleep(asleep)
+        asleep = min(2.0 * asleep, longest)
+
+
+def _sleep_for_nothing() -> None:
+    time.sleep(0.0)
+
+
+_let_others_work: Callable[[], None] = getattr(os, "sched_yield", _sleep_for_nothing)
+"""Give the core to who has none: there may be more learners than cores."""
+_locks = threading.Lock(), threading.Lock()
+
+
+def fence() -> None:
+    """What was written before is seen by whoever sees what is written after; likewise what is read.
+
+    Some processors (ARM's) change the order otherwise. Nothing passes a lock that is taken after another was let go.
+    """
+    for lock in _locks:
+        with lock:
+            pass

@@ -1,0 +1,88 @@
+"""What a training needs before it begins or goes on: who trains, where, and in which environments."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Auto, Choice
+from hybridppo.distribution.local import LocalTeam
+from hybridppo.distribution.teams import team_of
+from hybridppo.environments.base import Environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.placements.base import Placement
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.interruption import Interruption
+from hybridppo.training.self_play import for_seats
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What there is while a training is prepared and runs."""
+
+    env: EnvSource
+    team: LocalTeam
+    options: EnvironmentOptions
+    """As the environments are made, wherever they are."""
+    run: RunOptions
+    """As all who train have them."""
+    environments: Environments
+    """All, or some of them."""
+    seconds_to_make: float
+    """How long it took to make `environments`."""
+    placement: Placement | Auto
+    interruption: Interruption
+
+    def choose(self, config: AnyConfig, agent: AnyAgent, total_steps: int) -> Choice:
+        """The placement: the one that was asked for, or the one that `auto` chooses for so many steps."""
+        if isinstance(self.placement, Placement):
+            return Choice(self.placement, self.run.num_workers, config.torch_threads or 1, table={})
+        return self.team.choose(
+            self.placement,
+            self.env,
+            self.environments,
+            config,
+            total_steps=total_steps,
+            num_workers=self.run.num_workers,
+            options=for_seats(self.options, self.run),
+            agent=agent,
+            seconds_to_make=self.seconds_to_make,
+        )
+
+
+@contextlib.contextmanager
+def staged(
+    env: EnvSource,
+    config: AnyConfig,
+    options: EnvironmentOptions,
+    run: RunOptions,
+    placement: Placement | Auto,
+    *,
+    saves: bool = True,
+) -> Iterator[Stage]:
+    """Start who trains, and make the environments; all is ended and closed afterwards.
+
+    Args:
+        env: what the environments are made from.
+        config: of the agent.
+        options: of the environments.
+        run: with the distribution.
+        placement: that was asked for.
+        saves: whether what a signal interrupts is saved.
+
+    Raises:
+        ConfigurationError: if the distribution cannot have what is asked for.
+    """
+    team = team_of(run, options.worker_timeout)
+    team.check(config, options, run)
+    options, placement = team.dividing(env, options), team.placement(placement)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(team)
+        run = team.settled(run)
+        interruption = stack.enter_context(Interruption(saves=saves))
+        begun = time.perf_counter()
+        environments = team.environments_to_begin(env, config.num_envs, for_seats(options, run), run.num_workers)
+        stack.callback(environments.close)
+        seconds = time.perf_counter() - begun
+        yield Stage(env, team, options, run, environments, seconds, placement, interruption)

@@ -1,0 +1,82 @@
+"""How far a training is: lines where there is no terminal, and evaluations when they happen."""
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_settings import ppo_config
+
+import hybridppo
+from hybridppo.reporting import progress
+from hybridppo.reporting.progress import ProgressBar
+from hybridppo.system.figures import shown_number, shown_returns
+
+SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+
+
+def train(**options: Any) -> hybridppo.TrainResult:
+    arguments = {"total_steps": 96, "seed": 0, "placement": "cpu", "config": SMALL, **options}
+    return hybridppo.train("CartPole-v1", **arguments)
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    clock = itertools.count(0, 5)  # five seconds between two looks
+    monkeypatch.setattr(progress._Lines.__init__, "__defaults__", (0, lambda: next(clock)))
+    with ProgressBar(enabled=True, has_lines=True, total=1000, initial=100) as bar:
+        for position in range(110, 210, 10):
+            bar.move_to(position, f"return {position}")
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "120 of 1,000 steps (12%), return 120, 7:20 left",
+        "140 of 1,000 steps (14%), return 140, 7:10 left",
+        "180 of 1,000 steps (18%), return 180, 6:50 left",
+    ]
+
+
+def test_a_short_training_writes_nothing_and_none_without_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    train(progress=True)
+    train(progress=False, evaluate_every=32)
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+def test_an_evaluation_is_written_when_it_happens(capfd: pytest.CaptureFixture[str]) -> None:
+    train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_beside=False)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(
+        re.fullmatch(r"evaluation after \d+ steps: return [\d.]+ \+- [\d.]+ over 2 episodes", line) for line in lines
+    )
+
+
+def test_lines_that_cannot_be_written_end_no_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stream = (tmp_path / "stderr").open("w")
+    stream.close()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", stream)
+        result = train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_beside=False)
+    assert result.metrics["iteration"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.96812, "0.968"),
+        (-121.34, "-121"),
+        (12.345, "12.3"),
+        (99.96, "100"),
+        (4567.8, "4,568"),
+        (0.0, "0"),
+        (-0.5, "-0.5"),
+    ],
+)
+def test_numbers_have_the_digits_that_they_need(number: float, text: str) -> None:
+    assert shown_number(number) == text
+
+
+def test_returns_of_an_evaluation_as_text() -> None:
+    assert shown_returns(0.96812, 0.0123, 20) == "return 0.968 +- 0.0123 over 20 episodes"

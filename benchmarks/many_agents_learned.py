@@ -237,7 +237,7 @@ def as_markdown(runs: list[Run]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def speed(rounds: int = 3, total_steps: int = 14_400) -> None:
+def speed(rounds: int = 3, total_steps: int = 9_600) -> None:
     """Steps per second by what critics observe, by turns in this process; the first iteration is left out."""
     from mpe2 import simple_spread_v3
 

@@ -32,7 +32,7 @@ from hybridppo import PPOConfig, SelfPlay
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
 """From an observation, its mask and a generator to an action."""
-STEPS = {"tictactoe": 600_000, "connect_four": 6_000_000, "rock paper scissors": 200_000}
+STEPS = {"tictactoe": 600_000, "connect_four": 3_000_000, "rock paper scissors": 200_000}
 CONFIGS: dict[str, dict[str, Any]] = {
     "tictactoe": {
         "num_envs": 16, "num_steps": 64, "num_epochs": 8, "num_minibatches": 16, "learning_rate": 7e-4,

@@ -244,8 +244,9 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"agent": PPO}, "agent cannot be had"),
         ({"networks": lambda *_: None}, "networks cannot be had"),
         ({"configs": {}}, "has none"),
-        ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents, hunter, prey, got hunter"),
-        ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
+        ({"configs": {"hunter": CONFIGS["hunter"]}}, "agent 'prey_0' has the policy 'prey', and config has hunter: "),
+        ({"policy_of": lambda name: "wolf"}, "agent 'hunter_0' has the policy 'wolf', and config has hunter, prey"),
+        ({"policy_of": lambda name: "prey"}, "policy 'hunter' has no agent, since all agents have prey: leave it out"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
@@ -415,8 +416,7 @@ def test_what_loads_and_evaluates_one_policy_does_several(never_stopped: Any, tm
     actions = loaded.act({"hunter_0": observation, "prey_2": observation})
     expected = {"hunter_0": agent.agents["hunter"], "prey_2": agent.agents["prey"]}
     assert actions == {name: own.act(observation) for name, own in expected.items()}
-    with pytest.raises(EnvError, match="no memory"):
-        loaded.act({}, state=None)
+    assert loaded.act({"hunter_0": observation}, state=None)[1] == {"hunter_0": None}
 
 
 def test_policies_start_from_others(never_stopped: Any) -> None:

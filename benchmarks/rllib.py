@@ -43,11 +43,22 @@ OF_AGENTS = ("pettingzoo", "mpe2")
 """Packages that RLlib's environment needs for several agents, of the versions in constraints.txt."""
 
 
-def summarized(marks: list[tuple[float, int]]) -> dict[str, Any]:
-    """Steps per second, from when and after how many steps each iteration ended."""
+def mark(steps: int) -> tuple[float, int, float]:
+    """When and after how many steps an iteration ended; the last is the processor's time of this process."""
+    return time.perf_counter(), steps, time.process_time()
+
+
+def summarized(marks: list[tuple[float, int, float]]) -> dict[str, Any]:
+    """Steps per second, and per second of the processor in this process, from the marks of iterations."""
     each = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(marks[UNCOUNTED:])]
     whole = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][0] - marks[UNCOUNTED][0])
-    return {"steps_per_second": median(each), "steps_per_second_overall": whole, "iterations": len(each)}
+    by_processor = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][2] - marks[UNCOUNTED][2])
+    return {
+        "steps_per_second": median(each),
+        "steps_per_second_overall": whole,
+        "steps_per_processor_second": by_processor,
+        "iterations": len(each),
+    }
 
 
 def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
@@ -91,13 +102,13 @@ def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
             policies=set(AGENTS), policy_mapping_fn=lambda agent, *_, **__: agent
         )
     algorithm = config.build_algo()
-    marks, steps = [(time.perf_counter(), 0)], 0
+    marks, steps = [mark(0)], 0
     try:
         for _ in range(iterations + UNCOUNTED):
             result = algorithm.train()
             runners = result["env_runners"]
             steps = int(runners["num_env_steps_sampled_lifetime"])
-            marks.append((time.perf_counter(), steps))
+            marks.append(mark(steps))
     finally:
         algorithm.stop()
         ray.shutdown()
@@ -118,7 +129,7 @@ def run_hybridppo(iterations: int, has_agents: bool) -> dict[str, Any]:
         num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_epochs=EPOCHS, num_minibatches=BATCH // MINIBATCH,
         hidden_sizes=HIDDEN, anneal_learning_rate=False, clip_range_vf=None,
     )  # fmt: skip
-    marks = [(time.perf_counter(), 0)]
+    marks = [mark(0)]
     env, given = "CartPole-v1", {
         "config": config, "vectorization": "sync", "distribution": hybridppo.SingleLearnerCoarse(SAMPLERS),
     }  # fmt: skip
@@ -127,7 +138,7 @@ def run_hybridppo(iterations: int, has_agents: bool) -> dict[str, Any]:
         given = {"config": dict.fromkeys(AGENTS, config), "policy_of": lambda agent: agent}
     hybridppo.train(
         env, total_steps=BATCH * (iterations + UNCOUNTED), placement="cpu", seed=1, progress=False, **given,
-        on_iteration=lambda metrics: marks.append((time.perf_counter(), int(metrics["env_steps"]))),
+        on_iteration=lambda metrics: marks.append(mark(int(metrics["env_steps"]))),
     )  # fmt: skip
     versions = {"ray": ray.__version__, "torch": torch.__version__, "gymnasium": gymnasium.__version__}
     return {**summarized(marks), "env_steps": marks[-1][1], "versions": versions}
@@ -192,6 +203,7 @@ def main() -> None:
                  "policies": len(AGENTS) if arguments.agents else 1},
         "medians": {name: medians(rounds, name) for name in commands},
         "ratio": ratios(rounds, "hybridppo", "rllib", "steps_per_second"),
+        "ratio_by_processor": ratios(rounds, "hybridppo", "rllib", "steps_per_processor_second"),
         "rounds": rounds,
     }  # fmt: skip
     if arguments.output is not None:

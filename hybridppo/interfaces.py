@@ -149,6 +149,11 @@ class ReplaySettings(Protocol):
         """Environment steps for each line of metrics."""
         ...
 
+    @property
+    def n_steps(self) -> int:
+        """How many steps a target adds up."""
+        ...
+
 
 class OffPolicyAgent(AgentOfOnePolicy, Protocol):
     """An agent that learns from a replay buffer; its runner is `runners/off_policy.py`."""

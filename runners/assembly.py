@@ -20,11 +20,13 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.workers.lagging import LaggingSampler
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder
+from hybridppo.system.threads import cpu_cores
 
 if TYPE_CHECKING:
     from hybridppo.environments.compiled import CompiledEnvironments
@@ -62,7 +64,8 @@ def _make_sampler(
 ) -> BaseSampler:
     """What samples: this process, where nothing overlaps; workers, where they are asked for; else one, or a thread.
 
-    Compiled environments are sampled where the actor is, if there are kernels for its device.
+    With a `max_lag` above 1, always workers. Compiled environments are sampled where the actor is, if there are
+    kernels for its device.
 
     Args:
         source: what the environments were made from, for workers to make theirs.
@@ -74,7 +77,8 @@ def _make_sampler(
         num_envs: how many environments there are, if `environments` are not all of them.
         num_episodes: whole episodes per rollout instead; always sampled in this process.
         num_workers: processes; 0 for none; None for one where sampling overlaps and the actor can sample in another
-            process, and else none.
+            process, and else none. With a `max_lag` above 1, None for as many as cores, or fewer if those do not divide
+            the environments.
         options: how the environments are made and stepped.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
@@ -97,6 +101,11 @@ def _make_sampler(
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
+        if placement.max_lag > 1:
+            raise ConfigurationError(
+                f"max_lag={placement.max_lag} cannot be had with rollouts of whole episodes, which are sampled in one "
+                "process: use max_lag=1, or leave episodes_per_rollout out"
+            )
         if num_workers:
             raise ConfigurationError(
                 f"num_workers={num_workers} cannot be had with rollouts of whole episodes, which are sampled in one "
@@ -112,27 +121,34 @@ def _make_sampler(
             in_thread=overlaps,
             memory=agent.memory,
         )
+    lag = placement.max_lag
+    if lag > 1:
+        count = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
+        num_workers = num_workers if num_workers is not None else workers_for(count)
+        if not num_workers:
+            raise ConfigurationError(f"num_workers=0 cannot be had with max_lag={lag}, which needs worker processes")
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and actor_form(agent.actor) is not None)
     if num_workers > 0:
         if not samples_on_cpu:
-            raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")
+            what = f"num_workers={num_workers}" if lag < 2 else f"max_lag={lag}"
+            raise ConfigurationError(f"{what} needs a placement that samples on the CPU")
         environments.close()
-        return WorkerSampler(
-            source,
-            environments,
-            distribution,
-            agent.actor,
-            num_envs=num_envs,
-            num_workers=num_workers,
-            num_steps=num_steps,
-            env_seed=env_seed,
-            noise=noise,
-            options=options,
-            pin_for=pin_for,
-            memory=agent.memory,
-            transport=transport,
-        )
+        of_workers: dict[str, Any] = {
+            "num_envs": num_envs,
+            "num_workers": num_workers,
+            "num_steps": num_steps,
+            "env_seed": env_seed,
+            "noise": noise,
+            "options": options,
+            "pin_for": pin_for,
+            "memory": agent.memory,
+            "transport": transport,
+        }
+        if lag > 1:
+            of_workers |= {"max_lag": lag, "drops": not learns_from_replay(agent)}
+        kind = WorkerSampler if lag < 2 else LaggingSampler
+        return kind(source, environments, distribution, agent.actor, **of_workers)
     return Sampler(
         environments,
         distribution,
@@ -144,6 +160,11 @@ def _make_sampler(
         thread=thread,
         memory=agent.memory,
     )
+
+
+def workers_for(num_envs: int) -> int:
+    """How many worker processes sample without waiting for each other, if nobody has said: at most one a core."""
+    return next(count for count in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % count == 0)
 
 
 def _on_tensors(

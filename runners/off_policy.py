@@ -58,6 +58,11 @@ class OffPolicyRunner(Runner):
                 f"an agent with a replay buffer learns from environments of one agent, and these have "
                 f"{sampler.num_envs // self.replay.num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
             )
+        if placement.max_lag > 1 and agent.config.n_steps > 1:
+            raise ConfigurationError(
+                f"n_steps={agent.config.n_steps} cannot be had with max_lag={placement.max_lag}, under which the steps "
+                "of an environment are not one after the other in the replay buffer: use n_steps=1 or max_lag=1"
+            )
         self._so_far = _SoFar()
         self._is_update_due = False
         """Whether there is a sampled turn that was not learned from."""
@@ -129,7 +134,8 @@ class OffPolicyRunner(Runner):
 
     def _remember(self, rollout: Rollout, restarts: int) -> None:
         # A rollout without steps, because all were restarted, never comes here; any restart cuts the sequence.
-        if restarts != self._restarts_seen:
+        # So does a rollout whose columns are of other environments than those of the last.
+        if restarts != self._restarts_seen or rollout.versions is not None:
             self.replay.cut()
             self._restarts_seen = restarts
         is_with_learner = self.replay.device == self.placement.learning_device

@@ -18,7 +18,7 @@ from hybridppo.run_directory.lines import finite
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.turns import Ahead, ByTurns
+from hybridppo.runners.turns import turns_of
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
@@ -71,7 +71,7 @@ class Runner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
-        self._turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
+        self._turns = turns_of(agent, sampler, placement)
         self.total_steps, self.total_episodes = total_steps, total_episodes
         self.iteration = 0
         self.seconds = 0.0
@@ -246,6 +246,7 @@ class Runner:
             "policy_lag": lag,
             **seconds,
             "seconds_other": start - before,
+            **self.sampler.metrics(),
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
             **{name: value for measure in self.measures for name, value in measure().items()},

@@ -90,3 +90,24 @@ class Ahead(ByTurns):
     def _sample_async(self) -> None:
         with self._acting() as actor:
             self._sampler.sample_async(actor)
+
+
+class FarAhead(Ahead):
+    """Up to `max_lag` rollouts ahead: workers go on by themselves, by the newest parameters that there are.
+
+    What they sample is not the same again: it depends on how long each step takes.
+    """
+
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
+        """As in the base. What begins from now on is acted by the parameters of the last update."""
+        self._sample_async()
+        return super().next(is_last)
+
+    def _acting(self) -> AbstractContextManager[SamplingActor]:
+        return self._placement.sampling(self._agent)
+
+
+def turns_of(agent: Agent, sampler: BaseSampler, placement: Placement) -> ByTurns:
+    """How a runner gets its rollouts under a placement."""
+    kind = (ByTurns, Ahead)[placement.max_lag] if placement.max_lag < 2 else FarAhead
+    return kind(agent, sampler, placement)

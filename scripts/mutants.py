@@ -74,7 +74,7 @@ TESTS: dict[str, str] = {
     "runners/samplers/stepping.py": "runners/samplers hybridppo/environments/test_env_state.py "
     "runners/test_environment_faults.py::test_slow_steps_are_no_hang "
     "hybridppo/training/test_resume.py::test_an_environment_that_was_changed_starts_new_episodes "
-    "hybridppo/training/test_resume.py::test_ten_stops_change_nothing",
+    "hybridppo/training/test_resume.py::test_many_stops_change_nothing",
     "hybridppo/placements": "hybridppo/placements/test_mirroring.py hybridppo/placements/test_placements.py "
     "runners/test_accounting.py",
     "hybridppo/auto": "hybridppo/auto",

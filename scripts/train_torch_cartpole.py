@@ -37,7 +37,7 @@ def main() -> int:
     else:
         config = hybridppo.PPOConfig(
             num_envs=arguments.num_envs, num_steps=arguments.num_steps, num_minibatches=arguments.num_minibatches,
-            hidden_sizes=(arguments.hidden_sizes,), normalize_rewards=False,
+            hidden_sizes=(arguments.hidden_sizes,),
         )  # fmt: skip
         result = hybridppo.train(
             make, total_steps=arguments.total_steps, config=config, seed=arguments.seed, placement="cpu",

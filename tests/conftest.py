@@ -34,6 +34,9 @@ if hasattr(signal, "SIGHUP"):
 os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
 
 
+# Until all is collected: half a million objects are made, which stay.
+gc.disable()
+
 # What a training writes is synced, which takes most of the time of a small one: but not in memory.
 IN_MEMORY = Path("/dev/shm")
 if "PYTEST_DEBUG_TEMPROOT" not in os.environ and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2**30:
@@ -41,8 +44,8 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and IN_MEMORY.is_dir() and shutil.d
 
 
 def pytest_collection_finish() -> None:
-    """A full collection of garbage looks at what tests make, and not at what was imported."""
-    gc.collect()
+    """From now on garbage is collected, among what tests make, and not among what was imported."""
+    gc.enable()
     gc.freeze()
 
 

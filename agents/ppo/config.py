@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from hybridppo.agents.common.checks import (
     MOST_ROWS,
@@ -48,6 +48,7 @@ USUAL_SEQUENCES = 8
 """or, with a memory, fewer sequences: fewer take nearly as long, and teach no more."""
 BEFORE_ITS_FIELD = {"normalize_observations": False, "normalize_rewards": False}
 """What a run was that does not name such a field, as it began before there was one."""
+LagCorrection = Literal["vtrace", "none"]
 LARGEST_POOL = 64
 """Beyond that, actions are too old to tell anything."""
 
@@ -67,6 +68,9 @@ class PPOConfig:
     pool_size: int = 1
     """Rollouts that an update learns from: the newest, and older ones, whose actions are weighed by how probable they
     are now (Queeney et al., 2021). 1 is PPO. They lie where the agent learns."""
+    lag_correction: LagCorrection = "vtrace"
+    """With a placement whose max_lag is above 1, how returns and advantages are corrected for actions of older
+    parameters: by "vtrace" (Espeholt et al., 2018), or not at all ("none")."""
     num_epochs: int = 10
     """Epochs: how often each rollout is learned from."""
     num_minibatches: int | None = None
@@ -206,6 +210,8 @@ class PPOConfig:
         self._require(
             "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"
         )
+        corrections = get_args(LagCorrection)
+        self._require("lag_correction", self.lag_correction in corrections, f"must be one of {', '.join(corrections)}")
         families = tuple(CONVOLUTIONS)
         self._require("convolutions", self.convolutions in families, f"must be one of {', '.join(families)}")
         frequency = self.sde_sample_freq

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import learning_mode
@@ -215,13 +216,16 @@ class Backend:
         return torch.cat([self._critic(part).squeeze(-1) for part in self._at_once(observations)])
 
     @torch.no_grad()
-    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+    def log_probs(self, observations: Tensor | StackedRows, actions: Tensor) -> Tensor:
         """The log-probabilities `[B]` of actions, by the parameters as they are now."""
         outputs = [self._actor(part) for part in self._at_once(observations)]
         return self._distribution.log_prob(torch.cat(outputs), actions)
 
-    def _at_once(self, observations: Tensor) -> Sequence[Tensor]:
+    def _at_once(self, observations: Tensor | StackedRows) -> Iterable[Tensor]:
         """Observations that pass through together: of images, as many as there are in a minibatch, which fit."""
+        if isinstance(observations, StackedRows):
+            size = max(1, self._config.minibatch_size)
+            return (observations[start : start + size].made() for start in range(0, len(observations), size))
         has_images = observations.dtype == torch.uint8
         return torch.split(observations, max(1, self._config.minibatch_size if has_images else len(observations)))
 

@@ -457,16 +457,20 @@ class PPO:
             "gamma": config.gamma,
             "gae_lambda": config.gae_lambda,
         }
-        log_probs, weights, shares = rollout.log_probs.flatten(), None, None
+        log_probs, weights, shares, is_lagging = rollout.log_probs.flatten(), None, None, rollout.versions is not None
         if share is not None:
             acted, log_probs = log_probs, loop.backend.log_probs(rows, actions)
-            weights = (log_probs - acted).exp()
+            more_probable = weights = (log_probs - acted).exp()
             shares = torch.full_like(weights, share)
-        if weights is None or self._has_own_advantages:
+        elif is_lagging and config.lag_correction == "vtrace" and not self._has_own_advantages:
+            more_probable = (loop.backend.log_probs(rows, actions) - log_probs).exp()
+        else:
+            more_probable = None
+        if more_probable is None or self._has_own_advantages:
             advantages = self._checked(self.advantages(**estimated), rollout.rewards)
             returns = advantages + values[:-1]
         else:
-            advantages, returns = vtrace(weights=weights.view_as(rollout.rewards), **estimated)
+            advantages, returns = vtrace(weights=more_probable.view_as(rollout.rewards), **estimated)
         return Batch(
             observations=rows,
             actions=actions,

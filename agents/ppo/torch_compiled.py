@@ -15,6 +15,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.modes import depend_on_training
+from hybridppo.system.interruption import Stopped
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class TorchCompiled(Backend):
         try:
             found = self._compiled(self._parameters.values.data, columns, self._clip_range)
         except torch._dynamo.exc.TorchDynamoException as error:
+            if self._agent.should_stop():  # Ctrl-C ends the compiler, too
+                raise Stopped from error
             raise ConfigurationError(_in_words(error)) from error
         gradient, (_, (statistics, extra)) = found
         self._parameters.gradient.copy_(gradient)

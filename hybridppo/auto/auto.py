@@ -62,14 +62,15 @@ class Auto:
     generator, and other numbers of torch threads must be allowed.
 
     Args:
-        max_lag: 1 allows sampling and learning to overlap, whose rollouts come from parameters one update old.
+        max_lag: 1 allows sampling and learning to overlap, whose rollouts come from parameters one update old; above
+            that, also without waiting for the slowest worker, with parameters at most so many updates old.
     """
 
     max_lag: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_lag not in (0, 1):
-            raise ConfigurationError(f"max_lag must be 0 or 1, got {self.max_lag}")
+        if type(self.max_lag) is not int or self.max_lag < 0:
+            raise ConfigurationError(f"max_lag must be a whole number of updates, 0 or more, got {self.max_lag!r}")
 
     def choose(
         self,

@@ -22,8 +22,10 @@ class PlacementOptions:
     """Where migrate, hybrid and overlap sample; not given: cpu."""
     learning_device: str | None = None
     """Where migrate, hybrid and overlap learn; not given: cuda."""
-    max_lag: int = 0
-    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    max_lag: int | None = None
+    """How many updates old the parameters that sample may be: of overlap 1 or more (not given: 1), of hybrid 0 or more
+    (not given: 0), and at most so many of what auto takes (not given: 0). Above 1, workers do not wait for each other,
+    and a seed does not give the same result again."""
 
     def resolve(self) -> Placement | Auto:
         """The placement meant; `Auto` has yet to choose.
@@ -35,13 +37,8 @@ class PlacementOptions:
         devices = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
         if self.placement == "auto":
             require_devices(self.placement, **devices)
-            return Auto(self.max_lag)
-        if self.max_lag:
-            raise ConfigurationError(
-                f"max_lag={self.max_lag} cannot be used with placement {self.placement}: leave it out, or use "
-                "placement auto, or placement overlap, which always has this lag"
-            )
-        return make_placement(self.placement, **devices)
+            return Auto(self.max_lag or 0)
+        return make_placement(self.placement, max_lag=self.max_lag, **devices)
 
 
 def options_of(settings: dict[str, Any]) -> PlacementOptions:

@@ -252,6 +252,9 @@ class Search:
         if self._improves(candidate) and self._may_divide:
             room = self.limits.cores - (candidate.torch_threads if learning == "cpu" else 1)
             self._climb("num_workers", doubled(min(room, self.training.config.num_envs)), "sampling")
+        best = self.best.candidate
+        if self.limits.max_lag > 1 and best.name == "overlap" and best.num_workers > 1:
+            self._improves(replace(best, lag=self.limits.max_lag))
 
     def _accelerator(self, device: str, workers: Sequence[int]) -> None:
         """Try learning on the device, with sampling on the CPU or there."""

@@ -46,13 +46,15 @@ class Candidate:
     learning: str = "cpu"
     num_workers: int = 0
     torch_threads: int = 1
+    lag: int = 1
+    """How many updates the parameters that sample may be behind, if sampling overlaps."""
     changes: tuple[tuple[str, Any], ...] = ()
     """Fields of the configuration that are changed, with their values."""
 
     @property
     def max_lag(self) -> int:
         """How many updates the parameters that sample may be behind."""
-        return int(self.name == "overlap")
+        return self.lag if self.name == "overlap" else 0
 
     @property
     def label(self) -> str:
@@ -62,6 +64,8 @@ class Candidate:
             parts.append(f"{self.num_workers} worker{'s' if self.num_workers > 1 else ''}")
         if self.torch_threads > 1:
             parts.append(f"{self.torch_threads} threads")
+        if self.max_lag > 1:
+            parts.append(f"max_lag={self.max_lag}")
         return ", ".join([*parts, *(f"{field}={value!r}" for field, value in self.changes)])
 
     @property
@@ -70,7 +74,7 @@ class Candidate:
         if self.name in ("cpu", "cuda"):
             return SingleDevice(self.learning)
         if self.name == "overlap":
-            return Mirrored(self.sampling, self.learning, max_lag=1)
+            return Mirrored(self.sampling, self.learning, max_lag=self.max_lag)
         kind = Mirrored if self.name == "hybrid" else Migrating
         return kind(self.sampling, self.learning, force_copy=self.sampling == self.learning)
 

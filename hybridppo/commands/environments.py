@@ -49,7 +49,7 @@ class Placements(Command):
     total_steps: int = 500_000
     """Steps of the planned run, over which the time to start is spread."""
     max_lag: int = 0
-    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    """1 or more lets auto take overlap, whose rollouts come from parameters one update old."""
     num_workers: int | None = None
     """Processes that step the environments. Not given: every number that may be worth it."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
@@ -185,9 +185,11 @@ class Tune(Command):
         """Search, and print the best settings."""
         from hybridppo.tools.experiments.search import tune
 
-        where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
-        options = {**self.arguments("env_id", "environment", *where), **asdict(self.environment)}
-        entry = tune(self.env_id, **{**options, "placement": make_placement(self.placement, **where)})
+        placement = make_placement(
+            self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device
+        )
+        options = self.arguments("env_id", "environment", "sampling_device", "learning_device")
+        entry = tune(self.env_id, **{**options, **asdict(self.environment), "placement": placement})
         assert entry.return_here is not None  # a search has measured it
         print(f"best: return {shown_number(entry.return_here)}, mean of its seeds ({entry.source})")
         print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")

@@ -396,6 +396,9 @@ class Learners(BaseSampler):
         for learner in sorted(self._here):
             self._tell(learner, "restart", self._seeds(learner, env_seed + self._envs[learner].start))
 
+    def check(self, rollout: Any) -> None:
+        """Any rollout will do: it is sampled again."""
+
     def close(self) -> None:  # noqa: D102 - as in the base
         if self._closed:
             return

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,8 +68,12 @@ class RayPool:
         self._handles: dict[int, Any] = {}
         self._places: dict[int, str] = {}
         """Process and machine of those that have begun."""
-        self._owed: dict[int, Any] = {}
-        """Ray's references to answers that are owed."""
+        self._owed: dict[int, deque[Any]] = {}
+        """Ray's references to answers that are owed, in their order."""
+        self._progress: dict[int, _Progress] = {}
+        """Of those who owe an answer."""
+        self._listened = 0.0
+        """When anybody last listened."""
 
     @property
     def workers(self) -> list[int]:
@@ -83,6 +88,8 @@ class RayPool:
     def start(self, worker: int, env_seed: int) -> None:
         """Start one, whose first environment starts from this seed. It answers when its environments are made."""
         self._places.pop(worker, None)
+        self._owed[worker] = deque()
+        self._progress.pop(worker, None)
         self._handles[worker] = self._kind.remote()
         path = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
         self.call(worker, "begin", self._setup, path, self._shares[worker], env_seed)
@@ -107,36 +114,46 @@ class RayPool:
     def call(self, worker: int, method: str, *arguments: Any) -> None:
         """Call a method; what it returns is among `answers`."""
         with explained():
-            self._owed[worker] = getattr(self._handles[worker], method).remote(*arguments)
+            self._owed[worker].append(getattr(self._handles[worker], method).remote(*arguments))
 
     def answers(
-        self, workers: Collection[int], *, together: bool = False
+        self, workers: Collection[int], *, patient: bool = True, together: bool = False
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        """What each answers, with the seconds it took, as they do; or how it was lost.
+        """What each answers next, with the seconds it took, as they do; or how it was lost.
 
         Args:
-            workers: which ones.
+            workers: who owe an answer.
+            patient: whether to wait; else only what is there already.
             together: whether all are needed before anything can go on, which takes fewer waits.
 
         Raises:
             EnvError: if one failed.
         """
-        return self._answers(workers, self._timeout, together=together)
+        return self._answers(workers, self._timeout, patient=patient, together=together)
 
     def _answers(
-        self, workers: Collection[int], timeout: float, *, together: bool = False, at_start: bool = False
+        self,
+        workers: Collection[int],
+        timeout: float,
+        *,
+        patient: bool = True,
+        together: bool = False,
+        at_start: bool = False,
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        waiting = {self._owed[worker]: worker for worker in workers}
-        progress = {worker: _Progress(-1, time.monotonic()) for worker in workers}
+        waiting = {self._owed[worker][0]: worker for worker in workers}
+        progress = self._progress
+        for worker in workers:
+            progress.setdefault(worker, _Progress(-1, time.monotonic()))
+        self._listen_again()
         while waiting:
             count = len(waiting) if together else 1
-            ready, _ = ray.wait(list(waiting), num_returns=count, timeout=SECONDS_BETWEEN_LOOKS)
+            ready, _ = ray.wait(list(waiting), num_returns=count, timeout=SECONDS_BETWEEN_LOOKS if patient else 0)
             for ref in ready:
                 worker = waiting.pop(ref)
-                left = time.monotonic()
+                del progress[worker]
+                self._listened = time.monotonic()
                 yield worker, self._received(worker)
-                for each in progress.values():  # whoever takes answers may take long, and nobody listens meanwhile
-                    each.since += time.monotonic() - left
+                self._listen_again()
             self._look_after(waiting.values())
             for ref, worker in list(waiting.items()):
                 if at_start:
@@ -146,7 +163,16 @@ class RayPool:
                 if time.monotonic() - progress[worker].since > timeout:
                     del waiting[ref]
                     self.end(worker)
-                    yield worker, self._silent(worker, progress[worker].rows, timeout)
+                    yield worker, self._silent(worker, progress.pop(worker).rows, timeout)
+            self._listened = time.monotonic()
+            if not patient:
+                return
+
+    def _listen_again(self) -> None:
+        """Whoever takes answers may take long, and nobody listens meanwhile: that does not count."""
+        now = time.monotonic()
+        for progress in self._progress.values():
+            progress.since = min(now, progress.since + now - self._listened)
 
     def _look_after(self, workers: Collection[int]) -> None:
         """Called now and then with those that have yet to answer."""
@@ -181,7 +207,7 @@ class RayPool:
     def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
         try:
             # What is there is fetched at leisure: a busy machine may take a while for it.
-            kind, value, seconds = unpacked(ray.get(self._owed[worker], timeout=self._timeout))
+            kind, value, seconds = unpacked(ray.get(self._owed[worker].popleft(), timeout=self._timeout))
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:

@@ -1,6 +1,7 @@
 """Samplers over Ray: parameters go out and rollouts come back, once an iteration."""
 
 import contextlib
+from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -29,44 +30,49 @@ class RaySamplers(RayPool):
     def __init__(self, work: Work) -> None:
         setup = {**work.setup, "layout": work.layout}
         super().__init__(RemoteSampler, work.shares, setup, work.options.worker_timeout, "sampler")
-        self.buffers = [work.allocate() for _ in range(2)]
+        self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop: Flag = bytearray(1)
         self._columns, self._distribution = work.columns, work.setup["distribution"]
         self._memory = work.setup["memory"]
-        self._tasks: dict[int, tuple[Fill, int]] = {}
-        """What is being filled, and in which buffer."""
-        self._stopped: set[int] = set()
-        """The attempts that were asked to stop."""
-        self._attempt = self._rollout = 0
+        self._tasks: dict[int, deque[tuple[Fill, int]]] = {}
+        """What is being filled, and in which buffer, in the order in which it was asked for."""
+        self._stopped: dict[int, int] = {}
+        """The last attempt of each that was asked to stop."""
+        self._attempt = 0
         self._version = -1
         self._parameters: Any = None
+        self._sent: dict[int, int] = {}
+        """The version that each was sent with what it is to fill."""
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
-        self._version, self._rollout = version, self._rollout + 1
-        self._stopped.clear()
+        self._version = version
         flat = np.concatenate([parameter.reshape(-1) for parameter in parameters]).astype(np.float32, copy=False)
         with explained():
             self._parameters = flat if flat.nbytes <= MOST_BYTES else ray.put(flat)
+        for worker, tasks in self._tasks.items():
+            if tasks:  # for what it has been asked for, and has yet to begin
+                self._handles[worker].publish.remote(version, self._parameters)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
         self._attempt += 1
-        task = Fill(self._rollout, self._attempt, self._version, first, end)
+        task = Fill(self._attempt, self._version, first, end)
         noise = parameters = None
         if end is None:
             row = noise_row(self._distribution, first)
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
-            parameters = self._parameters
+        if self._sent.get(worker) != self._version:
+            parameters, self._sent[worker] = self._parameters, self._version
         small, stored = (parameters, None) if isinstance(parameters, np.ndarray) else (None, parameters)
         size = sum(array.nbytes for array in (small, noise) if array is not None)
         self.call(worker, "fill_packed", packed((task, small, noise), size), stored)
-        self._tasks[worker] = task, turn
+        self._tasks.setdefault(worker, deque()).append((task, turn))
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
-        self._tasks.pop(worker, None)
         self.call(worker, "ask", kind, value)
 
     def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._tasks.pop(worker, None)
+        self._sent.pop(worker, None)
         super().start(worker, env_seed)
 
     def _look_after(self, workers: Collection[int]) -> None:
@@ -75,26 +81,26 @@ class RaySamplers(RayPool):
 
     def _stop(self, workers: Collection[int]) -> None:
         for worker in workers:
-            task, _ = self._tasks.get(worker, (None, 0))
             # Those that go on to where others have stopped do not stop before.
-            if task is not None and task.end is None and task.attempt not in self._stopped:
-                self._stopped.add(task.attempt)
-                self._handles[worker].stop.remote(task.attempt)
+            attempts = [task.attempt for task, _ in self._tasks.get(worker, ()) if task.end is None]
+            if attempts and attempts[-1] > self._stopped.get(worker, 0):
+                self._stopped[worker] = attempts[-1]
+                self._handles[worker].stop.remote(attempts[-1])
 
     def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
         received = super()._received(worker)
-        if isinstance(received, WorkerLostError) or worker not in self._tasks:
+        if isinstance(received, WorkerLostError) or not self._tasks.get(worker):
             return received
-        (expected, turn), ((task, filled, finals, arrays), seconds) = self._tasks.pop(worker), received
-        if task != expected:
+        (expected, turn), ((task, filled, arrays), seconds) = self._tasks[worker].popleft(), received
+        if task != expected or filled.version < task.version:
             raise DistributionError(
                 f"{self.name(worker)} answered for {task}, and was asked for {expected}: nothing of it is used"
             )
         part = self.buffers[turn].of(self._columns[worker])
         for name, array in part.arrays.items():
             if name != "noise":
-                array[new_rows(name, task.first, filled, self._memory)] = arrays[name]
-        return (filled, finals), seconds
+                array[new_rows(name, task.first, filled.rows, self._memory)] = arrays[name]
+        return filled, seconds
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if ray.is_initialized():

@@ -131,12 +131,10 @@ class RemoteEnvironments(RemoteActor):
 class Fill:
     """A part of a rollout that a sampler fills; it comes back with the part."""
 
-    rollout: int
-    """Which one, counted by the trainer."""
     attempt: int
     """Which of all parts that it ever asked for."""
     version: int
-    """Of the parameters that act."""
+    """Of the parameters that act, or of older ones than those."""
     first: int
     """Row to begin with."""
     end: int | None
@@ -153,8 +151,8 @@ class RemoteSampler(RemoteActor):
         self._lock = threading.Lock()
         self._attempt = self._stopped = 0
         self._flag = bytearray(1)
-        self._version: int | None = None
-        self._parameters: list[Array] = []
+        self._newest: tuple[int, Array] | None = None
+        """Version and parameters, all in one array."""
         self._share: Share | None = None
 
     def _make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
@@ -168,33 +166,34 @@ class RemoteSampler(RemoteActor):
         self._buffer = RolloutBuffer(**arrays)
 
     def fill(self, task: Fill, parameters: Array | None, noise: Array | None) -> Answer:
-        """Fill a part: the task, how many rows there are then, the final observations, and the new rows of each array.
+        """Fill a part: the task, what was filled, and the new rows of each array.
 
         Args:
             task: which part.
-            parameters: all in one array; None for those of before.
+            parameters: all in one array; None for the newest that were published.
             noise: of the rows from `task.first` on; None for that of before.
         """
 
         def act() -> Any:
             assert self._share is not None  # `begin` was before
             if parameters is not None:
-                self._parameters = parameters_of(np.array(parameters), self._shapes)
-                self._version = task.version
-            if self._version != task.version:
-                raise EnvError(f"it was to act by parameters of version {task.version}, and has {self._version}")
+                self.publish(task.version, parameters)
+            if self._newest is None or self._newest[0] < task.version:
+                raise EnvError(f"it was to act by parameters of version {task.version}, and does not have them")
+            version, flat = self._newest
             if noise is not None:
                 self._buffer.noise[noise_row(self._distribution, task.first) :] = noise
             with self._lock:
                 self._attempt, self._flag = task.attempt, bytearray(1)
                 self._flag[0] = task.end is None and task.attempt <= self._stopped
-            filled, finals = self._share.fill(self._buffer, self._parameters, self._flag, task.first, task.end)
+            acting = parameters_of(flat, self._shapes)
+            filled = self._share.fill(self._buffer, acting, version, self._flag, task.first, task.end)
             rows = {
-                name: array[new_rows(name, task.first, filled, self._memory)]
+                name: array[new_rows(name, task.first, filled.rows, self._memory)]
                 for name, array in self._buffer.arrays.items()
                 if name != "noise"
             }
-            return task, filled, finals, rows
+            return task, filled, rows
 
         return answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
 
@@ -202,12 +201,19 @@ class RemoteSampler(RemoteActor):
         """As `fill`, by a packed task with small parameters and noise; the answer is packed likewise."""
         task, small, noise = unpacked(message)
         answer = self.fill(task, parameters if small is None else small, noise)
-        arrays = answer[1][3].values() if answer[0] == "done" else ()
+        arrays = answer[1][2].values() if answer[0] == "done" else ()
         return packed(answer, sum(array.nbytes for array in arrays))
 
     def ask(self, kind: str, value: Any) -> Answer:
         """As `Share.answer`."""
         return answered(lambda: self._share.answer(kind, value) if self._share is not None else None)
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def publish(self, version: int, parameters: Array) -> None:
+        """Act by these from the next part on, unless newer ones are there."""
+        with self._lock:
+            if self._newest is None or self._newest[0] < version:
+                self._newest = version, np.array(parameters)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def rows(self) -> int:

@@ -31,7 +31,9 @@ class Mirrored(Placement):
         learning: device of the agent.
         publish_every: updates per publish; above 1, rollouts come from older parameters (`policy_lag`).
         max_lag: 0 samples and learns by turns; 1 samples the next rollout while learning from the last, so that each
-            rollout comes from parameters at most one update old.
+            rollout comes from parameters at most one update old. Above 1, worker processes sample without waiting for
+            each other or for an update, and a rollout has the steps that are there first, by parameters at most so
+            many updates old: which steps these are depends on clocks, and a seed does not give the same result again.
         verify: compare both sides after each publish, and raise where they differ.
         force_copy: a real replica even on one device, with which mirroring is tested without a GPU.
     """
@@ -51,8 +53,8 @@ class Mirrored(Placement):
     ) -> None:
         if publish_every < 1:
             raise ConfigurationError(f"publish_every must be at least 1, got {publish_every}")
-        if max_lag not in (0, 1):
-            raise ConfigurationError(f"max_lag must be 0 or 1, got {max_lag}")
+        if type(max_lag) is not int or max_lag < 0:
+            raise ConfigurationError(f"max_lag must be a whole number of updates, 0 or more, got {max_lag!r}")
         if max_lag > 0 and publish_every > 1:
             raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
         super().__init__(sampling, learning)

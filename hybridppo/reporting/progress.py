@@ -12,6 +12,7 @@ from tqdm.auto import tqdm as tqdm_of_here
 from hybridppo.system.figures import shown_clock
 from hybridppo.system.throttling import ThrottledWarning
 
+_WRITING = ThrottledWarning("writing lines to stderr")
 FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
 """Lines come this long after the start, then each time when that has doubled, and at least this often."""
 
@@ -95,11 +96,15 @@ class ProgressBar:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr, above the bar if there is one."""
-    tqdm.std.tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
+    """Write a line to stderr, above the bar if there is one. If that fails, all else goes on."""
+    try:
+        tqdm.std.tqdm.write(line, file=sys.stderr)
+        sys.stderr.flush()
+    except (OSError, ValueError) as error:  # ValueError: a stream that was closed
+        _WRITING.failed(error, "all else goes on without it")
 
 
 def _has_screen() -> bool:
     """Whether there is a terminal or a notebook."""
-    return "notebook" in tqdm_of_here.__mro__[1].__module__ or sys.stderr.isatty()
+    is_notebook = "notebook" in tqdm_of_here.__mro__[1].__module__
+    return is_notebook or (not sys.stderr.closed and sys.stderr.isatty())

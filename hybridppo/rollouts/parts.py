@@ -20,8 +20,8 @@ class RolloutParts:
 
     @property
     def version(self) -> int:
-        """Of the parameters that acted."""
-        return self.parts[0].version
+        """Of the parameters that acted; the oldest, if versions differ."""
+        return min(part.version for part in self.parts)
 
     @property
     def observations(self) -> Tensor:

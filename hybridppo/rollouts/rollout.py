@@ -35,13 +35,15 @@ class Rollout:
     final_observations: Tensor
     """`[K, obs]`, the final observations of these steps."""
     version: int
-    """Version of the parameters that acted."""
+    """Version of the parameters that acted; the oldest, if `versions` differ."""
     starts: Tensor | None = None
     """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
     states: Tensor | None = None
     """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
     history: Tensor | None = None
     """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
+    versions: Tensor | None = None
+    """`[T, N]` int64, version that acted in each row; with `max_lag` above 1 only."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""

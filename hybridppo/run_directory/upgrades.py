@@ -26,8 +26,8 @@ _BUFFER_OF_2 = "sampler.block."
 
 def upgraded_header(header: Header, version: int) -> Header:
     """A header of an earlier format version, as it would be written now."""
-    for step in range(version, FORMAT_VERSION):
-        header = _STEPS[step](header)
+    for step in _STEPS[version - 1 :]:
+        header = step(header)
     return header
 
 
@@ -131,14 +131,10 @@ def _with_one_sampler(header: Header) -> Header:
     return {**header, "state": {"agent": agent, "sampler": sampler, "runner": runner}}
 
 
-def _as_it_is(header: Header) -> Header:
-    return header
-
-
-_STEPS: dict[int, Callable[[Header], Header]] = {
-    1: _with_score,
-    2: _with_sub_environments,
-    3: _as_it_is,
-    4: _with_one_sampler,
-}
-"""For every earlier format version, the step to the next."""
+_STEPS: tuple[Callable[[Header], Header], ...] = (
+    _with_score,
+    _with_sub_environments,
+    lambda header: header,
+    _with_one_sampler,
+)
+"""The steps from each earlier format version to the next."""

@@ -1,10 +1,12 @@
 """Evaluation: whole episodes with an agent, or with a checkpoint of a run."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import gymnasium as gym
 
 from hybridppo.agents.policies import PolicyOf, acting_together, columns_of, policies_of, spaces_of_policy
 from hybridppo.agents.ppo.ppo import PPO
@@ -19,7 +21,7 @@ from hybridppo.environments.options import (
     Vectorization,
     for_critics,
 )
-from hybridppo.interfaces import agents_of
+from hybridppo.interfaces import SamplingActor, agents_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.networks.precision import float32_products
@@ -136,13 +138,15 @@ def evaluate(
         episodes=episodes,
         seed=seed,
         deterministic=deterministic,
-        autoreset_mode=settings.environment.autoreset_mode,
-        on_env_error=settings.environment.on_env_error,
-        env_kwargs=settings.environment.env_kwargs,
-        imports=settings.environment.imports,
-        vectorization=settings.environment.vectorization_of_evaluation,
         progress=progress,
+        **like_training(settings.environment),
     )
+
+
+def like_training(options: EnvironmentOptions) -> dict[str, Any]:
+    """The options of a training's environments that `evaluate_agent` takes."""
+    names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports")
+    return {**{name: getattr(options, name) for name in names}, "vectorization": options.vectorization_of_evaluation}
 
 
 def evaluate_policies(
@@ -171,44 +175,43 @@ def evaluate_policies(
         ConfigurationError: if the policies are not those of the environment's agents.
         EnvError: if the environment has other spaces than an agent.
     """
-    trained = next((agent for agent in agents.values() if isinstance(agent, PPO)), None)
-    options = for_critics(EnvironmentOptions(), trained.config if trained is not None else None)
+    trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
+    options = for_critics(EnvironmentOptions(), trained[0].config if trained else None)
     environments = make_environments(env, min(num_envs, episodes), compiled_if_possible(env, options))
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(environments.close)
         whose = policies_of(environments.agents, agents, policy_of)
         columns = list(columns_of(whose, agents).values())
-        spaces = [
-            spaces_of_policy(environments.observation_space, environments.action_space, policy, whose)
-            for policy in agents
-        ]
-        squash = any(isinstance(agent, PPO) and agent.config.squash_actions for agent in agents.values())
+        every = environments.observation_space, environments.action_space
+        spaces = [spaces_of_policy(*every, policy, whose) for policy in agents]
+        squash = any(agent.config.squash_actions for agent in trained)
         distributions = [distribution_for(action_space, squash=squash) for _, action_space in spaces]
         distribution, sizes = distributions[0], None
         if any(own != spaces[0] for own in spaces):
             distribution, sizes = acting_together(distributions, spaces, columns)
-        with contextlib.ExitStack() as stack:
-            actors: list[Any] = []
-            layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
-            state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
-            memory = max((each for each in layouts if each), key=lambda each: each.state_size, default=None)
-            for agent, (observation_space, action_space) in zip(agents.values(), spaces, strict=True):
-                if isinstance(agent, PPO):
-                    own = SimpleNamespace(observation_space=observation_space, action_space=action_space)
-                    require_spaces_of(agent, own)
-                    placement = SingleDevice(agent.parameters.values.device)
-                    placement.prepare(agent)
-                    stack.enter_context(float32_products(agent.config.precision, placement.sampling_device))
-                    agent = stack.enter_context(placement.evaluating(agent))
-                actors.append(agent)
-            found = run_episodes(
-                NumpyPoliciesActor(actors, columns, sizes, state_sizes=state_sizes),
-                distribution,
-                environments,
-                episodes=episodes,
-                seed=seed_of(seed, "evaluation"),
-                deterministic=deterministic,
-                memory=memory,
-            )
-    finally:
-        environments.close()
+        layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
+        state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
+        actors = [
+            stack.enter_context(_acting(agent, own)) if isinstance(agent, PPO) else agent
+            for agent, own in zip(agents.values(), spaces, strict=True)
+        ]
+        found = run_episodes(
+            NumpyPoliciesActor(actors, columns, sizes, state_sizes=state_sizes),
+            distribution,
+            environments,
+            episodes=episodes,
+            seed=seed_of(seed, "evaluation"),
+            deterministic=deterministic,
+            memory=max((each for each in layouts if each), key=lambda each: each.state_size, default=None),
+        )
     return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}
+
+
+@contextlib.contextmanager
+def _acting(agent: PPO, spaces: tuple[gym.Space[Any], gym.Space[Any]]) -> Iterator[SamplingActor]:
+    """The actor of an agent, where it is, for environments with these spaces."""
+    require_spaces_of(agent, SimpleNamespace(observation_space=spaces[0], action_space=spaces[1]))
+    placement = SingleDevice(agent.parameters.values.device)
+    placement.prepare(agent)
+    with float32_products(agent.config.precision, placement.sampling_device), placement.evaluating(agent) as actor:
+        yield actor

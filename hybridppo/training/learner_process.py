@@ -71,18 +71,11 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
 
 
 def _message() -> bytes:
-    """The next message of the first learner: its length, and as many bytes."""
-    length = int.from_bytes(_read(8), "little")
-    return _read(length)
-
-
-def _read(size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = os.read(0, size - len(data))
-        if not part:  # the first learner is gone
-            os._exit(1)
-        data += part
+    """The message of the first learner: its length, and as many bytes."""
+    length = int.from_bytes(sys.stdin.buffer.read(8), "little")
+    data = sys.stdin.buffer.read(length)
+    if not data or len(data) < length:  # the first learner is gone
+        os._exit(1)
     return data
 
 

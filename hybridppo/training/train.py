@@ -53,7 +53,7 @@ from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
 from hybridppo.training.agent_arguments import AgentAsked
-from hybridppo.training.evaluate import evaluate_agent
+from hybridppo.training.evaluate import evaluate_agent, like_training
 from hybridppo.training.self_play import Ladder, for_seats
 from hybridppo.training.stage import Stage, staged
 
@@ -286,8 +286,10 @@ def _sampler(job: Job, team: LocalTeam) -> BaseSampler:
 
 
 def _callbacks(job: Job, sampler: BaseSampler) -> Callbacks:
-    path = job.directory.path if job.directory is not None else None
-    run = TrainingRun(job.agent, job.settings.to_json(), path, environments=RunEnvironments(sampler.steer))
+    path, config = None, job.settings.to_json()
+    if job.directory is not None:
+        path, config = job.directory.path, {**config, "origin": job.directory.config.get("origin", {})}
+    run = TrainingRun(job.agent, config, path, environments=RunEnvironments(sampler.steer))
     target = job.settings.run.target_return
     return Callbacks([*([] if target is None else [StopAtReturn(target)]), *job.reporting.callbacks], run)
 
@@ -374,14 +376,10 @@ def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[E
             job.env,
             episodes=settings.run.evaluation_episodes,
             seed=seed_of(settings.seed, "evaluation"),
-            autoreset_mode=settings.environment.autoreset_mode,
-            on_env_error=settings.environment.on_env_error,
-            env_kwargs=settings.environment.env_kwargs,
-            imports=settings.environment.imports,
-            vectorization=settings.environment.vectorization_of_evaluation,
             placement=job.placement,
             progress=job.reporting.progress,
             should_stop=lambda: job.interruption.requested,
+            **like_training(settings.environment),
         )
     except Stopped:
         return None, True

@@ -21,7 +21,7 @@ from hybridppo.environments.info_metrics import Sums, metrics_of
 from hybridppo.environments.info_metrics import refused as without_infos
 from hybridppo.environments.steering import Steering, from_json, latest, refused
 from hybridppo.errors import EnvError, EnvStateError
-from hybridppo.interfaces import SamplingActor
+from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
@@ -213,8 +213,14 @@ class BaseSampler(ABC):
         self._measure_rollout()
         self._steer_what_is_due()
         buffer = self._filled(under_way.buffer)
-        if not self._has_warned:
-            self._look_at_bounds(buffer)
+        valid, _ = self._count(buffer)
+        if not self._has_steps(buffer, valid):
+            assert under_way.actor is not None  # whoever finishes a rollout has let it go on
+            return self.collect(under_way.actor)
+        return self._rollout_of(buffer, valid, under_way.finals, under_way.version)
+
+    def _count(self, buffer: RolloutBuffer) -> tuple[Array, Array | None]:
+        """Count steps; which rows are steps, and where an episode was broken off, if any was."""
         ended = buffer.terminated | buffer.truncated
         valid = self._valid_rows(ended, buffer.absent)
         if self._skips_row_after_end:
@@ -225,22 +231,32 @@ class BaseSampler(ABC):
         self.env_steps += self._num_steps_in(acting)
         for policy in self.by_policy.values():
             policy.add(buffer.rewards, ended & valid, valid, acting, broken_off)
-        # From a single step that restarts have left, nothing can be learned.
-        self._lost = self._lost + 1 if broken_off is not None and valid.sum() < 2 else 0
+        return valid, broken_off
+
+    def _has_steps(self, buffer: RolloutBuffer, valid: Array) -> bool:
+        """Whether restarts have left more than a single step, from which nothing can be learned."""
+        self._lost = self._lost + 1 if buffer.restarted.any() and valid.sum() < 2 else 0
         if self._lost > ROLLOUTS_LOST_IN_A_ROW:
             raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
-        if self._lost:
-            assert under_way.actor is not None  # whoever finishes a rollout has let it go on
-            return self.collect(under_way.actor)
+        return not self._lost
+
+    def _rollout_of(self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int) -> Rollout:
+        """The rollout of rows that are counted; if agents take turns, with the steps of each."""
+        if not self._has_warned:
+            self._look_at_bounds(buffer)
         if not buffer.waiting.any():
-            return self._rollout(buffer, valid, under_way.finals, under_way.version)
-        steps, are_steps, finals = steps_by_turns(buffer, valid, under_way.finals)
+            return self._rollout(buffer, valid, finals, version)
+        steps, are_steps, finals = steps_by_turns(buffer, valid, finals)
         if not are_steps.any():
             raise EnvError(
                 f"in a rollout of {len(valid)} turns, no agent has come to its next turn: sample more "
                 f"(num_steps={self.num_steps}, for {self._num_agents} agents that take turns)"
             )
-        return self._rollout(steps, are_steps, finals, under_way.version)
+        return self._rollout(steps, are_steps, finals, version)
+
+    def metrics(self) -> Metrics:
+        """What else is to be known of sampling, in each iteration."""
+        return {}
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """Sum up these entries of infos from now on; `info_metrics` gives their means of the last rollout.

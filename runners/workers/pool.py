@@ -67,6 +67,8 @@ class WorkerPool:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._connections: dict[int, Connection[Any, Any]] = {}
         self._starting: dict[int, _Starting] = {}
+        self._rows_at: dict[int, tuple[int, float]] = {}
+        """Of those that owe an answer, how many rows they had when that was last new, and when it was."""
 
     @property
     def workers(self) -> list[int]:
@@ -75,6 +77,7 @@ class WorkerPool:
 
     def start(self, worker: int, env_seed: int) -> None:
         """Start a worker's process; what it loads, it loads while others are started. See `wait_until_ready`."""
+        self._rows_at.pop(worker, None)
         key = secrets.token_bytes(32)
         # One thread each: the processes are the parallelism.
         environment = {
@@ -143,15 +146,24 @@ class WorkerPool:
             raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
 
     def answers(
-        self, workers: Sequence[int], *, at_start: bool = False
+        self, workers: Sequence[int], *, at_start: bool = False, patient: bool = True
     ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
-        """What each worker answers, as they do; or how it was lost, if it died or makes no more steps."""
+        """What each worker answers next, as they do; or how it was lost, if it died or makes no more steps.
+
+        Args:
+            workers: who owe an answer.
+            at_start: whether they are being started.
+            patient: whether to wait; else only what is there already.
+        """
         timeout = self._seconds_to_start if at_start else self._timeout
         waiting = {self._connections[worker]: worker for worker in workers}
-        alive = {worker: (-1, time.monotonic()) for worker in workers}
+        alive = self._rows_at
+        for worker in workers:
+            alive.setdefault(worker, (-1, time.monotonic()))
         while waiting:
-            for connection in wait(list(waiting), timeout=min(1.0, timeout / 4)):
+            for connection in wait(list(waiting), timeout=min(1.0, timeout / 4) if patient else 0.0):
                 worker = waiting.pop(cast("Connection[Any, Any]", connection))
+                alive.pop(worker, None)
                 yield worker, self._receive(worker)
             now = time.monotonic()
             for connection, worker in list(waiting.items()):
@@ -161,7 +173,7 @@ class WorkerPool:
                 if rows != rows_before:
                     alive[worker] = rows, now
                 elif now - since > timeout:
-                    del waiting[connection]
+                    del waiting[connection], alive[worker]
                     self._processes[worker].kill()
                     yield (
                         worker,
@@ -170,6 +182,8 @@ class WorkerPool:
                             "step or a reset hangs, or is slower than worker_timeout (--worker-timeout) allows"
                         ),
                     )
+            if not patient:
+                return
 
     def _receive(self, worker: int) -> "tuple[Any, float] | WorkerLostError":
         try:

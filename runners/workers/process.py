@@ -22,7 +22,7 @@ from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import NEVER
 from hybridppo.runners.workers.share import Share, parameters_of
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.shared_arrays import PublishedParameters, SharedArrays
 from hybridppo.system.interruption import requests_to_end
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
@@ -94,10 +94,10 @@ def serve(connection: "Connection[Any, Any]") -> None:
     share = Share(setup, mine["envs"], mine["seed"])
     try:
         arrays = SharedArrays(setup["layout"], setup["path"])
-        whole = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}) for i in range(2)]
+        numbers, fields = range(setup["num_buffers"]), setup["fields"]
+        whole = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in fields}) for i in numbers]
         buffers = [buffer.of(share.columns) for buffer in whole]
-        # Views of one flat array that the trainer writes before each rollout.
-        parameters = parameters_of(arrays["parameters"], setup["shapes"])
+        published = PublishedParameters(arrays)
         stop = arrays["stop"].data
         share.stepper.heartbeat = arrays[f"heartbeat{mine['worker']}"].data
         connection.send(("ready", None, None))
@@ -111,7 +111,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
             turn, first, end = value
             # Those that go on to where others have stopped do not stop before.
             flag = stop if end is None else NEVER
-            answer = share.fill(buffers[turn], parameters, flag, first, end)
+            parameters, version = published.read()
+            answer = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
             connection.send(("done", answer, share.stepper.seconds))
     finally:
         share.close()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.environments.pickling import pack
@@ -11,7 +10,7 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.page_locking import PageLock
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.pool import WorkerPool
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.shared_arrays import PublishedParameters, SharedArrays
 from hybridppo.runners.workers.transport import Work, WorkerLostError
 from hybridppo.system.accelerator import accelerator_of
 
@@ -27,19 +26,19 @@ class Processes:
 
     def __init__(self, work: Work) -> None:
         num_workers = len(work.shares)
-        shared = {f"{name}{i}": spec for i in range(2) for name, spec in work.layout.items()}
-        shared |= {"parameters": ((work.num_parameters,), "float32"), "stop": ((1,), "uint8")}
+        numbers = range(work.num_buffers)
+        shared = {f"{name}{i}": spec for i in numbers for name, spec in work.layout.items()}
+        shared |= {**PublishedParameters.layout(work.num_parameters), "stop": ((1,), "uint8")}
         shared |= {f"heartbeat{worker}": ((1,), "int64") for worker in range(num_workers)}
         self._arrays = SharedArrays(shared)
         self._closed = False
-        self.parameters = self._arrays["parameters"]
-        """The actor's, one after the other, as they were last published."""
-        self.buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in work.layout}) for i in range(2)]
+        self._published = PublishedParameters(self._arrays)
+        self.buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in work.layout}) for i in numbers]
         self.stop: Flag = self._arrays["stop"].data
         self._pin_for, self._restarts = work.pin_for, work.options.restarts
         self._page_lock: PageLock | None = None
         self._has_begun = False
-        setup = {**work.setup, "layout": shared, "path": self._arrays.path}
+        setup = {**work.setup, "layout": shared, "path": self._arrays.path, "num_buffers": work.num_buffers}
         self._pool = WorkerPool(work.shares, pack(setup), self._rows_of, work.options.worker_timeout)
 
     @property
@@ -64,7 +63,7 @@ class Processes:
             self._page_lock = PageLock(self._arrays.memory, accelerator_of(self._pin_for))
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
-        np.concatenate([parameter.reshape(-1) for parameter in parameters], out=self.parameters)
+        self._published.write(parameters, version)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
         self._pool.send(worker, ("fill", (turn, first, end)))
@@ -72,8 +71,10 @@ class Processes:
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
         self._pool.send(worker, (kind, value))
 
-    def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:  # noqa: D102
-        return self._pool.answers(workers)
+    def answers(  # noqa: D102 - as in the protocol
+        self, workers: Sequence[int], *, patient: bool = True
+    ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
+        return self._pool.answers(workers, patient=patient)
 
     def _rows_of(self, worker: int) -> int:
         return int(self._arrays[f"heartbeat{worker}"][0])

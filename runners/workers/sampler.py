@@ -27,6 +27,7 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.processes import Processes
+from hybridppo.runners.workers.slowest import SlowestWorker
 from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
@@ -55,6 +56,7 @@ class WorkerSampler(BaseSampler):
         pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         memory: the actors', where they have one.
         transport: where workers are, and how what they do comes here.
+        num_buffers: how many rollouts workers have room for.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -76,6 +78,7 @@ class WorkerSampler(BaseSampler):
         pin_for: torch.device | None = None,
         memory: MemoryLayout | None = None,
         transport: Callable[[Work], Transport] = Processes,
+        num_buffers: int = 2,
     ) -> None:
         agents = template.num_agents
         num_envs = num_envs if num_envs is not None else template.num_envs // agents
@@ -97,7 +100,8 @@ class WorkerSampler(BaseSampler):
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
         size = sum(array.numel() for array in arrays)
-        self._transport = transport(Work(shares, self._envs, layout, size, setup, options, pin_for))
+        self._work = Work(shares, self._envs, layout, num_buffers, size, setup, options, pin_for)
+        self._transport = transport(self._work)
         super().__init__(
             self._transport.stop,
             self._transport.buffers,
@@ -111,6 +115,9 @@ class WorkerSampler(BaseSampler):
         )
         self._closed = False
         self._seconds_filling = 0.0
+        self._slowest = SlowestWorker(self._work)
+        self._infos: list[Sums] = []
+        """What infos had in the rollout under way."""
         self._restarts = options.restarts
         self._losses = Losses(num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self._env_seed = env_seed
@@ -128,9 +135,7 @@ class WorkerSampler(BaseSampler):
         return self._env_seed + self._envs[worker].start // self._num_agents
 
     def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        # What a placement gives for such a network on the CPU.
-        assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
-        self._transport.publish(actor.parameters, actor.version)
+        self._publish(actor)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first
         for worker in self._transport.workers:
@@ -141,9 +146,14 @@ class WorkerSampler(BaseSampler):
                 self._forget(worker, first, first)
                 self._transport.fill(worker, self._turn_begun, first)
 
+    def _publish(self, actor: SamplingActor) -> None:
+        # What a placement gives for such a network on the CPU.
+        assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
+        self._transport.publish(actor.parameters, actor.version)
+
     def _fill_wait(self) -> tuple[int, FinalObservations]:
         answers: dict[int, tuple[int, FinalObservations]] = {}
-        seconds: list[float] = []
+        seconds = [0.0] * len(self._envs)
         lost: set[int] = set()
 
         def wait_for(workers: Sequence[int]) -> None:
@@ -152,9 +162,11 @@ class WorkerSampler(BaseSampler):
                     self._replace(worker, answer)
                     lost.add(worker)
                 else:
-                    (rows, finals), took = answer
-                    answers[worker] = rows, answers.get(worker, (0, []))[1] + finals
-                    seconds.append(took)
+                    filled, took = answer
+                    answers[worker] = filled.rows, answers.get(worker, (0, []))[1] + filled.finals
+                    seconds[worker] += took
+                    if filled.infos is not None:
+                        self._infos.append(filled.infos)
 
         wait_for(self._transport.workers)
         filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
@@ -168,7 +180,8 @@ class WorkerSampler(BaseSampler):
             self._forget(worker, self._first, filled)
         for worker in answers.keys() - lost:
             self._losses.end_row(worker)
-        self._seconds_filling = max(seconds, default=0.0)
+        self._seconds_filling = max(seconds)
+        self._slowest.add(seconds)
         finals = [
             (step, self._envs[worker].start + env, observation)
             for worker, (_, part) in answers.items()
@@ -184,7 +197,8 @@ class WorkerSampler(BaseSampler):
         self._info_names = names
 
     def _take_infos(self) -> list[Sums]:
-        return [found for found, _ in self._ask([("take_infos", None)] * len(self._envs))]
+        found, self._infos = self._infos, []
+        return found
 
     def _require_steerable(self) -> None:
         pass

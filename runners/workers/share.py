@@ -1,11 +1,12 @@
 """A worker's share of the environments, wherever the worker is. Free of torch."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.environments.steering import Steering
@@ -15,6 +16,19 @@ from hybridppo.runners.samplers.stepping import Flag, Stepper
 from hybridppo.system.seeds import seed_globals
 
 Array = NDArray[Any]
+
+
+class Filled(NamedTuple):
+    """What a worker answers when it has filled rows."""
+
+    rows: int
+    """How many are filled now."""
+    finals: FinalObservations
+    """Final observations of the new ones."""
+    version: int
+    """Of the parameters that acted."""
+    infos: Sums | None
+    """What infos had, if they are measured."""
 
 
 class Share:
@@ -32,6 +46,7 @@ class Share:
     """
 
     def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        self._measures_infos = False
         source, num_envs = source_here(setup["source"], setup["options"].imports), envs.stop - envs.start
         seed_globals(seed, "making environments")
         # One thread each: the processes are the parallelism.
@@ -55,10 +70,11 @@ class Share:
             raise
 
     def fill(
-        self, buffer: RolloutBuffer, parameters: Sequence[Array], stop: Flag, first: int, end: int | None
-    ) -> tuple[int, FinalObservations]:
-        """As `Stepper.fill`, by an actor of these parameters."""
-        return self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
+        self, buffer: RolloutBuffer, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
+    ) -> Filled:
+        """As `Stepper.fill`, by an actor of these parameters, which are of this version."""
+        rows, finals = self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
+        return Filled(rows, finals, version, self._environments.take_infos() if self._measures_infos else None)
 
     def answer(self, kind: str, value: Any) -> Any:
         """To a message other than that to fill."""
@@ -68,8 +84,6 @@ class Share:
             return self._state()
         if kind == "measure_infos":
             return self._measure_infos(value)
-        if kind == "take_infos":
-            return self._environments.take_infos()
         if kind == "steer":
             return self._steer(value)
         assert kind == "load_state"
@@ -81,6 +95,7 @@ class Share:
             self._environments.measure_infos(names)
         except ConfigurationError as error:
             return str(error)
+        self._measures_infos = True
         return None
 
     def _steer(self, steering: Steering) -> tuple[Any, str | None]:

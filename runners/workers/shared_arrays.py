@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,43 @@ class SharedArrays:
         self._arrays.clear()
         self.memory = None
         self.unlink()
+
+
+class PublishedParameters:
+    """An actor's parameters, which one process writes while others read: the newest, whole, without waiting.
+
+    There is room for two versions. The next is written where the newest is not.
+
+    Args:
+        arrays: laid out by `layout`.
+    """
+
+    def __init__(self, arrays: SharedArrays) -> None:
+        self._parameters, self._versions, self._count = arrays["parameters"], arrays["versions"], arrays["published"]
+
+    @staticmethod
+    def layout(num_parameters: int) -> Layout:
+        """Of the arrays that it takes."""
+        return {
+            "parameters": ((2, num_parameters), "float32"),
+            "versions": ((2,), "int64"),
+            "published": ((1,), "int64"),
+        }
+
+    def write(self, parameters: Sequence[Array], version: int) -> None:
+        """Publish a version."""
+        count = int(self._count[0]) + 1
+        np.concatenate([parameter.reshape(-1) for parameter in parameters], out=self._parameters[count % 2])
+        self._versions[count % 2] = version
+        self._count[0] = count
+
+    def read(self) -> tuple[Array, int]:
+        """The newest, one after the other in a copy, and their version."""
+        while True:
+            count = int(self._count[0])
+            copied, version = self._parameters[count % 2].copy(), int(self._versions[count % 2])
+            if int(self._count[0]) == count:  # else what was copied may be half of a newer version
+                return copied, version
 
 
 def _make_nameless_file(size: int) -> int | None:

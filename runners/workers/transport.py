@@ -32,7 +32,9 @@ class Work:
     columns: Sequence[slice]
     """Of a rollout, likewise: an environment has one for each of its agents."""
     layout: Layout
-    """Of a rollout."""
+    """Of what is filled at a time: a rollout, or a part of one."""
+    num_buffers: int
+    """How many of them there are."""
     num_parameters: int
     """Numbers in the actor's parameters."""
     setup: dict[str, Any]
@@ -54,8 +56,9 @@ class Work:
 class Transport(Protocol):
     """Workers by number, each with its share of the environments; and what crosses between them and the sampler.
 
-    A message is answered once, in the order of messages. A worker that dies, or makes no step for too long, is told of
-    as a `WorkerLostError` where its answer is waited for. What to do then is the sampler's to decide.
+    A message is answered once, in the order of messages, and more may be sent before it is answered. A worker that
+    dies, or makes no step for too long, is told of as a `WorkerLostError` where its answer is waited for. What to do
+    then is the sampler's to decide.
     """
 
     buffers: list[RolloutBuffer]
@@ -77,13 +80,13 @@ class Transport(Protocol):
         ...
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:
-        """The actor's parameters, by which all fill from now on."""
+        """The actor's parameters, by which workers act in whatever they begin to fill from now on."""
         ...
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:
         """Let one fill its columns of a buffer, from row `first` on; those with an `end` do not stop before.
 
-        It answers how many rows are filled, and the final observations of the new ones.
+        It answers with a `Filled` (`share.py`).
 
         Raises:
             WorkerLostError: where it is known to be lost.
@@ -94,8 +97,15 @@ class Transport(Protocol):
         """Any other message, see `Share.answer`; raises as `fill` does."""
         ...
 
-    def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        """What each answers, with the seconds it took, as they do; or how it was lost."""
+    def answers(
+        self, workers: Sequence[int], *, patient: bool = True
+    ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
+        """What each answers next, with the seconds it took, as they do; or how it was lost.
+
+        Args:
+            workers: who owe an answer.
+            patient: whether to wait; else only what is there already.
+        """
         ...
 
     def end(self, worker: int) -> None:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ WINDOW = Reason("opens a window", r"--window")
 REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) ")
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
 PACKAGES = Reason("needs what no extra installs", r"isaaclab|Playground")
+COMPILED = Reason("is compiled by C++", r"#include")
 DRAWING = Reason("is a drawing", r"--rollouts-->")
 
 NOT_RUN = {
@@ -107,6 +109,7 @@ NOT_RUN = {
     "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
     "from isaaclab.app import": PACKAGES,
     "coarse:2    [environments, actor]": DRAWING,
+    "#include <torch/": COMPILED,
 }
 """All that is not run, with the reason."""
 
@@ -116,13 +119,24 @@ def reason_for(text: str) -> Reason | None:
     return next((reason for start, reason in NOT_RUN.items() if text.startswith(start)), None)
 
 
-COMMAND_LINES = [
-    pytest.param(command, id=f"{block.page.name}: {command[:70]}")
-    for block in BLOCKS
-    if block.language in SHELLS and reason_for(block.text) is None
-    for command in block.commands
-    if command.startswith("hybridppo ")
-]
+LONG = (
+    "hybridppo benchmark",
+    "hybridppo tune",
+    "hybridppo doctor",
+    "hybridppo placements",
+    "hybridppo train LunarLander",
+)
+"""Commands of minutes: slow tests run the blocks that have one."""
+SCRIPTS = [block for block in BLOCKS if block.language in SHELLS and reason_for(block.text) is None]
+
+
+def is_long(block: Block) -> bool:
+    return any(command.startswith(LONG) for command in block.commands)
+
+
+def lines_of(blocks: Iterable[Block]) -> list[str]:
+    """The library's commands."""
+    return [command for block in blocks for command in block.commands if command.startswith("hybridppo ")]
 
 
 def test_every_fence_is_found() -> None:
@@ -150,9 +164,9 @@ def fault_of(block: Block) -> str | None:
     return None if block.commands else "a console shows commands behind `$ `"
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page.name}: {block.text[:40]!r}")
-def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
-    assert fault_of(block) is None
+def test_every_block_is_run_or_has_a_reason() -> None:
+    faults = {f"{block.page.name}: {block.text[:40]!r}": fault_of(block) for block in BLOCKS}
+    assert {block: fault for block, fault in faults.items() if fault is not None} == {}
 
 
 @pytest.mark.parametrize(
@@ -198,8 +212,8 @@ def test_what_is_not_run_is_there() -> None:
     assert tried > 8
 
 
-@pytest.mark.parametrize("line", COMMAND_LINES)
-def test_a_command_is_one(line: str) -> None:
+@pytest.mark.parametrize("line", dict.fromkeys(lines_of(filter(is_long, SCRIPTS))))
+def test_a_command_that_is_not_run_here_is_one(line: str) -> None:
     _, name, *arguments = shlex.split(line, comments=True)
     kind = train_command(["train", *arguments]) if name == "train" else COMMANDS[name]
     if "--help" in arguments:
@@ -208,7 +222,7 @@ def test_a_command_is_one(line: str) -> None:
 
 
 def test_commands_are_read() -> None:
-    assert len(COMMAND_LINES) > 30
+    assert len(lines_of(SCRIPTS)) > 30
     with pytest.raises(SystemExit):
         parse(COMMANDS["plot"], arguments=["runs", "--no-such-flag"])
 
@@ -347,13 +361,6 @@ SHORTER: dict[str, dict[str, str]] = {
 }
 SHORTER_WHERE_SAID = {"--evaluate-every": "64", "--evaluate-episodes": "1"}
 WITH_PROGRESS = ("train", "resume", "evaluate", "placements", "tune", "benchmark")
-LONG = (
-    "hybridppo benchmark",
-    "hybridppo tune",
-    "hybridppo doctor",
-    "hybridppo placements",
-    "hybridppo train LunarLander",
-)
 
 
 def shortened(command: str) -> list[str]:
@@ -386,10 +393,9 @@ def test_commands_are_shortened_and_otherwise_what_they_are() -> None:
         pytest.param(
             block,
             id=f"{block.page.name}: {block.commands[0][:60]}",
-            marks=[pytest.mark.slow] if any(command.startswith(LONG) for command in block.commands) else [],
+            marks=[pytest.mark.slow] if is_long(block) else [],
         )
-        for block in BLOCKS
-        if block.language in SHELLS and reason_for(block.text) is None
+        for block in SCRIPTS
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

@@ -309,8 +309,8 @@ def test_a_picture_without_matplotlib_is_refused(
 
 def test_auto_may_overlap_where_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", "--placement", "auto", "--max-lag", 1) == 0
-    assert train(tmp_path / "other", "--placement", "auto", "--max-lag", 2) == 2
-    assert_is_one_message(capsys.readouterr().err.splitlines()[-1], "max_lag must be 0 or 1, got 2")
+    assert train(tmp_path / "other", "--placement", "auto", "--max-lag", -1) == 2
+    assert_is_one_message(capsys.readouterr().err.splitlines()[-1], "max_lag must be a whole number", "got -1")
 
 
 def test_an_interrupted_run_exits_with_130(
@@ -409,9 +409,14 @@ def test_resume_refuses_devices_as_train_does(run_dir: Path, capsys: pytest.Capt
     assert run("resume", run_dir, "--placement", "hybrid", "--learning-device", "cpu", *goal) == 0
 
 
-def test_lag_is_for_a_placement_that_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lag_is_for_placements_that_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", "--max-lag", 1) == 2  # with placement cpu
-    assert_is_one_message(capsys.readouterr().err, "max_lag=1", "placement auto", "overlap")
+    assert_is_one_message(capsys.readouterr().err, "max_lag=1 cannot be used with placement cpu", "overlap", "auto")
+    assert train(tmp_path / "run", "--placement", "overlap", "--max-lag", 0) == 2
+    assert_is_one_message(capsys.readouterr().err, "max_lag=0 cannot be used with placement overlap")
+    lagging = ("--placement", "overlap", "--learning-device", "cpu", "--max-lag", 3)
+    assert train(tmp_path / "lagging", *lagging) == 0
+    assert config_of(tmp_path / "lagging")["placement"]["max_lag"] == 3
 
 
 def test_an_error_of_somebody_elses_is_one_message_too(

@@ -53,6 +53,7 @@ WAYS: dict[str, Callable[[], Options]] = {
     "migrate": lambda: {"placement": Migrating("cpu", "cpu")},
     "overlap, in a thread": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
     "overlap, in a worker": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1)},
+    "lagging, in workers": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=3), "num_workers": 2},
     "auto": lambda: {"placement": "auto"},
     "workers": lambda: {"num_workers": 2},
     "whole episodes": lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))},

@@ -61,6 +61,9 @@ class Sampler:
     def request_stop(self) -> None:
         pass
 
+    def metrics(self) -> Metrics:
+        return {}
+
     def collect(self, actor: Any) -> Any:
         self.sample_async(actor)
         return self.sample_wait()

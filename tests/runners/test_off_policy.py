@@ -23,7 +23,7 @@ import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
 from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
-from hybridppo.runners import off_policy, runner, turns
+from hybridppo.runners import off_policy, turns
 from hybridppo.runners.runner import Runner
 
 CONFIG = DDPGConfig(
@@ -324,7 +324,7 @@ def test_restarts_between_rollouts_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
     # As when a worker process is lost between two, or a rollout is lost entirely: no row tells of it.
     begins: list[list[bool]] = []
     for kind in (turns.ByTurns, Sudden):
-        monkeypatch.setattr(runner, "ByTurns", kind)
+        monkeypatch.setattr(turns, "ByTurns", kind)
         monkeypatch.setattr(off_policy.OffPolicyRunner, "_completed", watch(begins))
         train(total_steps=50)
     expected = [i % 8 == 0 for i in range(25)]  # episodes of 8 steps, turns of 5

@@ -59,6 +59,7 @@ WAYS: dict[str, Callable[[], dict[str, Any]]] = {
     "hybrid": lambda: {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "overlapping, in a worker": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 1},
     "overlapping, in a thread": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
+    "lagging, in workers": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=3), "num_workers": 2},
     "whole episodes": lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=4, hidden_sizes=(8,))},
 }
 

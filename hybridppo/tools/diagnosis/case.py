@@ -4,7 +4,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -64,10 +64,6 @@ class Outcome:
     status: Status
     detail: str
     seconds: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome, as JSON can hold it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,8 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as JSON."""
-        outcomes = [outcome.to_json() for outcome in self.outcomes]
-        figures: dict[str, Any] = finite(self.figures)
-        return {"machine": self.machine, "is_well": self.is_well, "checks": outcomes, "figures": figures}
+        checks, figures = [asdict(outcome) for outcome in self.outcomes], finite(self.figures)
+        return {"machine": self.machine, "is_well": self.is_well, "checks": checks, "figures": figures}
 
 
 def machine() -> dict[str, object]:

@@ -7,8 +7,8 @@ import base64
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
+from hybridppo.placements.base import Placement
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.runs.keywords import TuneKeywords
@@ -81,9 +82,21 @@ side need no options that change no result, such as worker processes."""
 
 @dataclass
 class _Underway:
+    """A trial that is being trained."""
+
     trial: Any
     run: RunningRun
     seen: int = 0
+    """How many of its evaluations were reported."""
+
+    def should_prune(self) -> bool:
+        """Report new evaluations; whether the trial is below the median of others."""
+        self.run.evaluations.read()
+        lines = list(self.run.evaluations.lines)
+        for number, line in enumerate(lines[self.seen :], self.seen):
+            self.trial.report(float(line["evaluation_return_mean"]), number)
+        self.seen = len(lines)
+        return bool(lines) and bool(self.trial.should_prune())
 
 
 @takes_options(TAKEN)
@@ -130,104 +143,224 @@ def tune(
         EnvError: if the environment cannot be made, or not be sent to a process.
         HybridPPOError: if no trial could be trained.
     """
-    try:
-        import optuna
-        from optuna.storages import journal
-    except ImportError:
-        raise ConfigurationError(f"tuning needs optuna: {pip_install('tune')}") from None
+    if find_spec("optuna") is None:
+        raise ConfigurationError(f"tuning needs optuna: {pip_install('tune')}")
     trials = require_whole("trials", trials)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
-    output, fixed = Path(output), {**FIXED, **(fixed or {})}
     given: dict[str, Any] = {**options}
     environment = made(EnvironmentOptions, given)
     run = RunOptions(total_steps, seed=seed, start_from=given.get("start_from"))
-    total_steps, seed = run.total_steps, require_whole("seed", seed, 0, below=LARGEST_SEED - FINAL_SEEDS)
+    require_whole("seed", seed, 0, below=LARGEST_SEED - FINAL_SEEDS)
     where = resolve_placement(placement)
     if isinstance(where, Auto):
         raise ConfigurationError("placement auto would measure trials beside one another: name a placement")
-    config = config_from({**{name: values[0] for name, values in SPACE.items()}, "learning_rate": 1e-3}, fixed)
-    _require_trainable(env, environment, config, run, fixed)
-    packed = "" if isinstance(env, str) else base64.b64encode(pack({"source": env}, "")).decode()
-    if not is_held_by_json(environment.env_kwargs):
-        raise ConfigurationError(
-            f"env_kwargs of a search must be what JSON can hold, got {shown(environment.env_kwargs)}: pass a function "
-            "that makes the environment with them"
-        )
-    name = name_of_source(env)
-    chosen = {**asdict(environment), "start_from": run.start_from, "placement": where.settings()}
-    asked = {"env_id": name, "total_steps": total_steps, "fixed": fixed, "seed": seed, **chosen}
-    with locked(output):
-        require_same(output / "search.json", asked)
-        (output / "search.json").write_text(as_json(asked), encoding="utf-8")
-        study = _study(output, name, seed, optuna, journal)
-
-        def asked_for(folder: str, seed: int, config: dict[str, Any], **further: Any) -> RunAsked:
-            every = {**chosen, "evaluation_episodes": EVALUATION_EPISODES, **further}
-            return RunAsked(str(output / folder), name, total_steps, seed, "ppo", config, every, packed)
-
-        def begin(trial: Any) -> RunAsked:
-            folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"
-            trial.set_user_attr("run_dir", folder)
-            config = config_from(suggested(trial, fixed), fixed).to_json()
-            looks = {"evaluate_every": max(1, total_steps // LOOKS), "evaluate_episodes": EVALUATION_EPISODES // 2}
-            return asked_for(folder, seed, config, **looks)
-
-        def final_run(trial: Any, seed: int) -> RunAsked:
-            tried = json.loads((output / trial.user_attrs["run_dir"] / "config.json").read_text(encoding="utf-8"))
-            return asked_for(f"finals/{trial.number:04d}-seed{seed}", seed, tried["config"])
-
-        _take_up_again(study, optuna)
-        if not study.trials:
-            study.enqueue_trial({name: value for name, value in _nearest(PPOConfig()).items() if name not in fixed})
-        _search(study, optuna, begin, trials, jobs, progress)
-        finals = {
-            trial.number: [final_run(trial, seed + 1 + number) for number in range(FINAL_SEEDS)]
-            for trial in _best_trials(study, optuna, output)
-        }
-        entry = _best_of(finals, jobs, trials, progress)
-        write_entry(output / "tuned.json", name, entry)
+    search = Search(env, environment, run, {**FIXED, **(fixed or {})}, where, Path(output), jobs, progress)
+    search.require_trainable()
+    with locked(search.output):
+        search.begin()
+        search.try_out(trials)
+        entry = search.best_of_finals(trials)
+        write_entry(search.output / "tuned.json", search.name, entry)
         return entry
 
 
-def _require_trainable(
-    env: EnvSource, environment: EnvironmentOptions, config: PPOConfig, run: RunOptions, fixed: dict[str, Any]
-) -> None:
-    """Refuse an environment or settings that no trial can train, before anything is written.
+class Search:
+    """A search in its folder: optuna's study, and the runs of trials.
+
+    Args:
+        env: as for `tune`.
+        environment: how environments are made.
+        run: steps and seed of a trial, and what it starts from.
+        fixed: settings that are not searched.
+        placement: of every trial.
+        output: the folder.
+        jobs: runs at once.
+        progress: whether to show a progress bar.
 
     Raises:
-        HybridPPOError: as `train` would.
+        ConfigurationError: if `env_kwargs` cannot be held by JSON.
+        EnvError: if the function that makes the environment cannot be sent to a process.
     """
-    if run.start_from is not None and not {*NETWORKS} <= fixed.keys():
-        raise ConfigurationError(
-            f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the first "
-            "run had them"
+
+    def __init__(
+        self,
+        env: EnvSource,
+        environment: EnvironmentOptions,
+        run: RunOptions,
+        fixed: dict[str, Any],
+        placement: Placement,
+        output: Path,
+        jobs: int,
+        progress: bool,
+    ) -> None:
+        if not is_held_by_json(environment.env_kwargs):
+            raise ConfigurationError(
+                f"env_kwargs of a search must be what JSON can hold, got {shown(environment.env_kwargs)}: pass a "
+                "function that makes the environment with them"
+            )
+        self.env, self.environment, self.run, self.fixed, self.output = env, environment, run, fixed, output
+        self.name, self.seed = name_of_source(env), run.seed or 0
+        self._jobs, self._progress = jobs, progress
+        self._packed = "" if isinstance(env, str) else base64.b64encode(pack({"source": env}, "")).decode()
+        self._chosen = {**asdict(environment), "start_from": run.start_from, "placement": placement.settings()}
+        self._underway: list[_Underway] = []
+        self._errors: list[str] = []
+
+    def require_trainable(self) -> None:
+        """Refuse an environment or settings that no trial can train, before anything is written.
+
+        Raises:
+            HybridPPOError: as `train` would.
+        """
+        first = {name: values[0] for name, values in SPACE.items()}
+        config = config_from({**first, "learning_rate": 1e-3}, self.fixed)
+        if self.run.start_from is not None and not {*NETWORKS} <= self.fixed.keys():
+            raise ConfigurationError(
+                f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the "
+                "first run had them"
+            )
+        environments = make_environments(self.env, 1, self.environment)
+        try:
+            environments.reset(self.seed)
+            agent = make_agent(PPO, environments.observation_space, environments.action_space, config, seed=0)
+            if self.run.start_from is not None:
+                start_from(agent, self.run.start_from)
+        finally:
+            environments.close()
+
+    def begin(self) -> None:
+        """Open the study, new or existing. Trials that were running when it was stopped are taken up again.
+
+        Raises:
+            ConfigurationError: if the folder is of another search.
+        """
+        import optuna
+        from optuna.storages import journal
+
+        steps = {"env_id": self.name, "total_steps": self.run.total_steps, "fixed": self.fixed, "seed": self.seed}
+        asked = {**steps, **self._chosen}
+        require_same(self.output / "search.json", asked)
+        (self.output / "search.json").write_text(as_json(asked), encoding="utf-8")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        log = str(self.output / "study.log")
+        lock = journal.JournalFileOpenLock(log)  # the other kind makes links, which Windows allows to few
+        self.study = study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(journal.JournalFileBackend(log, lock_obj=lock)),
+            study_name=self.name,
+            load_if_exists=True,
+            direction="maximize",
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=UNJUDGED),
         )
-    environments = make_environments(env, 1, environment)
-    try:
-        environments.reset(run.seed or 0)
-        agent = make_agent(PPO, environments.observation_space, environments.action_space, config, seed=0)
-        if run.start_from is not None:
-            start_from(agent, run.start_from)
-    finally:
-        environments.close()
+        self._states = optuna.trial.TrialState
+        # A search that goes on does not begin with the same suggestions again.
+        start = (self.seed + len(study.trials)) % 2**32  # optuna's, which are NumPy's, are below that
+        study.sampler = optuna.samplers.TPESampler(seed=start, multivariate=True, constant_liar=True)
+        for trial in study.get_trials(states=(self._states.RUNNING,)):
+            study.tell(trial.number, state=self._states.FAIL)
+            if "run_dir" in trial.user_attrs:  # its run goes on
+                study.enqueue_trial(trial.params, user_attrs={"run_dir": trial.user_attrs["run_dir"]})
+        if not study.trials:
+            nearest = _nearest(PPOConfig()).items()
+            study.enqueue_trial({name: value for name, value in nearest if name not in self.fixed})
 
+    def try_out(self, trials: int) -> None:
+        """Train trials until so many have ended, several at once.
 
-def _study(output: Path, env_id: str, seed: int, optuna: Any, journal: Any) -> Any:
-    """Optuna's study in the folder, new or existing."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    log = str(output / "study.log")
-    lock = journal.JournalFileOpenLock(log)  # the other kind makes links, which Windows allows to few
-    study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(log, lock_obj=lock)),
-        study_name=env_id,
-        load_if_exists=True,
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=UNJUDGED),
-    )
-    # A search that goes on does not begin with the same suggestions again.
-    start = (seed + len(study.trials)) % 2**32  # optuna's, which are NumPy's, are below that
-    study.sampler = optuna.samplers.TPESampler(seed=start, multivariate=True, constant_liar=True)
-    return study
+        Raises:
+            HybridPPOError: if too many fail.
+        """
+        done = self._ended()
+        with tqdm(total=trials, initial=min(done, trials), unit="trial", disable=not self._progress) as bar:
+            try:
+                while done < trials or self._underway:
+                    while done + len(self._underway) < trials and len(self._underway) < self._jobs:
+                        trial = self.study.ask()
+                        self._underway.append(_Underway(trial, RunningRun(self._run_of(trial))))
+                    for one in self._underway.copy():
+                        self._look_at(one, most_errors=max(UNJUDGED, trials))
+                    done = self._ended()
+                    bar.update(min(done, trials) - bar.n)
+                    if self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE,)):
+                        bar.set_postfix_str(f"best {shown_number(self.study.best_value)}", refresh=False)
+                    if self._underway:
+                        time.sleep(POLL_SECONDS)
+            finally:
+                for one in self._underway:
+                    one.run.close()
+                for one in self._underway:
+                    one.run.stop()
+
+    def best_of_finals(self, trials: int) -> Entry:
+        """Train the best trials on further seeds; the settings with the highest mean return.
+
+        Raises:
+            HybridPPOError: if no trial was completed, or a run fails.
+        """
+        complete = self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE,))
+        if not complete:
+            raise HybridPPOError(f"none of the trials in {self.output} came to its end")
+        best = sorted(complete, key=lambda trial: float(trial.value or 0.0), reverse=True)[:FINALISTS]
+        finals = {trial.number: [self._final_run(trial, i) for i in range(FINAL_SEEDS)] for trial in best}
+        every = [run for of_a_trial in finals.values() for run in of_a_trial]
+        train_missing(every, jobs=self._jobs, progress=self._progress, label="finals")
+        means = {
+            number: sum(float((result_of(run) or {})["evaluation_return_mean"]) for run in of_a_trial) / FINAL_SEEDS
+            for number, of_a_trial in finals.items()
+        }
+        winner = max(means, key=lambda number: means[number])
+        return Entry(
+            config=PPOConfig(**finals[winner][0].config),
+            total_steps=self.run.total_steps,
+            source=f"hybridppo tune, trial {winner} of {trials}",
+            published_return=None,
+            return_here=means[winner],
+            left_out=None,
+        )
+
+    def _ended(self) -> int:
+        """How many trials have ended, those that were given up included."""
+        return len(self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE, self._states.PRUNED)))
+
+    def _look_at(self, one: "_Underway", most_errors: int) -> None:
+        """End a trial if its run has ended or failed, or if it is to be pruned."""
+        try:
+            if one.run.ended():
+                result = result_of(one.run.asked)
+                value = math.nan if result is None else float(result["evaluation_return_mean"])
+                if not math.isfinite(value):  # counted, or a search of nothing else would never end
+                    raise HybridPPOError(f"{one.run.asked.run_dir} has no return that is a number")
+                self._end(one, values=value)
+            elif one.should_prune():
+                self._end(one, state=self._states.PRUNED)
+                one.run.log.unlink(missing_ok=True)
+        except HybridPPOError as error:  # settings that diverge, or that memory cannot hold
+            self._errors.append(str(error))
+            self._end(one, state=self._states.FAIL)
+            if len(self._errors) >= most_errors:
+                raise HybridPPOError(f"{len(self._errors)} trials failed, the last so: {error}") from error
+
+    def _end(self, one: "_Underway", **outcome: Any) -> None:
+        one.run.stop()
+        self._underway.remove(one)
+        self.study.tell(one.trial, **outcome)
+
+    def _run_of(self, trial: Any) -> RunAsked:
+        """The run of a trial, with its evaluations."""
+        folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"
+        trial.set_user_attr("run_dir", folder)
+        config = config_from(suggested(trial, self.fixed), self.fixed).to_json()
+        looks = {"evaluate_every": max(1, self.run.total_steps // LOOKS), "evaluate_episodes": EVALUATION_EPISODES // 2}
+        return self._asked(folder, self.seed, config, **looks)
+
+    def _final_run(self, trial: Any, number: int) -> RunAsked:
+        seed = self.seed + 1 + number
+        tried = json.loads((self.output / trial.user_attrs["run_dir"] / "config.json").read_text(encoding="utf-8"))
+        return self._asked(f"finals/{trial.number:04d}-seed{seed}", seed, tried["config"])
+
+    def _asked(self, folder: str, seed: int, config: dict[str, Any], **further: Any) -> RunAsked:
+        every = {**self._chosen, "evaluation_episodes": EVALUATION_EPISODES, **further}
+        path, steps = str(self.output / folder), self.run.total_steps
+        return RunAsked(path, self.name, steps, seed, "ppo", config, every, self._packed)
 
 
 def suggested(trial: Any, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -266,102 +399,3 @@ def _nearest(config: PPOConfig) -> dict[str, Any]:
             value = min(values, key=lambda one: abs(one - value)) if isinstance(value, (int, float)) else values[0]
         found[name] = value
     return found
-
-
-def _take_up_again(study: Any, optuna: Any) -> None:
-    """Enqueue the trials that were running when the search was stopped again; their runs go on."""
-    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        if "run_dir" in trial.user_attrs:
-            study.enqueue_trial(trial.params, user_attrs={"run_dir": trial.user_attrs["run_dir"]})
-
-
-def _search(study: Any, optuna: Any, begin: Callable[[Any], RunAsked], trials: int, jobs: int, progress: bool) -> None:
-    states = optuna.trial.TrialState
-    underway: list[_Underway] = []
-    errors: list[str] = []
-
-    def finished() -> int:
-        return len(study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED)))
-
-    def end(one: _Underway, **outcome: Any) -> None:
-        one.run.stop()
-        underway.remove(one)
-        study.tell(one.trial, **outcome)
-
-    done = finished()
-    with tqdm(total=trials, initial=min(done, trials), unit="trial", disable=not progress) as bar:
-        try:
-            while done < trials or underway:
-                while done + len(underway) < trials and len(underway) < jobs:
-                    trial = study.ask()
-                    underway.append(_Underway(trial, RunningRun(begin(trial))))
-                for one in underway.copy():
-                    try:
-                        if one.run.ended():
-                            result = result_of(one.run.asked)
-                            value = math.nan if result is None else float(result["evaluation_return_mean"])
-                            if not math.isfinite(value):  # counted, or a search of nothing else would never end
-                                raise HybridPPOError(f"{one.run.asked.run_dir} has no return that is a number")
-                            end(one, values=value)
-                        elif _should_prune(one):
-                            end(one, state=states.PRUNED)
-                            one.run.log.unlink(missing_ok=True)
-                    except HybridPPOError as error:  # settings that diverge, or that memory cannot hold
-                        errors.append(str(error))
-                        end(one, state=states.FAIL)
-                        if len(errors) >= max(UNJUDGED, trials):
-                            raise HybridPPOError(f"{len(errors)} trials failed, the last so: {error}") from error
-                done = finished()
-                bar.update(min(done, trials) - bar.n)
-                if study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
-                    bar.set_postfix_str(f"best {shown_number(study.best_value)}", refresh=False)
-                if underway:
-                    time.sleep(POLL_SECONDS)
-        finally:
-            for one in underway:
-                one.run.close()
-            for one in underway:
-                one.run.stop()
-
-
-def _should_prune(one: _Underway) -> bool:
-    """Report new evaluations; whether the trial is below the median of others."""
-    one.run.evaluations.read()
-    lines = list(one.run.evaluations.lines)
-    for number, line in enumerate(lines[one.seen :], one.seen):
-        one.trial.report(float(line["evaluation_return_mean"]), number)
-    one.seen = len(lines)
-    return bool(lines) and bool(one.trial.should_prune())
-
-
-def _best_trials(study: Any, optuna: Any, output: Path) -> list[Any]:
-    """The best trials, the best first.
-
-    Raises:
-        HybridPPOError: if no trial was completed.
-    """
-    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    if not complete:
-        raise HybridPPOError(f"none of the trials in {output} came to its end")
-    return sorted(complete, key=lambda trial: float(trial.value or 0.0), reverse=True)[:FINALISTS]
-
-
-def _best_of(runs: dict[int, list[RunAsked]], jobs: int, trials: int, progress: bool) -> Entry:
-    """Train the missing runs of the finalists; the settings with the highest mean return."""
-    every = [run for of_a_trial in runs.values() for run in of_a_trial]
-    train_missing(every, jobs=jobs, progress=progress, label="finals")
-    means = {
-        number: sum(float((result_of(run) or {})["evaluation_return_mean"]) for run in of_a_trial) / len(of_a_trial)
-        for number, of_a_trial in runs.items()
-    }
-    winner = max(means, key=lambda number: means[number])
-    run = runs[winner][0]
-    return Entry(
-        config=PPOConfig(**run.config),
-        total_steps=run.total_steps,
-        source=f"hybridppo tune, trial {winner} of {trials}",
-        published_return=None,
-        return_here=means[winner],
-        left_out=None,
-    )

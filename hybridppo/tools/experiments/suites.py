@@ -17,7 +17,7 @@ from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
-from hybridppo.system.figures import markdown_table
+from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
@@ -212,10 +212,10 @@ def table(rows: Sequence[Row]) -> str:
                 case.name,
                 f"{case.total_steps:,}",
                 str(len(row.returns)),
-                f"{row.middle:,.1f}",
-                f"{row.low:,.1f} to {row.high:,.1f}" if len(row.returns) > 1 else "",
-                f"{min(row.returns):,.1f}",
-                f"{max(row.returns):,.1f}",
+                shown_number(row.middle),
+                f"{shown_number(row.low)} to {shown_number(row.high)}" if len(row.returns) > 1 else "",
+                shown_number(min(row.returns)),
+                shown_number(max(row.returns)),
                 "" if case.published is None else f"{case.published:g}",
                 f"{float(np.median(row.seconds)):,.1f}",
             ]

@@ -8,7 +8,7 @@ an environment of tensors all have the methods of PettingZoo's `ParallelEnv` the
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -393,41 +393,73 @@ def _play(
     agents = list(env.possible_agents)
     players = players_of(agents)
     for name, player in players.items():
-        seen = env.observation_space(name)
-        if isinstance(player.observation_space, MaskedObservation):
-            seen = without_mask(seen)
-        met = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
-        known = getattr(player, "given_space", player.observation_space)
-        require_spaces_of(SimpleNamespace(observation_space=known, action_space=player.action_space), met)
+        _require_spaces(player, env, name)
     found: list[tuple[float, int, str]] = []
     ended = steps = 0
-    present: list[str] = []
-    while steps < limit and (present or ended < episodes):
-        if not present:
-            observations, infos = env.reset(seed=None if steps else seed)
-            on_observation()
-            present = [name for name in agents if name in (env.agents if isinstance(env, InTurns) else observations)]
-            if not present:
-                raise EnvError("an episode starts with nobody: reset gives no agent an observation")
-            began, returns, states = steps, dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
-        actions = {}
-        for name in present:
-            if name not in observations:  # it is not its turn
-                continue
-            player, seen, info = players[name], observations[name], infos[name]
-            mask = None
-            if isinstance(player.observation_space, MaskedObservation):
-                seen, info = mask_apart(seen) if has_mask(env.observation_space(name)) else (seen, info)
-                mask = info.get("action_mask")
-            actions[name], states[name] = player.act(seen, deterministic, action_mask=mask, state=states[name])
-        observations, rewards, terminations, truncations, infos = env.step(actions)
+    episode: _Episode | None = None
+    while steps < limit and (episode is not None or ended < episodes):
+        if episode is None:
+            episode = _Episode(env, players, None if steps else seed)
+        else:
+            found += episode.step(deterministic)
+            steps += 1
         on_observation()
-        steps += 1
-        for name in [each for each in present if each in rewards]:
-            returns[name] += float(rewards[name])
-            if terminations[name] or truncations[name]:
-                present.remove(name)
-                found.append((returns[name], steps - began, name))
-        ended += not present
+        if not episode.present:
+            ended, episode = ended + 1, None
     names = () if agents == [ALONE] else tuple(name for _, _, name in found)
     return Played(tuple(each[0] for each in found), tuple(each[1] for each in found), names, ended, steps)
+
+
+def _require_spaces(player: AnyAgent, env: Any, name: str) -> None:
+    """Refuse an agent that has other spaces than the environment's agent of this name."""
+    seen = env.observation_space(name)
+    if isinstance(player.observation_space, MaskedObservation):
+        seen = without_mask(seen)
+    met = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
+    known = getattr(player, "given_space", player.observation_space)
+    require_spaces_of(SimpleNamespace(observation_space=known, action_space=player.action_space), met)
+
+
+class _Episode:
+    """An episode under way.
+
+    Args:
+        env: is reset.
+        players: who acts, by the names of the environment's agents.
+        seed: of the reset; None to go on with the environment's own numbers.
+
+    Raises:
+        EnvError: if it starts without an agent.
+    """
+
+    def __init__(self, env: Any, players: Mapping[str, AnyAgent], seed: int | None) -> None:
+        self._env, self._players, self._steps = env, players, 0
+        self._observations, self._infos = env.reset(seed=seed)
+        there = env.agents if isinstance(env, InTurns) else self._observations
+        self.present = [name for name in players if name in there]
+        """The agents whose episode has not ended."""
+        if not self.present:
+            raise EnvError("an episode starts with nobody: reset gives no agent an observation")
+        self._returns, self._states = dict.fromkeys(players, 0.0), dict.fromkeys(players)
+
+    def step(self, deterministic: bool) -> list[tuple[float, int, str]]:
+        """Let all act who are observed; the return, the steps and the name of each agent whose episode has ended."""
+        actions = {name: self._act(name, deterministic) for name in self.present if name in self._observations}
+        self._observations, rewards, terminations, truncations, self._infos = self._env.step(actions)
+        self._steps += 1
+        ended = []
+        for name in [each for each in self.present if each in rewards]:
+            self._returns[name] += float(rewards[name])
+            if terminations[name] or truncations[name]:
+                self.present.remove(name)
+                ended.append((self._returns[name], self._steps, name))
+        return ended
+
+    def _act(self, name: str, deterministic: bool) -> Any:
+        player, seen, info = self._players[name], self._observations[name], self._infos[name]
+        mask = None
+        if isinstance(player.observation_space, MaskedObservation):
+            seen, info = mask_apart(seen) if has_mask(self._env.observation_space(name)) else (seen, info)
+            mask = info.get("action_mask")
+        action, self._states[name] = player.act(seen, deterministic, action_mask=mask, state=self._states[name])
+        return action

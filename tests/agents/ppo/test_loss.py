@@ -4,6 +4,7 @@ import json
 import re
 import signal
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from selection import only_by_default
 from stop_after import StopAfter
 from torch import nn
 
@@ -22,7 +24,7 @@ from hybridppo.agents.ppo import loss as loss_module
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.loss import Loss, LossInputs, clipped_value_loss, policy_loss, ppo_loss, value_loss
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.precision import supports_bf16
 
@@ -178,8 +180,10 @@ class Talkative(PPO):
 
 def test_a_loss_of_ones_own_is_descended_by_autograd() -> None:
     agent = PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, loss=without_entropy)
-    assert form_of(agent) is Backend
-    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is Backend
+    assert form_of(agent) is NumpyNetworks
+    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpyNetworks
+    plain = PPO(Box(-1, 1, (2,)), Discrete(2), replace(CONFIG, fast_updates=False), loss=without_entropy)
+    assert form_of(plain) is Backend
     assert form_of(Talkative(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpyBackend
 
 
@@ -254,21 +258,24 @@ def stopping_after(iterations: int) -> Any:
 # In a training
 
 
+OWN: dict[str, dict[str, Any]] = {
+    "loss": {"loss": without_entropy},
+    "agent": {"agent": Greedy},
+    "networks": {"networks": cartpole_networks},
+    "agent and networks": {"agent": Greedy, "networks": cartpole_networks},
+}
+COPIED = hybridppo.Mirrored("cpu", "cpu", force_copy=True)
+
+
 @pytest.mark.parametrize(
-    "own",
-    [
-        {"loss": without_entropy},
-        {"agent": Greedy},
-        {"networks": cartpole_networks},
-        {"agent": Greedy, "networks": cartpole_networks},
-    ],
-    ids=["loss", "agent", "networks", "agent and networks"],
+    ("parts", "where"),
+    only_by_default(
+        ("loss, hybrid", "agent, cpu", "networks, cpu", "agent and networks, hybrid"), product(OWN, ("cpu", "hybrid"))
+    ),
 )
-@pytest.mark.parametrize("placement", ["cpu", hybridppo.Mirrored("cpu", "cpu", force_copy=True)], ids=["cpu", "hybrid"])
-def test_a_run_with_parts_of_ones_own_goes_on_exactly_with_the_same(
-    own: dict[str, Any], placement: Any, tmp_path: Path
-) -> None:
-    options = {"placement": placement, "total_steps": 160, **own}
+def test_a_run_with_parts_of_ones_own_goes_on_exactly_with_the_same(parts: str, where: str, tmp_path: Path) -> None:
+    own = OWN[parts]
+    options = {"placement": COPIED if where == "hybrid" else where, "total_steps": 160, **own}
     expected = train(run_dir=tmp_path / "whole", **options).agent.parameters.values
     stopped = train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options)
     assert stopped.interrupted

@@ -186,9 +186,9 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
     assert record.getMessage() == "placement auto: not measured, because of ZeroDivisionError: no second simulator"
 
 
-def test_more_than_one_update_of_lag_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="max_lag must be 0 or 1, got 2"):
-        Auto(max_lag=2)
+def test_less_than_no_lag_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_lag must be a whole number of updates, 0 or more, got -1"):
+        Auto(max_lag=-1)
 
 
 # From candidates to placements
@@ -200,6 +200,7 @@ def test_more_than_one_update_of_lag_is_refused() -> None:
         (Candidate("cpu", num_workers=2), "SingleDevice(device='cpu')"),
         (Candidate("cuda", "cpu", "cpu"), "SingleDevice(device='cpu')"),
         (Candidate("overlap"), "max_lag=1, verify=False, force_copy=False)"),
+        (Candidate("overlap", lag=3), "max_lag=3, verify=False, force_copy=False)"),
         (Candidate("hybrid"), "max_lag=0, verify=False, force_copy=True)"),
         (Candidate("migrate"), "Migrating(sampling='cpu', learning='cpu', force_copy=True)"),
     ],

@@ -416,7 +416,7 @@ def test_what_loads_and_evaluates_one_policy_does_several(never_stopped: Any, tm
     actions = loaded.act({"hunter_0": observation, "prey_2": observation})
     expected = {"hunter_0": agent.agents["hunter"], "prey_2": agent.agents["prey"]}
     assert actions == {name: own.act(observation) for name, own in expected.items()}
-    assert loaded.act({"hunter_0": observation}, state=None)[1] == {"hunter_0": None}
+    assert loaded.act({"hunter_0": observation}, state=None) == ({"hunter_0": actions["hunter_0"]}, {"hunter_0": None})
 
 
 def test_policies_start_from_others(never_stopped: Any) -> None:

@@ -317,6 +317,24 @@ def test_what_the_store_carries_gives_the_bits_of_what_travels_in_the_call() -> 
     assert torch.equal(values_of(alone), values_of(several))
 
 
+def test_samplers_do_not_wait_for_each_other_if_they_may_lag() -> None:
+    history: list[dict[str, float]] = []
+    config = replace(CONFIG, num_envs=4)
+    placement = Mirrored("cpu", "cpu", max_lag=3)
+    result = train(distribution="coarse:2", config=config, placement=placement, on_iteration=history.append)
+    assert result.metrics["env_steps"] >= STEPS
+    assert all(metrics["policy_lag"] <= 3 for metrics in history)
+    assert 0.0 < history[-1]["samplers_busy"] <= 1.0
+
+
+def test_a_sampler_that_is_lost_while_others_go_on_is_replaced(tmp_path: Path) -> None:
+    placement = Mirrored("cpu", "cpu", max_lag=2)
+    options = {"distribution": "coarse:2", "config": replace(CONFIG, num_envs=4), "placement": placement}
+    result = train(failing(killed, tmp_path / "mark"), on_env_error="restart", total_steps=6 * 128, **options)
+    assert result.metrics["env_restarts"] == 2
+    assert result.metrics["env_steps"] >= 6 * 128
+
+
 def in_turns() -> Any:
     return TakingTurns(Matching(masks=True), within=True)
 

@@ -138,6 +138,52 @@ def test_one_shard_is_the_local_training_and_a_stopped_run_in_shards_goes_on_to_
     assert at_home.metrics["env_steps"] >= STEPS
 
 
+def test_a_run_of_one_piece_goes_on_in_shards_and_says_what_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As does a run of several learners of an earlier release, whose checkpoints are of one piece."""
+    train(run_dir=tmp_path / "run")
+    before = hybridppo.load(tmp_path / "run").normalization.rewards
+    caplog.set_level("INFO")
+    longer = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", total_steps=2 * STEPS, progress=False)
+    assert longer.metrics["env_steps"] >= 2 * STEPS
+    assert (
+        "new episodes: the run was in one piece and is now in 2 shards, which also cut its minibatches" in caplog.text
+    )
+    assert before is not None
+    assert longer.agent.normalization.rewards.moments.count > before.moments.count > 0
+
+
+PLACED: dict[str, dict[str, Any]] = {
+    "workers": {"num_workers": 2},
+    "overlap": {"placement": {"max_lag": 1}},
+    "overlap in a thread": {"placement": {"max_lag": 1}, "num_workers": 0},
+    "a replica": {"placement": {"force_copy": True}},
+}
+
+
+@beside_the_extras
+@pytest.mark.parametrize("way", PLACED)
+def test_every_placement_gives_the_same_bits_with_any_number_of_learners_and_resumed_with_another(
+    way: str, tmp_path: Path
+) -> None:
+    def options() -> dict[str, Any]:
+        made = dict(PLACED[way])
+        if "placement" in made:
+            made["placement"] = hybridppo.Mirrored("cpu", "cpu", **made["placement"])
+        return {"vectorization": "sync", **made}
+
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    whole = train(distribution="multi:1:2", **options())
+    train(distribution="multi:2:2", run_dir=tmp_path / "run", on_iteration=stop, **options())
+    resumed = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", progress=False)
+    assert torch.equal(values_of(resumed), values_of(whole))
+    assert counted(resumed.metrics) == counted(whole.metrics)
+
+
 class Own(hybridppo.PPO):
     """An agent of one's own."""
 

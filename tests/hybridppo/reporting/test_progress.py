@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,15 @@ def test_an_evaluation_is_written_when_it_happens(capfd: pytest.CaptureFixture[s
     assert all(
         re.fullmatch(r"evaluation after \d+ steps: return [\d.]+ \+- [\d.]+ over 2 episodes", line) for line in lines
     )
+
+
+def test_lines_that_cannot_be_written_end_no_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stream = (tmp_path / "stderr").open("w")
+    stream.close()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", stream)
+        result = train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_beside=False)
+    assert result.metrics["iteration"] >= 2
 
 
 @pytest.mark.parametrize(

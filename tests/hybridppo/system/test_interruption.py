@@ -84,7 +84,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     nohup = (
         "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
     )
-    command = [sys.executable, "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 12_800, "--run-dir", path]
+    command = [sys.executable, "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 6_400, "--run-dir", path]
     with python("-c", nohup, *command, *SMALL, "--no-progress", stdout=subprocess.DEVNULL) as process:
         wait_until(process, (path / "metrics.jsonl").exists)
         process.send_signal(signal.SIGHUP)
@@ -115,7 +115,11 @@ def test_ctrl_c_while_everything_is_imported_is_quiet(tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("command", [["train", "--help"], ["--version-of-nothing"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command",
+    [["train", "--help"], pytest.param(["--version-of-nothing"], marks=pytest.mark.slow)],
+    ids=" ".join,
+)
 def test_a_reader_that_has_gone_is_no_error(command: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `head` does when it has enough

@@ -159,9 +159,9 @@ needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="os.kill ends
         [(env, way) for env in ("CartPole-v1", "Pendulum-v1") for way in PLACEMENTS],
     ),
 )
-def test_ten_stops_change_nothing(env: str, way: str, tmp_path: Path, stops: Stops) -> None:
+def test_many_stops_change_nothing(env: str, way: str, tmp_path: Path, stops: Stops) -> None:
     options = PLACEMENTS[way]
-    assert_resumes_exactly(env, options, tmp_path, stops, times=10)
+    assert_resumes_exactly(env, options, tmp_path, stops, times=5 if "hybrid" in way else 10)
 
 
 @needs_signals
@@ -192,7 +192,7 @@ def test_ten_stops_of_worker_processes_change_nothing(
     ("env", "options", "times"),
     [
         ("Taxi-v4", {**IN_TURN, "config": replace(CONFIG, num_envs=1)}, 2),
-        (HighestAllowed, IN_TURN, 10),
+        (HighestAllowed, IN_TURN, 4),
         (HighestAllowed, {**IN_TURN, "num_workers": 2}, 2),
     ],
     ids=["Taxi", "in turn", "workers"],

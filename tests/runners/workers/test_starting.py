@@ -76,16 +76,27 @@ class Importing(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, True, False, {}
 
 
-def test_workers_import_what_their_trainer_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1},
+        # Torch is imported anew in a learner.
+        pytest.param({"distribution": "multi:2"}, marks=pytest.mark.extras),
+        {"evaluate_every": 32, "evaluate_beside": True},
+    ],
+    ids=str,
+)
+def test_workers_import_what_their_trainer_imports(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "secrets.py").write_text("raise ImportError('this is not the standard library')")
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "tempfile.py").write_text("raise ImportError('this is not the standard library')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder] + [str(tmp_path / "packages")])
     path, python_path = list(sys.path), os.environ.get("PYTHONPATH")
-    for options in ({"num_workers": 1}, {"evaluate_every": 32, "evaluate_beside": True}, {"distribution": "multi:2"}):
-        arguments: dict[str, Any] = {"total_steps": 64, "seed": 0, "placement": "cpu", "progress": False, **options}
-        hybridppo.train(lambda: Importing(path, python_path), config=SMALL, **arguments)
+    arguments: dict[str, Any] = {"total_steps": 64, "seed": 0, "placement": "cpu", "progress": False, **options}
+    hybridppo.train(lambda: Importing(path, python_path), config=SMALL, **arguments)
 
 
 def hang_at_start(tmp_path: Path, environment: Any) -> None:

@@ -1,0 +1,48 @@
+"""What the slowest worker costs, if all wait for each other at the end of a rollout."""
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybridppo.runners.workers.transport import Work
+
+logger = logging.getLogger(__name__)
+
+FEWEST_ROLLOUTS = 5
+"""Before that, nothing is logged: the first rollouts load what later ones have."""
+SHARE_THAT_COUNTS = 0.5
+"""How much of the time most workers must have waited,"""
+SECONDS_THAT_COUNT = 1.0
+"""and for how long in all, before it is logged."""
+
+
+class SlowestWorker:
+    """Adds up how long each worker fills its part of rollouts, and logs once what it costs to wait for the slowest.
+
+    Args:
+        work: of the workers.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._seconds = np.zeros(len(work.shares))
+        self._rollouts = 0
+        self._is_logged = False
+
+    def add(self, seconds: Sequence[float]) -> None:
+        """Count a rollout: how long each worker took."""
+        self._seconds += seconds
+        self._rollouts += 1
+        if self._is_logged or self._rollouts < FEWEST_ROLLOUTS:
+            return
+        slowest, usual = int(self._seconds.argmax()), float(np.median(self._seconds))
+        longest = float(self._seconds[slowest])
+        if longest - usual < max(SECONDS_THAT_COUNT, SHARE_THAT_COUNTS * longest):
+            return
+        self._is_logged = True
+        logger.warning(
+            "%s took %.3g s for %d rollouts and a usual worker %.3g s, which waited for %.0f %% of the time. With "
+            "max_lag=2 or more (--max-lag), workers do not wait for each other",
+            self._work.name(slowest), longest, self._rollouts, usual, 100.0 * (1.0 - usual / longest),
+        )  # fmt: skip

@@ -24,6 +24,7 @@ import compiled
 import defaults
 import fixed_work
 import import_time
+import lag
 import learning
 import machine
 import memory
@@ -87,6 +88,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "fixed_work": _fixed_work,
     "fixed_work-compiled": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
+    "lag": lambda result: lag.table(result["runs"]),
     "learning": lambda result: learning.as_markdown(result["rows"]),
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
@@ -96,6 +98,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "publishing": publishing.as_markdown,
     "publishing-cuda": publishing.as_markdown,
     "scaled": lambda result: scaled.table(result["rows"]),
+    "stragglers": lambda result: lag.table_of_stragglers(result["rows"]),
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,

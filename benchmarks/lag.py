@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 """By name, the lag, and what differs from the defaults."""
 NAMES = ("kind", "env_id", "total_steps", "seed")
-NUM_ENVS, SECONDS_OF_A_STEP, TIMES_AS_SLOW = 16, 0.005, 10
+NUM_ENVS, SECONDS_OF_A_STEP, TIMES_AS_SLOW = 16, 0.02, 10
 LAGS = (0, 1, 4)
 
 
@@ -141,6 +141,21 @@ def stragglers(max_lag: int, seconds: float) -> dict[str, Any]:
         "steps_dropped": after.get("steps_dropped", 0),
         "iterations": len(measured),
     }
+
+
+def table_of_stragglers(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a row for each lag."""
+    lines = ["| max_lag | steps/s | times lag 0 | workers sampling | lag: largest, mean | steps dropped |"]
+    lines.append("|---:|---:|---:|---:|---|---:|")
+    for row in rows:
+        busy = "" if row["samplers_busy"] is None else f"{row['samplers_busy']:.0%}"
+        times = row["steps_per_second"] / rows[0]["steps_per_second"]
+        lag = f"{row['policy_lag']:.0f}, {row['policy_lag_mean']:.1f}"
+        lines.append(
+            f"| {row['max_lag']} | {row['steps_per_second']:,.0f} | {times:.1f} | {busy} | {lag} "
+            f"| {row['steps_dropped']:,} |"
+        )
+    return "\n".join(lines)
 
 
 def table(runs: list[dict[str, Any]]) -> str:

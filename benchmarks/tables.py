@@ -24,6 +24,7 @@ import compiled
 import defaults
 import fixed_work
 import import_time
+import lag
 import learning
 import machine
 import many_agents_learned
@@ -89,6 +90,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "fixed_work": _fixed_work,
     "fixed_work-compiled": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
+    "lag": lambda result: lag.table(result["runs"]),
     "learning": lambda result: learning.as_markdown(result["rows"]),
     "many_agents_learned": lambda result: many_agents_learned.as_markdown(result["runs"]),
     "memory": memory.as_markdown,
@@ -100,6 +102,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "publishing-cuda": publishing.as_markdown,
     "self_play": lambda result: self_play.as_markdown(result["runs"]),
     "scaled": lambda result: scaled.table(result["rows"]),
+    "stragglers": lambda result: lag.table_of_stragglers(result["rows"]),
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,

@@ -2,7 +2,7 @@
 
     worker 0   | part | part | part | part |           parts of a few steps, one after the other; each is acted by the
     worker 1   |     part     |     part     |         newest parameters when it begins
-    rollout    | the first parts of whichever workers, as many as fill `num_steps` of `num_envs` columns |
+    rollout    | the parts that are there, the oldest first, as many as fill `num_steps` of `num_envs` columns |
 
 Workers are ahead of the learner by as much as keeps it busy: by one rollout at least, by more if it had to wait while
 one of them had nothing to do, and by `max_lag` rollouts at most. Every part is learned from once, in whichever rollout,
@@ -72,6 +72,10 @@ class Part:
     infos: list[Sums] = field(default_factory=list)
     seconds: float = 0.0
     """How long they took."""
+
+    def oldest(self) -> int:
+        """The oldest version that acted."""
+        return int(self.versions.min())
 
     def begin_again(self, is_anew: bool) -> None:
         """Forget what is there."""
@@ -161,7 +165,7 @@ class LaggingSampler(WorkerSampler):
         self._asked_for: list[deque[Part]] = [deque() for _ in range(num_workers)]
         """Parts that workers fill, in their order."""
         self._done: deque[Part] = deque()
-        """Parts that are full, in the order in which they came."""
+        """Parts that are full, those of the oldest parameters first, and then as they came."""
         self._is_going = False
         self._busy, self._seconds, self._since, self._lag_mean = 0.0, 0.0, 0.0, 0.0
 
@@ -258,19 +262,17 @@ class LaggingSampler(WorkerSampler):
             self._to_fill[part.worker].append(part)
         else:
             self._losses.end_row(part.worker)
-            self._done.append(part)
+            # Those of a worker stay in their order, since its versions never fall.
+            self._done = deque(sorted((*self._done, part), key=Part.oldest))
 
     def _has_enough(self) -> bool:
         """Whether there are parts for a rollout, without those that are too old, which are dropped."""
-        while self._drops and self._done and self._lag_of(self._done[0]) > self._max_lag:
+        while self._drops and self._done and self._version - self._done[0].oldest() > self._max_lag:
             part, before = self._done.popleft(), self.env_steps
             self._counted(part)
             self.steps_dropped += self.env_steps - before
             self._free[part.worker].append(part.turn)
         return len(self._done) >= self._num_parts * len(self._envs)
-
-    def _lag_of(self, part: Part) -> int:
-        return self._version - int(part.versions.min())
 
     def pause(self) -> None:
         """Let workers stop after the step that they are at, and wait until they have."""

@@ -36,8 +36,8 @@ from hybridppo.rollouts.advantages import vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.workers import lagging
-from hybridppo.runners.workers.lagging import LaggingSampler, in_columns, steps_of_a_part
-from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.runners.workers.lagging import LaggingSampler, Part, in_columns, steps_of_a_part
+from hybridppo.runners.workers.share import Filled, Share, parameters_of
 from hybridppo.runners.workers.slowest import SlowestWorker
 from hybridppo.runners.workers.transport import Work, WorkerLostError
 from hybridppo.system.interruption import Stopped
@@ -333,6 +333,14 @@ def test_an_agent_with_a_replay_buffer_learns_from_all() -> None:
     case.rollout(0)
     assert case.rollout(9).version == 0
     assert case.sampler.steps_dropped == 0
+
+
+def test_what_the_oldest_parameters_acted_is_given_away_first() -> None:
+    sampler = Case().sampler
+    for number, (worker, version) in enumerate([(0, 3), (1, 1), (0, 3), (1, 2)]):
+        part = Part(worker, number, turn=0, versions=np.zeros(16, np.int64), is_anew=False)
+        sampler._take(part, Filled(16, [], version, None), 1.0)
+    assert [(part.worker, part.number) for part in sampler._done] == [(1, 1), (1, 3), (0, 0), (0, 2)]
 
 
 def test_those_that_are_fast_are_never_idle_while_the_learner_waits() -> None:

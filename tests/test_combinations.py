@@ -97,9 +97,18 @@ REFUSED = {
 """By pair, what the error says."""
 
 
+NAMES = list(FEATURES)
+NEIGHBOURS = {pair for pair, (one, other) in PAIRS.items() if NAMES.index(other) - NAMES.index(one) in (1, 4, 7)}
+"""Pairs of the default tests: each feature is in several of them. The others are tried with the extras."""
+
+
 def marks_of(pair: str) -> list[pytest.MarkDecorator]:
     has_bf16 = supports_bf16(torch.device("cpu"))
-    return [pytest.mark.skipif("bf16" in pair and not has_bf16, reason="this processor does not multiply bfloat16")]
+    marks = [] if pair in NEIGHBOURS else [pytest.mark.extras]
+    return [
+        *marks,
+        pytest.mark.skipif("bf16" in pair and not has_bf16, reason="this processor does not multiply bfloat16"),
+    ]
 
 
 def stop(metrics: Any) -> None:

@@ -13,7 +13,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import run_python
-from selection import only_by_default
 
 import hybridppo
 from hybridppo import (
@@ -255,17 +254,17 @@ import hybridppo
 small = dict(hidden_sizes=(8,))
 on_policy = dict(num_envs=2, num_steps=32, num_minibatches=2, **small)
 td3 = hybridppo.TD3Config(learning_starts=50, **small)
-for config, options in (
-    (td3, {}), (hybridppo.PPOConfig(**on_policy), {}), (hybridppo.PPOConfig(**on_policy), {"num_workers": 2}),
-    (hybridppo.PPOConfig(**on_policy), {"distribution": "multi:2"}),
-):
+ways = [(td3, {}), (hybridppo.PPOConfig(**on_policy), {}), (hybridppo.PPOConfig(**on_policy), {"num_workers": 1})]
+if sys.argv[1] != "no home":
+    ways.append((hybridppo.PPOConfig(**on_policy), {"distribution": "multi:2"}))
+for config, options in ways:
     hybridppo.train("Pendulum-v1", total_steps=200, seed=0, config=config, progress=False, **options)
 print("done")
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="has a folder that nobody can write to")
-@pytest.mark.parametrize("home", only_by_default(("no home",), ["no home", "/proc/nobody"]))
+@pytest.mark.parametrize("home", ["no home", pytest.param("/proc/nobody", marks=pytest.mark.extras)])
 def test_a_training_without_a_run_directory_needs_nowhere_to_write(home: str) -> None:
     """Neither a home nor a working directory."""
     done = run_python("-c", NOWHERE_TO_WRITE, home, cwd="/proc", warm=False)

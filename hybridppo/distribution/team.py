@@ -30,6 +30,7 @@ from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
+from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.columns import joined_columns, own_columns
 from hybridppo.distribution.dividing import require_shareable
 from hybridppo.distribution.launching import (
@@ -94,10 +95,13 @@ class Team(LocalTeam):
         policy: with the numbers of learners and shards.
         rank: which of the learners it is.
         timeout: seconds after which one that does not answer is lost.
+        address: of a Ray cluster that is there, whose workers sample; None for workers of this machine.
         joins: whether torchrun has started all of them.
     """
 
-    def __init__(self, policy: MultiLearner, rank: int, timeout: float, *, joins: bool = False) -> None:
+    def __init__(
+        self, policy: MultiLearner, rank: int, timeout: float, address: str | None = None, *, joins: bool = False
+    ) -> None:
         assert policy.learners is not None
         self.policy, self.rank, self.size = policy, rank, policy.learners
         self.shards = policy.num_shards
@@ -106,6 +110,8 @@ class Team(LocalTeam):
         self.link: Link | None = None
         """To the others, where there are any, as soon as they are there."""
         self._timeout, self._joins = timeout, joins
+        self._address = address
+        self._cluster: Cluster | None = None
         self._launched: Launched | None = None
         self._agreed = Interruption()
         self._put_back: Callable[[], object] = bool
@@ -118,7 +124,7 @@ class Team(LocalTeam):
         self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
 
     @classmethod
-    def of(cls, policy: MultiLearner, timeout: float) -> "Team":
+    def of(cls, policy: MultiLearner, timeout: float, address: str | None = None) -> "Team":
         """The learner that this process is: the first, or the one that torchrun says.
 
         Raises:
@@ -130,15 +136,17 @@ class Team(LocalTeam):
                 raise ConfigurationError(
                     f"distribution {policy} has {policy.learners} learners, torchrun started {size}"
                 )
-            return cls(replace(policy, learners=size), rank, timeout, joins=True)
+            return cls(replace(policy, learners=size), rank, timeout, address, joins=True)
         if policy.learners is None:
             raise ConfigurationError(
                 f"distribution {policy} without a number joins what torchrun has started, and this process was not: "
                 f"say how many learners to start ({policy.name}:2)"
             )
-        return cls(policy, 0, timeout)
+        return cls(policy, 0, timeout, address)
 
     def __enter__(self) -> "Team":
+        if self._address is not None:
+            self._cluster = Cluster(str(self.policy), self._address, 0)
         if self._joins:
             seconds = start_timeout(self._timeout)
             store, store_at = store_of_torchrun(self.rank, seconds), master_of_torchrun()
@@ -154,6 +162,8 @@ class Team(LocalTeam):
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(text_of(error))
         self._let_go(SECONDS_TO_CLOSE if error is None else 0.0)
+        if self._cluster is not None:
+            self._cluster.close()
 
     def _let_go(self, seconds: float) -> None:
         """Of the others, who have so long to end by themselves."""
@@ -186,6 +196,11 @@ class Team(LocalTeam):
             raise ConfigurationError(
                 f"num_workers must be a multiple of the {self.shards} shards, each of which has as many, got "
                 f"{run.num_workers}"
+            )
+        if run.address is not None and (not run.num_workers or run.address == "local"):
+            raise ConfigurationError(
+                f"{whom} an address is that of a Ray cluster which is there, whose workers sample: give num_workers, "
+                f"and auto or HOST:PORT, got num_workers={run.num_workers} and address={run.address!r}"
             )
         if run.self_play is not None:
             raise ConfigurationError(f"self_play cannot be had {whom}: use distribution='local'")
@@ -390,6 +405,10 @@ class Team(LocalTeam):
         workers = options["num_workers"] and options["num_workers"] // self.shards
         # Shards are filled one after the other, by the same actor.
         thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
+        if self._cluster is not None:
+            from hybridppo.distribution.ray_samplers import RaySamplers  # which loads Ray
+
+            options["transport"] = RaySamplers
         samplers: list[BaseSampler] = []
         try:
             for shard, part in zip(self._mine, environments.parts, strict=True):

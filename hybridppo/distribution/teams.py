@@ -41,7 +41,7 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
     if isinstance(policy, MultiLearner):
         from hybridppo.distribution.team import Team  # which loads torch.distributed
 
-        return Team.of(policy, timeout)
+        return Team.of(policy, timeout, run.address)
     if isinstance(policy, SingleLearnerCoarse):
         from hybridppo.distribution.over_ray import Coarse
 

@@ -16,7 +16,7 @@ from hybridppo.agents.registry import make_agent
 from hybridppo.distribution.launching import join_store
 from hybridppo.distribution.link import Link, text_of
 from hybridppo.distribution.team import Team, start_timeout
-from hybridppo.environments.registration import source_here
+from hybridppo.environments.registration import import_modules, source_here
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.runners.workers.process import leave_signals_to_the_trainer
@@ -48,10 +48,11 @@ def main() -> None:
 
 
 def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, size: int) -> None:
+    import_modules(settings.environment.imports)  # which may bring the device that is asked for
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
     kind: type[Team] = setup["team"]
-    with kind(setup["policy"], rank, timeout) as team:
+    with kind(setup["policy"], rank, timeout, settings.run.address) as team:
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")

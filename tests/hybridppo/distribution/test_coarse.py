@@ -76,6 +76,15 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
 
 
+def test_rays_workers_sample_for_several_learners() -> None:
+    config = replace(CONFIG, num_envs=4)
+    alone = train(distribution="multi:1:2", config=config)
+    address = ray.get_runtime_context().gcs_address
+    several = train(distribution="multi:2:2", config=config, num_workers=2, address=address)
+    assert torch.equal(values_of(several), values_of(alone))
+    assert counted(several.metrics) == counted(alone.metrics)
+
+
 def torch_free() -> "gym.Env[Any, Any]":
     assert "torch" not in sys.modules
     return gym.make("CartPole-v1")

@@ -85,6 +85,39 @@ def test_shards_on_another_device_give_the_same_bits(second_device: str) -> None
     assert_same(train(GPUOnly(1, shards=2)), train(GPUOnly(1, shards=2), placement=SingleDevice(second_device)))
 
 
+@pytest.mark.extras
+@pytest.mark.parametrize("reduce", ["shards", "all_reduce"])
+def test_learners_on_another_device_give_the_bits_of_one_on_the_cpu(reduce: Any, second_device: str) -> None:
+    expected = train(GPUOnly(1, shards=2))
+    policy = GPUOnly(2, reduce=reduce)
+    found = train(policy, placement=SingleDevice(second_device), imports="second_device_everywhere")
+    if reduce == "shards":
+        assert_same(expected, found)
+    else:
+        assert torch.allclose(found.agent.parameters.values.cpu(), expected.agent.parameters.values, atol=1e-5)
+
+
+@pytest.mark.extras
+def test_learners_fed_by_cpu_samplers_learn_on_another_device(second_device: str, tmp_path: Path) -> None:
+    """With overlap and a worker each; stopped, and resumed by one learner on the CPU."""
+
+    def options(device: str) -> dict[str, Any]:
+        placement = Mirrored("cpu", device, max_lag=1)
+        config = replace(CONFIG, num_envs=4)
+        return {"env": "CartPole-v1", "placement": placement, "vectorization": "sync", "config": config}
+
+    expected = train("multi:1:2", **options("cpu"))
+    stopped = train(
+        "multi:2:2", imports="second_device_everywhere", run_dir=tmp_path / "run", callbacks=[Interrupted(2)],
+        **options(second_device),
+    )  # fmt: skip
+    assert stopped.interrupted
+    resumed = hybridppo.resume(
+        tmp_path / "run", distribution="multi:1:2", placement=Mirrored("cpu", "cpu", max_lag=1), progress=False
+    )  # fmt: skip
+    assert torch.equal(resumed.agent.parameters.values, expected.agent.parameters.values)
+
+
 def test_evaluations_make_their_environments_on_the_learners_device(second_device: str) -> None:
     devices: list[str] = []
 

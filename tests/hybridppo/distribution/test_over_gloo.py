@@ -47,7 +47,7 @@ def test_gloo_brings_the_same_rows_together_as_shared_memory(monkeypatch: pytest
     found = []
     for kind in (Beside, Apart):
 
-        def of(policy: Any, timeout: float, kind: type[Team] = kind) -> Team:
+        def of(policy: Any, timeout: float, address: Any, kind: type[Team] = kind) -> Team:
             return kind(policy, 0, timeout)
 
         monkeypatch.setattr(Team, "of", of)

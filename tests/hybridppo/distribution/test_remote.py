@@ -57,36 +57,37 @@ def spaces() -> tuple[Any, Any]:
     return env.observation_space, env.action_space
 
 
-TASK = Fill(rollout=1, attempt=1, version=7, first=0, end=None)
+TASK = Fill(attempt=1, version=7, first=0, end=None)
 
 
 def test_it_acts_by_the_version_that_it_is_asked_for_or_not_at_all(share: Any) -> None:
     remote, flat, noise = share
     kind, text, _ = remote.fill(TASK, None, noise)
-    assert (kind, text) == ("error", "it was to act by parameters of version 7, and has None")
-    kind, (task, filled, _, rows), seconds = remote.fill(TASK, flat, noise)
-    assert (kind, task, filled) == ("done", TASK, STEPS)
+    assert (kind, text) == ("error", "it was to act by parameters of version 7, and does not have them")
+    kind, (task, filled, rows), seconds = remote.fill(TASK, flat, noise)
+    assert (kind, task, filled.rows) == ("done", TASK, STEPS)
     assert rows["observations"].shape == (STEPS + 1, 2, 4)
     assert "noise" not in rows
     assert seconds > 0
     assert remote.rows() == STEPS
-    stale = replace(TASK, rollout=2, attempt=2, version=8, end=STEPS)
-    assert remote.fill(stale, None, None)[:2] == ("error", "it was to act by parameters of version 8, and has 7")
+    ahead = replace(TASK, attempt=2, version=8, end=STEPS)
+    message = "it was to act by parameters of version 8, and does not have them"
+    assert remote.fill(ahead, None, None)[:2] == ("error", message)
 
 
 def test_a_stop_that_comes_before_its_part_holds_and_those_with_an_end_go_on(share: Any) -> None:
     remote, flat, noise = share
     remote.stop(1)
-    assert remote.fill(TASK, flat, noise)[1][1] == 0
+    assert remote.fill(TASK, flat, noise)[1][1].rows == 0
     first_half = replace(TASK, attempt=2, end=3)
     remote.stop(2)
-    _, (_, filled, _, rows), _ = remote.fill(first_half, None, None)
-    assert filled == 3
+    _, (_, filled, rows), _ = remote.fill(first_half, None, None)
+    assert filled.rows == 3
     assert rows["rewards"].shape == (3, 2)
     # A stop of before is none for what was asked for after it.
     rest = replace(TASK, attempt=3, first=3)
-    _, (_, filled, _, rows), _ = remote.fill(rest, None, noise[3:])
-    assert filled == STEPS
+    _, (_, filled, rows), _ = remote.fill(rest, None, noise[3:])
+    assert filled.rows == STEPS
     assert rows["observations"].shape == (STEPS - 3 + 1, 2, 4)
 
 

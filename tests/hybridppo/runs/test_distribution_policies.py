@@ -91,6 +91,11 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
         ({}, {"distribution": "multi"}, "say how many learners to start"),
         (
+            {},
+            {"address": "auto"},
+            "an address is that of a Ray cluster which is there.*: give num_workers, and",
+        ),
+        (
             {"num_envs": 3, "num_steps": 16},
             {"distribution": "central:2"},
             "num_envs must be a multiple of the 2 learner",

@@ -215,7 +215,7 @@ def test_numpy_gives_what_torch_gives(shape: tuple[int, ...], gaussian: bool) ->
 def test_what_comes_out_does_not_depend_on_how_many_come_in(shape: tuple[int, ...]) -> None:
     actor, images = sampling_actor(make_network(shape), CROSSING, 0), some_images(19, shape)
     together = np.array(actor(images))
-    for count in (1, 2, 8, 9):
+    for count in (1, 8):
         parts = [np.array(actor(images[i : i + count])) for i in range(0, 19, count)]
         assert np.array_equal(np.concatenate(parts), together), f"in parts of {count}"
 
@@ -281,7 +281,6 @@ def test_placements_and_workers_change_nothing(env: Any) -> None:
     others: dict[str, dict[str, Any]] = {
         "mirror": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
         "migrate": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-        "a worker": {"num_workers": 1},
         "workers": {"num_workers": 3},
     }
     for name, options in others.items():
@@ -347,6 +346,7 @@ def test_gymnasium_makes_such_images(stack: bool) -> None:
     assert result.metrics["env_steps"] == 48
 
 
+@pytest.mark.slow
 def test_catch_is_learned() -> None:
     config = ppo_config(num_envs=16, num_steps=32, hidden_sizes=(32,), activation="relu", learning_rate=3e-3)
     result = train(total_steps=15_000, config=config, evaluation_episodes=100)

@@ -64,11 +64,18 @@ def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: Polic
     if not agents:
         raise ConfigurationError("several policies are for environments of several agents, and this has one agent")
     found = {name: (policy_of or policy_by_name)(name) for name in agents}
-    if {*found.values()} != {*policies}:
+    policies, needed = tuple(policies), tuple(dict.fromkeys(found.values()))
+    missing = next((name for name, policy in found.items() if policy not in policies), None)
+    if missing is not None:
         raise ConfigurationError(
-            f"there must be one policy for each kind of agents, {', '.join(dict.fromkeys(found.values()))}, got "
-            f"{', '.join(policies)}: name them so, or say with policy_of=... which policy an agent has (the agents are "
-            f"{', '.join(agents)})"
+            f"agent {missing!r} has the policy {found[missing]!r}, and config has {', '.join(policies)}: give one for "
+            f"each kind of agents, {', '.join(map(str, needed))}, or say with policy_of=... which policy an agent has"
+        )
+    idle = next((policy for policy in policies if policy not in needed), None)
+    if idle is not None:
+        raise ConfigurationError(
+            f"policy {idle!r} has no agent, since all agents have {', '.join(needed)}: leave it out, or say with "
+            "policy_of=... which agents have it"
         )
     return found
 

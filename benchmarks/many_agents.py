@@ -2,20 +2,28 @@
 
     python benchmarks/many_agents.py
     python benchmarks/many_agents.py --quick
+    python benchmarks/many_agents.py --added     # what this library adds to a step of PettingZoo's environments
 
 8 environments of 3 agents, 24 rows a step. A step is one of one agent, for both. Every turn is a fresh process on one
 core, with the same rollouts, minibatches and networks. `environments alone` is the same environments with actions drawn
 beforehand and nothing else: what bounds everybody who steps them in Python. Needs `make extras`, and
 `pip install supersuit`.
+
+With `--added`, the same actions are taken in the environments alone and through this library, by turns in one process.
+Processor time counts. `rows` makes rows of what the environments return; `sampler` also acts (networks of 64 x 64) and
+fills a rollout.
 """
 
 import json
 import os
+import statistics
 import sys
 import time
 from dataclasses import replace
 from typing import Any
 
+import machine
+import numpy as np
 from cases import Case, Mark, our_config, work_done
 from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
@@ -99,6 +107,95 @@ def take(contestant: str, case: Case) -> dict[str, Any]:
     return run_ours(case, simple_spread_v3.parallel_env, case.num_envs // AGENTS, num_workers=num_workers)
 
 
+def games() -> dict[str, tuple[Any, bool]]:
+    """Environments whose steps are timed, and whether they have masks."""
+    from mpe2 import simple_spread_v3, simple_tag_v3
+    from pettingzoo.classic import connect_four_v3
+
+    return {
+        "simple_spread_v3": (simple_spread_v3.parallel_env, False),
+        "simple_tag_v3": (simple_tag_v3.parallel_env, False),
+        "connect_four_v3": (connect_four_v3.env, True),
+    }
+
+
+def seconds_of_alone(make: Any, actions: list[Any], num_envs: int) -> float:
+    """Seconds of a step of one environment, with these actions `[num_envs, agents]` of each step."""
+    environments = [make() for _ in range(num_envs)]
+    for seed, env in enumerate(environments):
+        env.reset(seed=seed)
+    names = environments[0].possible_agents
+    slots = {name: slot for slot, name in enumerate(names)}
+    start = time.process_time()
+    for of_step in actions:
+        for env, own in zip(environments, of_step, strict=True):
+            if not hasattr(env, "last"):
+                env.step(dict(zip(names, own, strict=True)))
+                if not env.agents:
+                    env.reset()
+                continue
+            env.step(own[slots[env.agent_selection]])
+            ended = env.last()
+            while ended[2] or ended[3]:
+                env.step(None)
+                if not env.agents:
+                    env.reset()
+                ended = env.last()
+    return (time.process_time() - start) / len(actions) / num_envs
+
+
+def seconds_added(name: str, num_steps: int, num_envs: int = 8) -> dict[str, float]:
+    """Seconds of a step of an environment alone, as rows, and with all that samples."""
+    from hybridppo import PPO, PPOConfig, SingleDevice
+    from hybridppo.environments.making import make_environments
+    from hybridppo.runners.samplers.in_process import Sampler
+
+    make, has_masks = games()[name]
+
+    environments = make_environments(make, num_envs, action_masks=has_masks)
+    # Played at random once; those actions are taken again by everybody.
+    rng, actions, rows = np.random.default_rng(0), [], environments.reset(0)
+    size = int(environments.action_space.n)
+    for _ in range(num_steps):
+        allowed = rows[:, -size:] if has_masks else np.ones((len(rows), size))
+        actions.append((allowed * rng.random(allowed.shape)).argmax(1))
+        rows = environments.step(actions[-1])[0]
+    environments.reset(0)
+    start = time.process_time()
+    for each in actions:
+        environments.step(each)
+    as_rows = (time.process_time() - start) / num_steps / num_envs
+    config = PPOConfig(num_envs=num_envs, num_steps=num_steps, hidden_sizes=(64, 64))
+    agent, placement = PPO(environments.observation_space, environments.action_space, config), SingleDevice("cpu")
+    placement.prepare(agent)
+    noise = np.random.default_rng(0)
+    sampler = Sampler(environments, agent.distribution, num_steps=num_steps, env_seed=0, noise=noise)
+    with placement.sampling(agent) as actor:
+        start = time.process_time()
+        sampler.collect(actor)
+        sampled = (time.process_time() - start) / num_steps / num_envs
+    sampler.close()
+    alone = seconds_of_alone(make, [each.reshape(num_envs, -1).tolist() for each in actions], num_envs)
+    return {"alone": alone, "rows": as_rows, "sampler": sampled}
+
+
+def measure_added(rounds: int, num_steps: int) -> dict[str, Any]:
+    """By environment: medians, and the shares that are added to the time of the environment alone."""
+    found: dict[str, Any] = {}
+    for name in games():
+        turns = [seconds_added(name, num_steps) for _ in range(rounds)]
+        medians = {part: statistics.median(turn[part] for turn in turns) for part in turns[0]}
+        added = {
+            part: statistics.median(turn[part] / turn["alone"] - 1.0 for turn in turns) for part in ("rows", "sampler")
+        }
+        found[name] = {"seconds": medians, "added": added, "turns": turns}
+        print(
+            f"{name}: {medians['alone'] * 1e6:.0f} us alone; "
+            f"rows add {added['rows']:.0%}, sampling {added['sampler']:.0%}"
+        )
+    return found
+
+
 def as_markdown(result: dict[str, Any]) -> str:
     """The table of a result file."""
     lines = [result["work"], "", f"| | steps/s | times {PEER} |", "|---|---:|---:|"]
@@ -110,7 +207,14 @@ def as_markdown(result: dict[str, Any]) -> str:
 def main() -> int:
     """Measure by turns, print, keep; or take one turn."""
     names = (OURS, WORKERS, PEER, ALONE)
-    arguments = parser_of(__doc__, names, "1 round of 1 iteration, to see that it works").parse_args()
+    parser = parser_of(__doc__, names, "1 round of 1 iteration, to see that it works")
+    parser.add_argument("--added", action="store_true", help="what this library adds to a step of an environment")
+    arguments = parser.parse_args()
+    if arguments.added:
+        added = measure_added(*((1, 50) if arguments.quick else (5, 200)))
+        if not arguments.quick:
+            print(f"Raw figures: {machine.save('many_agents_added', added)}")
+        return 0
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))

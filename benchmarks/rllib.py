@@ -2,6 +2,7 @@
 
     python benchmarks/rllib.py --venv ~/rllib                     # makes it where it is not there
     python benchmarks/rllib.py --venv ~/rllib --rounds 1 --iterations 3
+    python benchmarks/rllib.py --venv ~/rllib --agents           # several agents
 
 RLlib pins another gymnasium, so that it gets an environment of its own. Where `--venv` names no folder, one is made:
 `python -m venv`, then `torch` of `constraints.txt` (first: another torch would come with CUDA's libraries), then
@@ -12,6 +13,9 @@ nothing, two samplers with 4 environments each, one learner in the process that 
 `num_env_runners=2`, and ours with `distribution="coarse:2"`. Both run over Ray, and each turn is a fresh process on the
 same two cores (`taskset`, on Linux). Speeds are those of the iterations after the second; how well anything learns is
 not looked at. Steps are those that environments made, by each library's own count.
+
+With --agents: simple_spread of MPE2, whose three agents have a policy each, the same rollout and minibatches for each
+policy, sampled by the process that trains, without Ray's actors: RLlib's `num_env_runners=0`, and our default loop.
 
 The last line of the output is JSON; --output also writes it to a file.
 """
@@ -34,16 +38,30 @@ BATCH = NUM_ENVS * NUM_STEPS
 HIDDEN = (64, 64)
 UNCOUNTED = 2
 RAY = "ray[rllib]==2.60.*"
+AGENTS = ("agent_0", "agent_1", "agent_2")
+OF_AGENTS = ("pettingzoo", "mpe2")
+"""Packages that RLlib's environment needs for several agents, of the versions in constraints.txt."""
 
 
-def summarized(marks: list[tuple[float, int]]) -> dict[str, Any]:
-    """Steps per second, from when and after how many steps each iteration ended."""
+def mark(steps: int) -> tuple[float, int, float]:
+    """When and after how many steps an iteration ended; the last is the processor's time of this process."""
+    return time.perf_counter(), steps, time.process_time()
+
+
+def summarized(marks: list[tuple[float, int, float]]) -> dict[str, Any]:
+    """Steps per second, and per second of the processor in this process, from the marks of iterations."""
     each = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(marks[UNCOUNTED:])]
     whole = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][0] - marks[UNCOUNTED][0])
-    return {"steps_per_second": median(each), "steps_per_second_overall": whole, "iterations": len(each)}
+    by_processor = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][2] - marks[UNCOUNTED][2])
+    return {
+        "steps_per_second": median(each),
+        "steps_per_second_overall": whole,
+        "steps_per_processor_second": by_processor,
+        "iterations": len(each),
+    }
 
 
-def run_rllib(iterations: int) -> dict[str, Any]:
+def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
     """A turn of RLlib, within its own environment."""
     import gymnasium
     import ray
@@ -52,13 +70,14 @@ def run_rllib(iterations: int) -> dict[str, Any]:
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     torch.set_num_threads(1)
-    ray.init(address="local", num_cpus=SAMPLERS + 1, include_dashboard=False, log_to_driver=False)
+    samplers = 0 if has_agents else SAMPLERS
+    ray.init(address="local", num_cpus=samplers + 1, include_dashboard=False, log_to_driver=False)
     config = (
         PPOConfig()
         .environment("CartPole-v1")
         .env_runners(
-            num_env_runners=SAMPLERS,
-            num_envs_per_env_runner=NUM_ENVS // SAMPLERS,
+            num_env_runners=samplers,
+            num_envs_per_env_runner=NUM_ENVS // max(1, samplers),
             rollout_fragment_length=NUM_STEPS,
         )
         .learners(num_learners=0)
@@ -73,14 +92,23 @@ def run_rllib(iterations: int) -> dict[str, Any]:
         )
         .debugging(seed=1, log_level="ERROR")
     )  # fmt: skip
+    if has_agents:
+        from mpe2 import simple_spread_v3
+        from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
+        from ray.tune.registry import register_env
+
+        register_env("simple_spread", lambda _: ParallelPettingZooEnv(simple_spread_v3.parallel_env()))
+        config = config.environment("simple_spread").multi_agent(
+            policies=set(AGENTS), policy_mapping_fn=lambda agent, *_, **__: agent
+        )
     algorithm = config.build_algo()
-    marks, steps = [(time.perf_counter(), 0)], 0
+    marks, steps = [mark(0)], 0
     try:
         for _ in range(iterations + UNCOUNTED):
             result = algorithm.train()
             runners = result["env_runners"]
             steps = int(runners["num_env_steps_sampled_lifetime"])
-            marks.append((time.perf_counter(), steps))
+            marks.append(mark(steps))
     finally:
         algorithm.stop()
         ray.shutdown()
@@ -88,7 +116,7 @@ def run_rllib(iterations: int) -> dict[str, Any]:
     return {**summarized(marks), "env_steps": steps, "versions": versions}
 
 
-def run_hybridppo(iterations: int) -> dict[str, Any]:
+def run_hybridppo(iterations: int, has_agents: bool) -> dict[str, Any]:
     """A turn of this library, with as many samplers over Ray."""
     import gymnasium
     import ray
@@ -101,17 +129,22 @@ def run_hybridppo(iterations: int) -> dict[str, Any]:
         num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_epochs=EPOCHS, num_minibatches=BATCH // MINIBATCH,
         hidden_sizes=HIDDEN, anneal_learning_rate=False, clip_range_vf=None,
     )  # fmt: skip
-    marks = [(time.perf_counter(), 0)]
+    marks = [mark(0)]
+    env, given = "CartPole-v1", {
+        "config": config, "vectorization": "sync", "distribution": hybridppo.SingleLearnerCoarse(SAMPLERS),
+    }  # fmt: skip
+    if has_agents:
+        env = "mpe2.simple_spread_v3:parallel_env"
+        given = {"config": dict.fromkeys(AGENTS, config), "policy_of": lambda agent: agent}
     hybridppo.train(
-        "CartPole-v1", total_steps=BATCH * (iterations + UNCOUNTED), config=config, placement="cpu", seed=1,
-        vectorization="sync", progress=False, distribution=hybridppo.SingleLearnerCoarse(SAMPLERS),
-        on_iteration=lambda metrics: marks.append((time.perf_counter(), int(metrics["env_steps"]))),
+        env, total_steps=BATCH * (iterations + UNCOUNTED), placement="cpu", seed=1, progress=False, **given,
+        on_iteration=lambda metrics: marks.append(mark(int(metrics["env_steps"]))),
     )  # fmt: skip
     versions = {"ray": ray.__version__, "torch": torch.__version__, "gymnasium": gymnasium.__version__}
     return {**summarized(marks), "env_steps": marks[-1][1], "versions": versions}
 
 
-def python_of(venv: Path) -> Path:
+def python_of(venv: Path, has_agents: bool) -> Path:
     """Its interpreter; the environment is made where it is not there."""
     python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if python.exists():
@@ -120,7 +153,8 @@ def python_of(venv: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     torch = next(line for line in pins if line.startswith("torch=="))
-    for packages in ([torch], [RAY, torch]):
+    others = [line for line in pins if has_agents and line.startswith(tuple(f"{name}==" for name in OF_AGENTS))]
+    for packages in ([torch], [RAY, torch, *others]):
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
 
@@ -138,13 +172,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turn", choices=("rllib", "hybridppo"), help="one turn, in this process")
     parser.add_argument("--venv", type=Path, help="of RLlib; made where there is none")
+    parser.add_argument("--agents", action="store_true", help="several agents, with a policy each")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=30, help="counted, of each turn")
     parser.add_argument("--output", type=Path, help="a folder for rllib.json")
     arguments = parser.parse_args()
     if arguments.turn is not None:
         # What each library prints goes elsewhere: the result is the last line.
-        found = (run_rllib if arguments.turn == "rllib" else run_hybridppo)(arguments.iterations)
+        found = (run_rllib if arguments.turn == "rllib" else run_hybridppo)(arguments.iterations, arguments.agents)
         print(json.dumps(found), flush=True)
         return
     if arguments.venv is None:
@@ -153,22 +188,26 @@ def main() -> None:
     import machine
     from turns import medians, ratios, take_turns
 
-    own = [str(Path(__file__).resolve()), "--iterations", str(arguments.iterations), "--turn"]
+    own = [str(Path(__file__).resolve()), "--iterations", str(arguments.iterations)]
+    own += ["--agents", "--turn"] if arguments.agents else ["--turn"]
     commands = {
         "hybridppo": [*on_two_cores(), sys.executable, *own, "hybridppo"],
-        "rllib": [*on_two_cores(), str(python_of(arguments.venv)), *own, "rllib"],
+        "rllib": [*on_two_cores(), str(python_of(arguments.venv, arguments.agents)), *own, "rllib"],
     }
     rounds = take_turns(commands, arguments.rounds)
     result = {
         "arguments": {"rounds": arguments.rounds, "iterations": arguments.iterations},
-        "work": {"env": "CartPole-v1", "num_envs": NUM_ENVS, "num_steps": NUM_STEPS, "num_epochs": EPOCHS,
-                 "minibatch_size": MINIBATCH, "hidden_sizes": HIDDEN, "samplers": SAMPLERS},
+        "work": {"env": "simple_spread_v3" if arguments.agents else "CartPole-v1", "num_envs": NUM_ENVS,
+                 "num_steps": NUM_STEPS, "num_epochs": EPOCHS,
+                 "minibatch_size": MINIBATCH, "hidden_sizes": HIDDEN, "samplers": 0 if arguments.agents else SAMPLERS,
+                 "policies": len(AGENTS) if arguments.agents else 1},
         "medians": {name: medians(rounds, name) for name in commands},
         "ratio": ratios(rounds, "hybridppo", "rllib", "steps_per_second"),
+        "ratio_by_processor": ratios(rounds, "hybridppo", "rllib", "steps_per_processor_second"),
         "rounds": rounds,
     }  # fmt: skip
     if arguments.output is not None:
-        machine.save("rllib", result, arguments.output)
+        machine.save("rllib_agents" if arguments.agents else "rllib", result, arguments.output)
     print(json.dumps(result))
 
 

@@ -262,9 +262,11 @@ def test_both_kinds_learn() -> None:
             {"config": {**MEMORIES, "sign": replace(MEMORIES["sign"], sequence_length=4)}},
             "sequence_length must be the same for all policies with a memory",
         ),
+        ({"config": {"sign": CONFIGS["sign"]}}, "agent 'pointer_0' has the policy 'pointer', and config has sign"),
+        ({"config": {**CONFIGS, "third": CONFIGS["sign"]}}, "policy 'third' has no agent, since all agents have"),
         ({"env": partial(Unlike, images=True)}, "agents that see images must all have the same observation space"),
     ],
-    ids=["one policy", "a policy of two kinds", "lengths of sequences", "images"],
+    ids=["one policy", "a policy of two kinds", "lengths of sequences", "none for an agent", "no agent", "images"],
 )
 def test_what_cannot_be_trained_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, EnvError), match=message):

@@ -91,6 +91,7 @@ RUNS: dict[str, list[object]] = {
     "ppo": ["--seed", 4, "--recurrent", "lstm", "--entropy-coef", 0.01, "--schedules", "learning_rate=linear"],
     "ddpg": ["--agent", "ddpg", "--seed", 4, "--buffer-size", 200, "--learning-starts", 20],
     "placement": ["--seed", 4, "--placement", "hybrid", "--learning-device", "cpu", "--target-return", 475],
+    "overlap": ["--seed", 4, "--placement", "overlap", "--learning-device", "cpu", "--num-workers", 1],
     "environment": [
         "--seed",
         4,
@@ -228,6 +229,34 @@ def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.Captur
     mean, deviation = evaluation.return_mean, evaluation.return_std
     expected = f"return {mean:.2f} +- {deviation:.2f} over 3 episodes, most probable actions\n"
     assert capsys.readouterr().out == expected
+
+
+def test_functions_are_named_by_their_module_and_agents_play_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other, env = tmp_path / "one", tmp_path / "other", "toy_agents:Matching"
+    small = ["--num-envs", 2, "--num-steps", 8, "--num-minibatches", 2, "--placement", "cpu", *QUIET]
+    for path, seed in ((one, 1), (other, 2)):
+        assert run("train", env, "--total-steps", 48, "--run-dir", path, "--seed", seed, *small) == 0
+    assert run("resume", one, "--total-steps", 96, "--num-workers", 2, *QUIET) == 0
+    assert run("evaluate", one, "--episodes", 2, *QUIET) == 0
+    hybridppo.load(other).save(tmp_path / "saved")
+    capsys.readouterr()
+    assert run("evaluate", one, other, tmp_path / "saved", "--episodes", 4) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head == f"| | {one} | {other} | {tmp_path / 'saved'} | mean |"
+    assert [row.split(" | ")[0] for row in rows] == [f"| {path}" for path in (one, other, tmp_path / "saved")]
+    assert run("evaluate", tmp_path / "saved", one, "--env", env, "--episodes", 4, "--json") == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores[str(one)][str(tmp_path / "saved")] + scores[str(tmp_path / "saved")][str(one)] == 1.0
+    for arguments, said in (
+        ([tmp_path / "saved", one], "which names no environment: give --env"),
+        ([one, one], "each agent of a round robin must be given once"),
+    ):
+        assert run("evaluate", *arguments) == 2  # wrong usage
+        assert said in capsys.readouterr().err
+    assert run("train", "toy_agents:Nothing", "--total-steps", 48, "--run-dir", tmp_path / "none", *small) == 1
+    assert "write module:id, or module:function" in capsys.readouterr().err
 
 
 def test_evaluate_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

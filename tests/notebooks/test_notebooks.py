@@ -27,7 +27,11 @@ SAID = {
         "return 0.9",
         "write `action, state = agent.act(",
     ],
-    "05_many_agents": ["steps of players, return 1", "red: 1", "step 1: target "],
+    "05_many_agents": [
+        "adversary: mean return ",
+        "its critic sees 36 numbers besides",
+        "the trained agent beats the first: True",
+    ],
     "06_reading_a_run": ["explained_variance", "sampling ", "regions of the library", "report.html "],
     "07_gpu": ["environment", "same result", "steps/s"],
     "08_distribution": [
@@ -39,7 +43,7 @@ SAID = {
     ],
 }
 """Of each notebook, what it says when what it tells of came true."""
-PICTURES = ("01_first_training", "02_placements", "06_reading_a_run", "08_distribution")
+PICTURES = ("01_first_training", "02_placements", "05_many_agents", "06_reading_a_run", "08_distribution")
 SECONDS = 120
 """For a cell."""
 

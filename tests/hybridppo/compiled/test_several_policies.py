@@ -37,7 +37,7 @@ from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.samplers import fused, fused_agents
+from hybridppo.runners.samplers import fused
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.figures import shown_return
 from hybridppo.tools.export import numpy_policy
@@ -164,7 +164,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     monkeypatch.setattr(
         interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )
-    monkeypatch.setattr(fused_agents, "MOST_ROWS", 8)
+    monkeypatch.setattr(fused, "MOST_ROWS", 8)
     stopped = train(run_dir=tmp_path / "run", on_interrupt="return")
     assert stopped.interrupted
     monkeypatch.undo()
@@ -264,8 +264,9 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"agent": PPO}, "agent cannot be had"),
         ({"networks": lambda *_: None}, "networks cannot be had"),
         ({"configs": {}}, "has none"),
-        ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents, hunter, prey, got hunter"),
-        ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
+        ({"configs": {"hunter": CONFIGS["hunter"]}}, "agent 'prey_0' has the policy 'prey', and config has hunter: "),
+        ({"policy_of": lambda name: "wolf"}, "agent 'hunter_0' has the policy 'wolf', and config has hunter, prey"),
+        ({"policy_of": lambda name: "prey"}, "policy 'hunter' has no agent, since all agents have prey: leave it out"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),

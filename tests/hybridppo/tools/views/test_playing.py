@@ -219,6 +219,22 @@ def test_agents_that_take_turns_are_played(tmp_path: Path) -> None:
     assert sum(played.returns) > 0
 
 
+def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: Path) -> None:
+    config = ppo_config(num_envs=2, num_steps=24, num_minibatches=2, hidden_sizes=(8,))
+    for name, seed in (("one", 0), ("other", 1)):
+        options = {**QUIET, "seed": seed, "config": config, "action_masks": True, "run_dir": tmp_path / name}
+        hybridppo.train(DrawnTurns, total_steps=96, **options)
+    made = partial(DrawnTurns, "human")
+    own = {name: hybridppo.play(tmp_path / name, env=made) for name in ("one", "other")}
+    both = hybridppo.play(tmp_path / "one", env=made, against=tmp_path / "other")
+    returns = {name: dict(zip(each.agents, each.returns, strict=True)) for name, each in {**own, "both": both}.items()}
+    # What an agent of this game observes, no other changes.
+    assert returns["both"] == {**returns["other"], "player 0": returns["one"]["player 0"]}
+    assert [line.partition(":")[0] for line in episode_lines(both, by_kind=False)] == list(both.agents)
+    with pytest.raises(ConfigurationError, match="against is for environments in which another can have a seat"):
+        hybridppo.play(masked_run, env=partial(Numbered, "human"), against=tmp_path / "one")
+
+
 def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> None:
     own, agent = Seen(3, "human"), hybridppo.load(tensor_run)
     played = hybridppo.play(tensor_run, episodes=3, seed=5, env=own)

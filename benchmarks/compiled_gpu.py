@@ -29,11 +29,9 @@ from numpy_tag import NumpyTag
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
+from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.errors import DeviceError, OutOfMemoryError
-from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.runners.samplers.on_device import DeviceSampler
-from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 from hybridppo.system.accelerator import accelerator_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -85,14 +83,7 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
     agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
     placement, distribution = SingleDevice(device), agent.distribution
     placement.prepare(agent)
-    needed, free = sum(bytes_needed(environments, 1, distribution.output_size).values()), _free(device)
-    if needed > free:
-        raise OutOfMemoryError(f"a row needs {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free")
-    low, high = bounds_of(distribution)  # type: ignore[arg-type]
-    alone = EnvironmentsOnDevice(
-        environments, device, num_steps=1, num_outputs=distribution.output_size,
-        num_noise=distribution.noise_size, num_scales=0, low=low, high=high,
-    )  # fmt: skip
+    alone = EnvironmentsOnDevice(environments, distribution, device, num_steps=1)  # type: ignore[arg-type]
     alone.restart(0)
     alone.act(0)
 
@@ -103,30 +94,18 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
     steps = NUM_STEPS * environments.num_envs
     forms = {"environments": turn_of(rows, wait, steps)}
     try:
-        rows = RowsOnDevice(
-            environments,
-            distribution,
-            device,
-            num_steps=NUM_STEPS,
-            env_seed=0,
-            stop=bytearray(1),  # type: ignore[arg-type]
-        )
+        on_device = EnvironmentsOnDevice(environments, distribution, device, num_steps=NUM_STEPS)  # type: ignore[arg-type]
     except OutOfMemoryError as error:
         print(f"{num_agents} agents in {num_envs} environments, with actor: left out: {error}")
         return forms
 
-    sampler = DeviceSampler(rows, noise=np.random.default_rng(0))
+    sampler = DeviceSampler(on_device, env_seed=0, noise=np.random.default_rng(0))
 
     def collect() -> None:
         with placement.sampling(agent) as actor:
             sampler.collect(actor)
 
     return {**forms, "with actor": turn_of(collect, wait, steps)}
-
-
-def _free(device: torch.device) -> float:
-    free = accelerator_of(device).memory_free()
-    return float("inf") if free is None else free
 
 
 def numpy_rate(num_envs: int, num_agents: int) -> float:

@@ -1,21 +1,29 @@
-"""Self-play on PettingZoo's board games: how an agent does against players that it has never met.
+"""Self-play on PettingZoo's classic games: how an agent does against players that it has never met.
 
-python benchmarks/self_play.py
-python benchmarks/self_play.py --games connect_four --steps 3000000
+    python benchmarks/self_play.py
+    python benchmarks/self_play.py --games connect_four --seeds 1 --jobs 1
 
 Tic-tac-toe is played against a player that never loses; connect four against one that plays at random, and one that
 looks a step ahead: it wins if it can, and blocks if it must. Half of the games are played from either seat. The
-agent takes its most probable actions.
+agent takes its most probable actions. It learns connect four in `boards.py`, whose transitions are PettingZoo's. Of
+rock paper scissors, what counts is how often the last snapshots together play each. Each run is kept as soon as it
+has ended, and none is made again.
 """
 
-import argparse
+import json
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-import machine
+import boards
 import numpy as np
+import torch
+from missing_runs import Run, kept_runs, parser_of, run_missing
 from numpy.typing import NDArray
 
 import hybridppo
@@ -24,7 +32,24 @@ from hybridppo import PPOConfig, SelfPlay
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
 """From an observation, its mask and a generator to an action."""
-STEPS = {"tictactoe": 300_000, "connect_four": 2_000_000}
+STEPS = {"tictactoe": 600_000, "connect_four": 3_000_000, "rock paper scissors": 200_000}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "tictactoe": {
+        "num_envs": 16, "num_steps": 64, "num_epochs": 8, "num_minibatches": 16, "learning_rate": 7e-4,
+        "normalize_rewards": False, "entropy_coef": 0.15, "schedules": "entropy_coef=linear",
+    },
+    "connect_four": {
+        "num_envs": 64, "num_steps": 64, "num_epochs": 4, "num_minibatches": 16, "learning_rate": 1e-3,
+        "gae_lambda": 0.9, "normalize_rewards": False, "normalize_observations": False, "entropy_coef": 0.12,
+        "schedules": "entropy_coef=linear", "hidden_sizes": (256, 128), "activation": "relu",
+    },
+    "rock paper scissors": {"num_envs": 32, "num_steps": 75, "num_epochs": 4, "entropy_coef": 0.05},
+}  # fmt: skip
+"""Advantages are normalised: with a small `entropy_coef`, a player whose every move loses comes to give the one that
+would save it a probability of nothing, and never plays it again."""
+SNAPSHOT_EVERY = {"tictactoe": 8_000, "connect_four": 30_000, "rock paper scissors": 4_000}
+LAST = 20
+"""Snapshots of rock paper scissors that are played as one."""
 GAMES = 1_000
 
 
@@ -110,34 +135,101 @@ OPPONENTS: dict[str, dict[str, Player]] = {
 }
 
 
-def learn(name: str, steps: int, seed: int) -> dict[str, Any]:
-    """Train by self-play, and play against the others."""
+def against_all(name: str, agent: Any) -> dict[str, dict[str, float]]:
+    """The shares of games, of PettingZoo's own, against each player."""
     from pettingzoo.classic import connect_four_v3, tictactoe_v3
 
     make = {"tictactoe": tictactoe_v3.env, "connect_four": connect_four_v3.env}[name]
-    config = PPOConfig(num_envs=16, num_steps=128, entropy_coef=0.01, anneal_learning_rate=True)
-    start = time.perf_counter()
-    result = hybridppo.train(
-        make, total_steps=steps, seed=seed, config=config, action_masks=True, placement="cpu",
-        self_play=SelfPlay(snapshot_every=max(1, steps // 50), pool=20, latest=0.5, opponents="prioritised"),
-    )  # fmt: skip
-    seconds = time.perf_counter() - start
-    against = {who: play(make, result.agent, player, GAMES, 1) for who, player in OPPONENTS[name].items()}
-    return {"steps": steps, "seconds": seconds, "rating": result.metrics["self_play/rating"], "against": against}
+    return {who: play(make, agent, one, GAMES, 1) for who, one in OPPONENTS[name].items()}
 
 
-def main() -> None:  # noqa: D103
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def mixture(folder: Path, observations: int = 4) -> dict[str, Any]:
+    """How often the last snapshots play each of the three, over what they may observe: together, and at most by one."""
+    each = []
+    for path in sorted(folder.iterdir())[-LAST:]:
+        agent: Any = hybridppo.load(path)
+        rows = torch.eye(observations)
+        with torch.no_grad():
+            each.append(agent.actor(rows).softmax(-1).numpy())
+    of_snapshots = np.mean(each, axis=1)  # [snapshots, observations, 3] -> [snapshots, 3]
+    return {
+        "snapshots": len(each),
+        "together": of_snapshots.mean(0).tolist(),
+        "most of one snapshot": of_snapshots.max(0).tolist(),
+        "least of one snapshot": of_snapshots.min(0).tolist(),
+        "together, by observation": np.mean(each, axis=0).tolist(),
+    }
+
+
+def learn(run: Run) -> Run:
+    """Train by self-play, and play against the others."""
+    from pettingzoo.classic import rps_v2, tictactoe_v3
+
+    name, seed = run["game"], run["seed"]
+    makes: dict[str, Any] = {
+        "tictactoe": tictactoe_v3.raw_env,
+        "connect_four": boards.connect_four,
+        "rock paper scissors": rps_v2.parallel_env,
+    }
+    make, steps = makes[name], STEPS[name]
+    config = PPOConfig(**{"anneal_learning_rate": True, **CONFIGS[name]})
+    own = {"snapshot_every": SNAPSHOT_EVERY[name], "pool": 30, "latest": 0.5, "opponents": "uniform"}
+    with tempfile.TemporaryDirectory() as folder:
+        start, start_of_work = time.perf_counter(), time.process_time()
+        result = hybridppo.train(
+            make, total_steps=steps, seed=seed, config=config, action_masks=name in OPPONENTS, placement="cpu",
+            self_play=SelfPlay(**own), run_dir=Path(folder) / "run", progress=False,
+        )  # fmt: skip
+        seconds = {"seconds": time.perf_counter() - start, "seconds_of_work": time.process_time() - start_of_work}
+        found = {} if name in OPPONENTS else {"mixture": mixture(Path(folder) / "run" / "snapshots")}
+    if name in OPPONENTS:
+        found = {"against": against_all(name, result.agent)}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    return {
+        **run, "steps": steps, **seconds, "commit": commit.stdout.strip(), "config": config.to_json(), "self_play": own,
+        "rating": result.metrics["self_play/rating"], **found,
+    }  # fmt: skip
+
+
+def as_markdown(runs: list[Run]) -> str:
+    """A row for each run, and what it reached."""
+    lines = ["| game | seed | steps | seconds | reached |", "|---|---:|---:|---:|---|"]
+    for run in sorted(runs, key=lambda run: (run["game"], run["seed"])):
+        if "mixture" in run:
+            shares = ", ".join(f"{share:.3f}" for share in run["mixture"]["together"])
+            reached = f"the last {run['mixture']['snapshots']} snapshots together play {shares}"
+        else:
+            reached = "; ".join(
+                f"against {who}: " + ", ".join(f"{share:.1%} {what}" for what, share in of.items())
+                for who, of in run["against"].items()
+            )
+        lines.append(f"| {run['game']} | {run['seed']} | {run['steps']:,} | {run['seconds']:,.0f} | {reached} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Train what is missing, and print the table."""
+    parser = parser_of(__doc__, "self_play")
+    parser.set_defaults(seeds=3)
     parser.add_argument("--games", default=",".join(STEPS), help="which, with commas between (default: all)")
-    parser.add_argument("--steps", type=int, help="of each (default: what a game takes)")
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    rows = {}
-    for name in arguments.games.split(","):
-        rows[name] = learn(name, arguments.steps or STEPS[name], arguments.seed)
-        print(name, rows[name])
-    print(f"Raw figures: {machine.save('self_play', {'seed': arguments.seed, 'games': GAMES, 'rows': rows})}")
+    if arguments.one:
+        print(json.dumps([learn(json.loads(arguments.one))]))
+        return 0
+    names = ("game", "seed")
+    wanted = [{"game": game, "seed": seed} for game in arguments.games.split(",") for seed in range(arguments.seeds)]
+    kept = {tuple(run[name] for name in names) for run in kept_runs(arguments.output)}
+    runs = run_missing(
+        __file__,
+        wanted,
+        lambda run: tuple(run[name] for name in names) in kept,
+        names,
+        arguments.output,
+        arguments.jobs,
+    )
+    print(as_markdown(runs))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,6 +27,7 @@ import import_time
 import lag
 import learning
 import machine
+import many_agents_learned
 import memory
 import off_policy_steps
 import parity
@@ -34,6 +35,7 @@ import pieces
 import pool
 import publishing
 import scaled
+import self_play
 import tag
 import tag_learned
 import updates
@@ -90,6 +92,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "lag": lambda result: lag.table(result["runs"]),
     "learning": lambda result: learning.as_markdown(result["rows"]),
+    "many_agents_learned": lambda result: many_agents_learned.as_markdown(result["runs"]),
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "off_policy_steps": off_policy_steps.as_markdown,
@@ -97,6 +100,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "pool": lambda result: pool.table(result["runs"]),
     "publishing": publishing.as_markdown,
     "publishing-cuda": publishing.as_markdown,
+    "self_play": lambda result: self_play.as_markdown(result["runs"]),
     "scaled": lambda result: scaled.table(result["rows"]),
     "stragglers": lambda result: lag.table_of_stragglers(result["rows"]),
     "tag": tag.as_markdown,

@@ -29,9 +29,9 @@ from hybridppo.system.recording import GraphRecorder
 from hybridppo.system.threads import cpu_cores
 
 if TYPE_CHECKING:
+    from hybridppo.compiled.drawing import FusedDistribution
     from hybridppo.environments.compiled import CompiledEnvironments
     from hybridppo.environments.tensors import TensorEnvironments
-    from hybridppo.runners.samplers.fused_actor import FusedDistribution
 
 logger = logging.getLogger(__name__)
 
@@ -224,20 +224,14 @@ def _on_device(
     env_seed: int,
     noise: np.random.Generator,
 ) -> BaseSampler:
+    from hybridppo.environments.on_device import EnvironmentsOnDevice
     from hybridppo.runners.samplers.on_device import DeviceSampler
-    from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 
     accelerator = accelerator_of(placement.sampling_device)
-    rows = RowsOnDevice(
-        environments,
-        cast("FusedDistribution", agent.distribution),
-        placement.sampling_device,
-        num_steps=num_steps,
-        env_seed=env_seed,
-        stop=bytearray(1),
-        record=GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None,
-    )
-    return DeviceSampler(rows, noise=noise)
+    distribution = cast("FusedDistribution", agent.distribution)
+    record = GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None
+    on_device = EnvironmentsOnDevice(environments, distribution, placement.sampling_device, num_steps=num_steps)
+    return DeviceSampler(on_device, env_seed=env_seed, noise=noise, record=record)
 
 
 def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:
@@ -245,8 +239,8 @@ def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -
 
     Where there are kernels for its device, and they cannot be used, a warning says why: that costs much speed.
     """
+    from hybridppo.compiled.drawing import is_drawn
     from hybridppo.environments.on_device import has_launcher
-    from hybridppo.runners.samplers.fused_actor import is_drawn
 
     if not has_launcher(placement.sampling_device):
         return False

@@ -58,7 +58,7 @@ TESTS: dict[str, str] = {
     "agents/ppo/memory.py": "test_faults_of_training.py hybridppo/spaces/test_images.py agents/ppo",
     "hybridppo/rollouts/advantages.py": "hybridppo/rollouts/test_advantages.py agents/ppo/test_pool.py",
     **dict.fromkeys(
-        ("runners/samplers/fused.py", "runners/samplers/fused_agents.py", "runners/samplers/fused_actor.py"),
+        ("runners/samplers/fused.py", "runners/samplers/fused_actor.py"),
         "hybridppo/compiled runners/samplers",
     ),
     "runners/samplers/episodes.py": "runners/samplers agents/ppo/test_memory.py",

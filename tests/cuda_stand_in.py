@@ -5,7 +5,6 @@ loaded: `simulated_cuda.py`). `TwinLauncher` does what a kernel is to do by the 
 CPU or of the second device, in no time: for tests of those who launch.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -84,35 +83,15 @@ class TwinLauncher:
             logit += size
         for_env[:] = actions[t] + low
 
-    def step_all(self, states: Array, randoms: Array, lengths: Array, *rest: Any) -> None:
-        if self._definition.policies:
-            self._step_agents(states, randoms, lengths, *rest)
-            return
-        limit, t, for_env, observations, rewards, terminated, truncated, finals = rest
-        self._kernels.step_all(
-            (states, randoms, lengths, limit), 0, len(states), for_env, observations[t + 1], rewards[t], terminated[t],
-            truncated[t], finals[min(t, len(finals) - 1)] if limit else observations[t + 1],
-        )  # fmt: skip
-
-    def _step_agents(
+    def step_all(
         self, states: Array, randoms: Array, lengths: Array, present: Array, limit: int, t: int,
-        for_env: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array, absent: Array,
-        finals: Array,
+        for_env: Array, observations: Array, *results: Array,
     ) -> None:  # fmt: skip
-        num_envs = len(states)
-        kinds = np.cumsum([0, *self._definition.policies.values()]).astype(np.int64)
-
-        def by_kind(rows: Array) -> tuple[Array, ...]:
-            split = rows.reshape(len(rows), num_envs, -1, *rows.shape[2:])
-            return tuple(split[:, :, first:end] for first, end in pairwise(kinds))
-
+        *numbers, finals = results
         last = finals[t : t + 1] if limit else np.empty((1, *observations.shape[1:]), np.float32)
-        self._kernels.step_all(
-            (states, randoms, lengths, present, kinds, limit), 0, num_envs,
-            for_env.reshape(num_envs, -1, for_env.shape[-1]), by_kind(observations[t : t + 2]),
-            (*(by_kind(rows[t : t + 1]) for rows in (rewards, terminated, truncated, absent)), by_kind(last)),
-            np.empty(observations.shape[-1], np.float32),
-        )  # fmt: skip
+        rows = observations[t : t + 2], *(each[t : t + 1] for each in numbers), last
+        world, row = (states, randoms, lengths, present, limit), np.empty(observations.shape[-1], np.float32)
+        self._kernels.step_all(world, 0, len(states), for_env, rows, row)
 
 
 def noise_of(seed: Array, t: int, num_columns: int, size: int, *, is_choice: bool) -> Array:

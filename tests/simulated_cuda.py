@@ -24,7 +24,6 @@ from hybridppo.compiled import cuda_building
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice
-from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.spaces.distributions import distribution_for
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -57,12 +56,7 @@ LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12
 def side(source: Any, num_envs: int, num_steps: int, device: torch.device) -> tuple[Any, EnvironmentsOnDevice]:
     environments: Any = make_environments(source, num_envs, vectorization="compiled")
     distribution: Any = distribution_for(environments.action_space)
-    low, high = bounds_of(distribution)
-    on_device = EnvironmentsOnDevice(
-        environments, device, num_steps=num_steps, num_outputs=distribution.output_size,
-        num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
-    )  # fmt: skip
-    return environments, on_device
+    return environments, EnvironmentsOnDevice(environments, distribution, device, num_steps=num_steps)
 
 
 def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: float = 2e-6) -> dict[str, int]:

@@ -130,8 +130,8 @@ def test_cases_of_kernels_pass_on_a_pretended_device(name: str, machine: Machine
 def test_kernels_that_step_something_else_are_found(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    rows = on_device.RowsOnDevice
-    monkeypatch.setattr(on_device, "RowsOnDevice", lambda *a, **options: rows(*a, **{**options, "env_seed": 6}))
+    sampler = on_device.DeviceSampler
+    monkeypatch.setattr(on_device, "DeviceSampler", lambda *a, **options: sampler(*a, **{**options, "env_seed": 6}))
     outcome = run("compiled/steps/CartPole-v1", str(machine.device), tmp_path)
     assert outcome.status == "failed"
     assert "Not equal to tolerance" in outcome.detail or "not equal" in outcome.detail

@@ -32,113 +32,65 @@ BOTH = 2
 
 
 def take_step(
-    values: Any,
-    gradient: Any,
-    exp_avg: Any,
-    exp_avg_sq: Any,
-    target: Any,
-    observations: Any,
-    actions: Any,
-    returns: Any,
-    discounts: Any,
-    next_observations: Any,
-    noise: Any,
-    moves_actor: bool,
-    part: int,
-    signals: Any,
-    sizes: Any,
-    offsets: Any,
-    is_tanh: bool,
-    settings: Any,
-    up: Any,
-    down: Any,
-    inward: Any,
-    biases: Any,
-    blocks: Any,
-    weights: Any,
-    vectors: Any,
-    acted: Any,
-    targets: Any,
-    gradients: Any,
-    sums: Any,
-    statistics: Any,
-) -> None:
+    parameters: Any, batch: Any, moves_actor: bool, part: int, signals: Any, form: Any, settings: Any, packed: Any,
+    shards: Any, statistics: Any,
+) -> None:  # fmt: skip
     """A step of the critics on a minibatch, and perhaps one of the actor, whom the target networks follow then.
 
     Args:
-        values: `[P]`, the parameters, the actor's before the critics'.
-        gradient: `[P]`, written.
-        exp_avg: `[P]`, Adam's first moments.
-        exp_avg_sq: `[P]`, the second ones.
-        target: `[P]`, the target networks' parameters.
-        observations: `[B, obs]`.
-        actions: `[B, d]`, from -1 to 1.
-        returns: `[B]`, the discounted rewards that were observed.
-        discounts: `[B]`, of the next observations.
-        next_observations: `[B, obs]`.
-        noise: `[B, d]`, on the actions of targets.
+        parameters: `[P]` each: the parameters, the actor's before the critics'; their gradient, written; Adam's first
+            and second moments; and the target networks' parameters.
+        batch: observations `[B, obs]`; actions `[B, d]`, from -1 to 1; returns `[B]`, the discounted rewards that were
+            observed; discounts `[B]`, of the next observations; those, `[B, obs]`; and noise `[B, d]`, on the actions
+            of targets.
         moves_actor: whether the actor is stepped too.
         part: the shard that this thread has, or `BOTH`.
         signals: where two threads wait for each other, see `meet`.
-        sizes: `[2, L + 1]`, the numbers between layers, of the actor and of each of `C` critics.
-        offsets: `[1 + C, L, 2]`, where weights and biases begin.
-        is_tanh: whether hidden layers have tanh, and not ReLU.
+        form: `[2, L + 1]`, the numbers between layers, of the actor and of each of `C` critics; `[1 + C, L, 2]`, where
+            weights and biases begin; and whether hidden layers have tanh, and not ReLU.
         settings: `[NUM_SETTINGS]`; steps are counted by the caller.
-        up: `[(2 + 2 * C) * L, *, *]`, scratch of both threads: the actor, the critics, and their targets.
-        down: `[(1 + C) * L, *, *]`, likewise.
-        inward: `[*, *]`, likewise: what the first critic's first layer has of actions.
-        biases: `[(2 + 2 * C) * L, 1, *]`, likewise.
-        blocks: `[2, 2 * (L + 3), block, *]`, scratch, for each shard.
-        weights: `[2, L, *, *]`, likewise.
-        vectors: `[2, L + 1, 1, *]`, likewise; the last is zeros.
-        acted: `[2, B, d]`, likewise.
-        targets: `[2, B]`, likewise.
-        gradients: `[2, P]`, likewise; zeros between parameters.
-        sums: `[2, 3]`, likewise.
+        packed: scratch of both threads: `[(2 + 2 * C) * L, *, *]`, weights of the actor, the critics, and their targets
+            for `forward`; `[(1 + C) * L, *, *]`, those for `backward`; `[*, *]`, what the first critic's first layer
+            has of actions; and `[(2 + 2 * C) * L, 1, *]`, biases.
+        shards: scratch, for each of two: blocks `[2, 2 * (L + 3), block, *]`; weights `[2, L, *, *]`; vectors
+            `[2, L + 1, 1, *]`, of which the last is zeros; actions `[2, B, d]`; targets `[2, B]`; gradients `[2, P]`,
+            zeros between parameters; and sums `[2, 3]`.
         statistics: `[3]`, added to.
     """
-    num_critics, size = len(offsets) - 1, len(returns)
-    critics, end = offsets[1, 0, 0], len(values)  # where their parameters lie
-    pack_critics(values, target, part, sizes, offsets, up, down, biases)
+    values, target = parameters[0], parameters[4]
+    gradients, sums = shards[5], shards[6]
+    num_critics, size = len(form[1]) - 1, len(batch[2])
+    critics, end = form[1][1, 0, 0], len(values)  # where their parameters lie
+    pack_critics(values, target, part, form, packed)
     if part != BOTH and not meet(signals, part, 1):
         return
     for shard in range(NUM_SHARDS):
         if part in (shard, BOTH):
-            rows = slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
-            find_targets(
-                returns[rows], discounts[rows], next_observations[rows], noise[rows], sizes, num_critics, is_tanh,
-                settings[NOISE_CLIP], up, biases, blocks[shard], acted[shard], targets[shard],
-            )  # fmt: skip
-            differentiate_critics(
-                values, observations[rows], actions[rows], targets[shard], size, sizes[1], offsets, is_tanh, up, down,
-                biases, blocks[shard], weights[shard], vectors[shard], gradients[shard], sums[shard],
-            )  # fmt: skip
+            rows, scratch = rows_of(shard, size), scratch_of(shards, shard)
+            find_targets(batch, rows, form, settings[NOISE_CLIP], packed, scratch)
+            differentiate_critics(values, batch, rows, size, form, packed, scratch)
     if part != BOTH and not meet(signals, part, 2):
         return
     middle = (critics + end) // 2
     first, last = critics if part != 1 else middle, end if part != 0 else middle
-    descend(values, gradient, exp_avg, exp_avg_sq, gradients, first, last, CRITIC_RATE, CRITIC_STEP, settings)
+    descend(parameters, gradients, first, last, CRITIC_RATE, CRITIC_STEP, settings)
     if part != 1:
         statistics[0] += np.float32((sums[0, 0] + sums[1, 0]) / size)
         statistics[1] += np.float32((sums[0, 1] + sums[1, 1]) / (size * num_critics))
     if not moves_actor or (part != BOTH and not meet(signals, part, 3)):
         return
 
-    pack_actor(values, part, sizes, offsets, up, down, inward, biases, actions.shape[1])
+    pack_actor(values, part, form, packed, batch[1].shape[1])
     if part != BOTH and not meet(signals, part, 4):
         return
     for shard in range(NUM_SHARDS):
         if part in (shard, BOTH):
-            rows = slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
-            differentiate_actor(
-                values, observations[rows], size, sizes, offsets, is_tanh, up, down, inward, biases, blocks[shard],
-                weights[shard], vectors[shard], acted[shard], gradients[shard], sums[shard],
-            )  # fmt: skip
+            differentiate_actor(values, batch[0][rows_of(shard, size)], size, form, packed, scratch_of(shards, shard))
     if part != BOTH and not meet(signals, part, 5):
         return
     half = critics // 2
     own_first, own_last = 0 if part != 1 else half, critics if part != 0 else half
-    descend(values, gradient, exp_avg, exp_avg_sq, gradients, own_first, own_last, ACTOR_RATE, ACTOR_STEP, settings)
+    descend(parameters, gradients, own_first, own_last, ACTOR_RATE, ACTOR_STEP, settings)
     tau = np.float32(settings[TAU])
     follow(values[own_first:own_last], target[own_first:own_last], tau)
     follow(values[first:last], target[first:last], tau)
@@ -146,10 +98,21 @@ def take_step(
         statistics[2] -= np.float32((sums[0, 2] + sums[1, 2]) / size)
 
 
-def pack_critics(
-    values: Any, target: Any, part: int, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any
-) -> None:
+def rows_of(shard: int, size: int) -> slice:
+    """Those of a minibatch that a shard has."""
+    return slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
+
+
+def scratch_of(shards: Any, shard: int) -> Any:
+    """What a shard writes on its way."""
+    blocks, weights, vectors, acted, targets, gradients, sums = shards
+    return blocks[shard], weights[shard], vectors[shard], acted[shard], targets[shard], gradients[shard], sums[shard]
+
+
+def pack_critics(values: Any, target: Any, part: int, form: Any, packed: Any) -> None:
     """Lay out what the critics' step passes through: the critics, and all target networks; half of it for each part."""
+    sizes, offsets, _ = form
+    up, down, _, biases = packed
     num_layers, num_critics = sizes.shape[1] - 1, len(offsets) - 1
     for job in range((1 + 2 * num_critics) * num_layers):
         if part in (job % 2, BOTH):
@@ -163,10 +126,10 @@ def pack_critics(
                 pack_up(target, sizes[min(of, 1)], offsets[of], layer, up[own], biases[own])
 
 
-def pack_actor(
-    values: Any, part: int, sizes: Any, offsets: Any, up: Any, down: Any, inward: Any, biases: Any, num_actions: int
-) -> None:
+def pack_actor(values: Any, part: int, form: Any, packed: Any, num_actions: int) -> None:
     """Likewise for the actor's step: the actor and the first critic, of whose inputs actions alone matter then."""
+    sizes, offsets, _ = form
+    up, down, inward, biases = packed
     num_layers = sizes.shape[1] - 1
     for job in range(2 * num_layers + 1):
         if part in (job % 2, BOTH):
@@ -182,12 +145,13 @@ def pack_actor(
                         inward[o, k] = weight[o, sizes[0, 0] + k]
 
 
-def find_targets(
-    returns: Any, discounts: Any, next_observations: Any, noise: Any, sizes: Any, num_critics: int, is_tanh: bool,
-    clip: float, up: Any, biases: Any, blocks: Any, acted: Any, targets: Any,
-) -> None:  # fmt: skip
+def find_targets(batch: Any, rows: slice, form: Any, clip: float, packed: Any, scratch: Any) -> None:
     """What the critics learn towards, for the rows of a shard; the formulas are in `gradient_steps.py`."""
-    num_layers, block, limit = sizes.shape[1] - 1, blocks.shape[1], np.float32(clip)
+    sizes, offsets, is_tanh = form
+    up, biases = packed[0], packed[3]
+    blocks, acted, targets = scratch[0], scratch[3], scratch[4]
+    returns, discounts, next_observations, noise = batch[2][rows], batch[3][rows], batch[4][rows], batch[5][rows]
+    num_layers, num_critics, block, limit = sizes.shape[1] - 1, len(offsets) - 1, blocks.shape[1], np.float32(clip)
     num_actions, one = noise.shape[1], np.float32(1.0)
     outputs = blocks[num_layers]
     own = slice((1 + num_critics) * num_layers, (2 + num_critics) * num_layers)
@@ -204,10 +168,9 @@ def find_targets(
         network = 2 + num_critics + critic
         own = slice(network * num_layers, (network + 1) * num_layers)
         for start in range(0, len(returns), block):
-            num_rows = min(block, len(returns) - start)
-            put_both(
-                next_observations[start : start + num_rows], acted[start : start + num_rows], blocks[0], sizes[1, 0]
-            )
+            some = slice(start, min(start + block, len(returns)))
+            num_rows = some.stop - start
+            put_both(next_observations[some], acted[some], blocks[0], sizes[1, 0])
             forward(sizes[1], up[own], biases[own], blocks, num_rows, is_tanh)
             for r in range(num_rows):
                 value = outputs[r, 0]
@@ -218,10 +181,12 @@ def find_targets(
 
 
 def differentiate_critics(
-    values: Any, observations: Any, actions: Any, targets: Any, size: int, sizes: Any, offsets: Any, is_tanh: bool,
-    up: Any, down: Any, biases: Any, blocks: Any, weights: Any, vectors: Any, gradient: Any, sums: Any,
-) -> None:  # fmt: skip
+    values: Any, batch: Any, rows: slice, size: int, form: Any, packed: Any, scratch: Any
+) -> None:
     """What a shard of a minibatch of `size` adds to the gradient of the critics' loss."""
+    observations, actions, sizes, offsets, is_tanh = batch[0][rows], batch[1][rows], form[0][1], form[1], form[2]
+    up, down, _, biases = packed
+    blocks, weights, vectors, _, targets, gradient, sums = scratch
     num_layers, num_rows_at_once = len(sizes) - 1, blocks.shape[1]
     outputs, deltas = blocks[num_layers], blocks[num_layers + 1 : num_layers + 3]
     d_outputs, share = deltas[(num_layers - 1) % 2], np.float32(2.0) / np.float32(size)
@@ -230,8 +195,9 @@ def differentiate_critics(
         own = slice(network * num_layers, (network + 1) * num_layers)
         clear(vectors, weights, len(observations))
         for start in range(0, len(observations), num_rows_at_once):
-            num_rows = min(num_rows_at_once, len(observations) - start)
-            put_both(observations[start : start + num_rows], actions[start : start + num_rows], blocks[0], sizes[0])
+            some = slice(start, min(start + num_rows_at_once, len(observations)))
+            num_rows = some.stop - start
+            put_both(observations[some], actions[some], blocks[0], sizes[0])
             forward(sizes, up[own], biases[own], blocks, num_rows, is_tanh)
             for r in range(num_rows):
                 error = outputs[r, 0] - targets[start + r]
@@ -246,11 +212,11 @@ def differentiate_critics(
         write_gradient(gradient, sizes, offsets[network], weights, vectors)
 
 
-def differentiate_actor(
-    values: Any, observations: Any, size: int, sizes: Any, offsets: Any, is_tanh: bool, up: Any, down: Any,
-    inward: Any, biases: Any, blocks: Any, weights: Any, vectors: Any, acted: Any, gradient: Any, sums: Any,
-) -> None:  # fmt: skip
+def differentiate_actor(values: Any, observations: Any, size: int, form: Any, packed: Any, scratch: Any) -> None:
     """Likewise to the gradient of the actor's: less what the first critic says."""
+    sizes, offsets, is_tanh = form
+    up, down, inward, biases = packed
+    blocks, weights, vectors, acted, _, gradient, sums = scratch
     num_layers, num_rows_at_once = sizes.shape[1] - 1, blocks.shape[1]
     num_actions, one, share = acted.shape[1], np.float32(1.0), np.float32(-1.0 / size)
     actor, critic = blocks[: num_layers + 3], blocks[num_layers + 3 :]
@@ -309,11 +275,9 @@ def put_both(observations: Any, actions: Any, out: Any, width: int) -> None:
     put(actions[: len(observations)], out, observations.shape[1], up_to_whole(width))
 
 
-def descend(
-    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, gradients: Any, first: int, end: int, rate: int,
-    step: int, settings: Any,
-) -> None:  # fmt: skip
+def descend(parameters: Any, gradients: Any, first: int, end: int, rate: int, step: int, settings: Any) -> None:
     """A step of Adam on some parameters, along the sum of the gradients of both shards."""
+    values, gradient, exp_avg, exp_avg_sq, _ = parameters
     slopes, one, other = gradient[first:end], gradients[0, first:end], gradients[1, first:end]
     for k in range(len(slopes)):
         slopes[k] = one[k] + other[k]

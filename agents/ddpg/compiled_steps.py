@@ -15,23 +15,24 @@ from hybridppo.agents.ddpg import compiled_loops as loops
 from hybridppo.agents.ddpg.gradient_steps import Optimized
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
+from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
-from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
+from hybridppo.networks.forms import is_on_cpu, layers_in, numpy_form
 from hybridppo.rollouts.replay import Transitions
 
 Array = NDArray[Any]
 
 TYPES = """
-parameters = (f[::1], f[::1], f[::1], f[::1], f[::1])
-batch = (f[:, ::1], f[:, ::1], f[::1], f[::1], f[:, ::1], f[:, ::1])
-networks = (i[:, ::1], i[:, :, ::1], b, d[::1])
-packed = (f[:, :, ::1], f[:, :, ::1], f[:, ::1], f[:, :, ::1])
-shards = (f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, ::1], f[:, ::1], f[:, ::1], d[:, ::1])
-"""
-SIGNATURES = {"take_step": "u(*parameters, *batch, b, i, i[::1], *networks, *packed, *shards, f[::1])"}
-MODULE = UpdateModule(
-    "off_policy_updates", {name: getattr(loops, name) for name in SIGNATURES}, SIGNATURES, types=TYPES
+parameters = group(f[::1], f[::1], f[::1], f[::1], f[::1])
+batch = group(f[:, ::1], f[:, ::1], f[::1], f[::1], f[:, ::1], f[:, ::1])
+form = group(i[:, ::1], i[:, :, ::1], b)
+packed = group(f[:, :, ::1], f[:, :, ::1], f[:, ::1], f[:, :, ::1])
+shards = group(
+    f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, ::1], f[:, ::1], f[:, ::1], d[:, ::1]
 )
+"""
+LOOPS: Texts = {loops.take_step: "u(parameters, batch, b, i, i[::1], form, d[::1], packed, shards, f[::1])"}
+MODULE = UpdateModule("off_policy_updates", LOOPS, types=TYPES)
 BLOCK_BYTES = 320 * 2**10
 """Of activations of one network that pass together."""
 
@@ -52,15 +53,10 @@ class CompiledSteps:
         flat = agent.parameters.values.detach().numpy(), agent.parameters.gradient.numpy()
         self._parameters = *flat, slots["exp_avg"], slots["exp_avg_sq"], slots["target"]
         self._statistics, self._counts = slots["statistics"], (slots["step_actor"], slots["step_critic"])
-        networks = [linears(network) for network in (agent.actor, *agent.critics.critics)]
-        self._sizes = np.array(
-            [[own[0].in_features, *(layer.out_features for layer in own)] for own in networks[:2]], np.int64
-        )
-        offsets = np.array(
-            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in networks], np.int64
-        )
+        sizes, offsets = layers_in(agent.parameters.values, agent.actor, *agent.critics.critics)
+        self._sizes = sizes[:2]
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._networks = self._sizes, offsets, form.activation == "tanh", self._settings
+        self._form = self._sizes, offsets, form.activation == "tanh"
         self._settings[loops.NOISE_CLIP], self._settings[loops.TAU] = config.target_noise_clip, config.tau
         (self._settings[loops.BETA_1], self._settings[loops.BETA_2]) = optimizer.betas
         self._settings[loops.EPS] = optimizer.eps
@@ -95,14 +91,14 @@ class CompiledSteps:
             minibatch.observations, minibatch.actions, minibatch.returns, minibatch.discounts,
             minibatch.next_observations, noise,
         )  # fmt: skip
-        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in columns]
+        batch = tuple(np.ascontiguousarray(tensor.numpy()) for tensor in columns)
         signals, _ = meeting_place()
         count = min(torch.get_num_threads(), loops.NUM_SHARDS)
 
         def take(shard: int) -> None:
             self._module.take_step(
-                *self._parameters, *arrays, moves_actor, shard, signals, *self._networks, *self._packed,
-                *self._shards, self._statistics,
+                self._parameters, batch, moves_actor, shard, signals, self._form, settings, self._packed,
+                self._shards, self._statistics,
             )  # fmt: skip
 
         if count == 1:
@@ -132,7 +128,3 @@ class CompiledSteps:
             np.zeros((shards, len(self._parameters[0])), np.float32),
             np.zeros((shards, 3)),
         )
-
-    def _where(self, parameter: Tensor) -> int:
-        """Where a parameter begins in the buffer."""
-        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()

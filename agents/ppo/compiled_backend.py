@@ -20,9 +20,10 @@ from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
+from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.forms import linears, numpy_form
+from hybridppo.networks.forms import layers_in, numpy_form, place_of
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
@@ -41,25 +42,22 @@ PRODUCTS_OF_A_CALL = 2**25
 ADVANTAGES = 2
 """Where they are among the columns."""
 TYPES = """
-group = lambda *types: numba.types.Tuple(types)
 parameters = group(f[::1], f[::1], f[::1], f[::1])
 batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
 form = group(i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b)
 scratch = group(f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 """
-SIGNATURES = {
-    "fill_gradient": "u(f[::1], f[::1], batch, i[::1], i, i, form, d[::1], scratch, d[::1])",
-    "take_steps": "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
-    "critic_values": "u(f[::1], f[:, ::1], form, scratch, f[::1])",
+LOOPS: Texts = {
+    loops.fill_gradient: "u(f[::1], f[::1], batch, i[::1], i, i, form, d[::1], scratch, d[::1])",
+    loops.take_steps: "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
+    loops.critic_values: "u(f[::1], f[:, ::1], form, scratch, f[::1])",
 }
 """What is called from Python, and with what."""
 MODULE = UpdateModule(
     "updates",
-    {name: getattr(loops, name) for name in SIGNATURES},
-    SIGNATURES,
+    LOOPS,
     types=TYPES,
-    contracted=("policy_loss", "value_loss"),
-    summed=("squared_norm",),
+    decorators={loops.policy_loss: "contracted", loops.value_loss: "contracted", loops.squared_norm: "summed"},
 )
 
 
@@ -79,15 +77,12 @@ class CompiledBackend(Backend):
         form = numpy_form(actor)
         assert form is not None
         self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
-        layers = linears(actor), linears(critic)
-        self._sizes = _whole([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
-        self._offsets = _whole(
-            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in layers]
-        )
-        free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
+        values = agent.parameters.values
+        self._sizes, offsets = layers_in(values, actor, critic)
+        free = place_of(actor.log_std, values) if isinstance(actor, GaussianActor) else 0
         head = (*_actions_of(agent.distribution), free, form.mask_size)
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._form = self._sizes, self._offsets, *head, form.activation == "tanh"
+        self._form = self._sizes, offsets, *head, form.activation == "tanh"
         self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
@@ -216,10 +211,6 @@ class CompiledBackend(Backend):
         (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
         return (self._flat, self._flat_gradient, *moments), step
-
-    def _where(self, parameter: Tensor) -> int:
-        """Where a parameter begins in the buffer."""
-        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
 
 
 def _actions_of(distribution: Any) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from hybridppo.auto.auto import Auto
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.placements.base import Placement
-from hybridppo.placements.by_name import TAKE_DEVICES, make_placement, require_devices
+from hybridppo.placements.by_name import make_placement, require_devices
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
 PlacementChoice = str | Placement | Auto
@@ -51,11 +51,12 @@ def options_of(settings: dict[str, Any]) -> PlacementOptions:
     if settings.get("device") in ("cpu", "cuda"):
         return PlacementOptions(settings["device"])
     if "device" not in settings:
-        for name in TAKE_DEVICES:
-            devices = settings["sampling"], settings["learning"]
-            made = make_placement(name, sampling_device=devices[0], learning_device=devices[1])
-            if made.settings() == settings:
-                return PlacementOptions(name, *devices)
+        names: tuple[tuple[PlacementName, int | None], ...] = (("migrate", None), ("hybrid", settings.get("max_lag")))
+        for name, max_lag in names:  # overlap is hybrid with a lag
+            options = PlacementOptions(name, settings["sampling"], settings["learning"], max_lag)
+            placement = options.resolve()
+            if isinstance(placement, Placement) and placement.settings() == settings:
+                return options
     raise ConfigurationError(f"the command line has no placement {shown(settings)}: name another (--placement)")
 
 

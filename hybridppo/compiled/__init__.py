@@ -7,15 +7,14 @@
 
 `definition.py` says how an environment is written; `cartpole.py` is the shortest one, and `examples/tagging.py` has
 several agents.
-`sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
-compiles both, and `modules.py` keeps the result. `python_form.py` is the same without Numba, with errors explained, and
-`rehearsal.py` steps that before anything is compiled, to find mistakes. `cuda_kernels.py` and `cuda_agent_kernels.py`
-are the loops for a GPU, which `cuda_building.py` compiles and launches. `update_modules.py`, `perceptrons.py` and
-`adam.py` are for compiled updates. Matrix products are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each
-other in `meeting.py` (`signals.py`).
+`sources.py` gathers its functions, `kernels.py` are the loops around them, `building.py` compiles both, and
+`modules.py` keeps the result. `python_form.py` is the same without Numba, with errors explained, and `rehearsal.py`
+steps that before anything is compiled, to find mistakes. `cuda_kernels.py` are the loops for a GPU, which
+`cuda_building.py` compiles and launches. `update_modules.py`, `perceptrons.py` and `adam.py` are for compiled updates.
+Matrix products are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each other in `meeting.py` (`signals.py`).
 
-Not here: who steps environments (`compiled.py`, `compiled_agents.py` and `on_device.py` in `environments/`, `fused.py`,
-`fused_agents.py` and `on_device.py` in `runners/samplers/`), and who learns.
+Not here: who steps environments (`compiled.py` and `on_device.py` in `environments/`, `fused.py` and `on_device.py` in
+`runners/samplers/`), and who learns.
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,6 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
-from hybridppo.compiled.perceptrons import CONTRACTED
 from hybridppo.compiled.rehearsal import rehearse
 from hybridppo.compiled.sources import REMEDY
 from hybridppo.compiled.tile_sizes import text_of_tiles, tiles_of_this_machine
@@ -30,36 +29,16 @@ import numpy as np
 
 compiled = numba.njit(error_model="numpy", _nrt=True, boundscheck=True)
 uncounted = numba.njit(error_model="numpy", _nrt=False)
+inlined = numba.njit(error_model="numpy", _nrt=False, forceinline=True)
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}}, _nrt=False)
 STATE = numba.from_dtype(np.dtype({state}, align=True))
 f, i, b, u = numba.float32, numba.int64, numba.boolean, numba.none
 group = lambda *types: numba.types.Tuple(types)
 each = lambda of: numba.types.UniTuple(of, {kinds})
-action, world = {action}, group(STATE[::1], {world})
+action, world = {action}, group(STATE[::1], i[:, :, ::1], i[::1], b[:, ::1], i)
+rows = group(f[:, :, :], f[:, :], b[:, :], b[:, :], b[:, :], f[:, :, ::1])
 
 '''
-SIGNATURES = {
-    "begin_all": "u(world, f[:, ::1])",
-    "step_all": "u(world, i, i, action[:, :], f[:, ::1], f[::1], b[::1], b[::1], f[:, ::1])",
-    "rollout": (
-        "u(world, i, i, group(f[:, :, :], f[:, :, :], action[:, :, :], f[:, :], b[:, :], b[:, :], f[:, :, :], "
-        "f[:, :, ::1]), group(f[:, ::1], f[:, :, ::1], i[::1], b), group(f[::1], f[::1], action[::1], action[::1]), "
-        "group(f[:, ::1], f[:, ::1], action[::1]))"
-    ),
-}
-"""What each loop is called with, so that it is compiled when the module is loaded, and never again."""
-_RESULTS = "group(each(f[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]))"
-AGENT_SIGNATURES = {
-    "begin_all": "u(world, each(f[:, :, :, :]), f[::1])",
-    "step_all": f"u(world, i, i, action[:, :, :], each(f[:, :, :, :]), {_RESULTS}, f[::1])",
-    "rollout": (
-        "u(world, i, i, group(each(f[:, :, :, :]), each(f[:, :, :, :]), each(action[:, :, :, :]), "
-        f"each(f[:, :, :, :])), {_RESULTS}, group(each(f[:, ::1]), each(f[:, :, ::1]), each(i[::1]), b[::1], "
-        "each(f[::1]), each(f[::1])), group(action[::1], action[::1]), "
-        "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
-    ),
-}
-"""The same where there are several agents."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +65,10 @@ def build(definition: Definition) -> Kernels:
     def explain(path: Path, error: Exception) -> EnvError:
         return explained(definition.name, path, lines, error)
 
-    module = load(definition.name, text, LOOPS, explain)
-    begin_all, step_all, rollout = (getattr(module, definition.sources.names[name]) for name in LOOPS)
-    return Kernels(begin_all, step_all, rollout, rows_of_a_tile=tiles_of_this_machine()[0])
+    names = [loop.__name__ for loop in LOOPS]
+    module = load(definition.name, text, names, explain)
+    loops = {name: getattr(module, definition.sources.names[name]) for name in names}
+    return Kernels(**loops, rows_of_a_tile=tiles_of_this_machine()[0])
 
 
 def require_numba() -> None:
@@ -112,18 +92,10 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
         tiles=text_of_tiles(),
         state=fields_of(definition),
         action=action,
-        world="i[:, :, ::1], i[::1], b[:, ::1], i[::1], i" if definition.policies else "i[:, ::1], i[::1], i",
-        kinds=len(definition.policies),
+        kinds=max(1, len(definition.policies)),
     )
-    text = sources.text
-    decorators = dict.fromkeys(CONTRACTED, "contracted")
-    for name, signature in (AGENT_SIGNATURES if definition.policies else SIGNATURES).items():
-        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt=False)'
-    for name, decorator in decorators.items():
-        start = f"def {sources.names[name]}("
-        text = text.replace(f"@uncounted\n{start}", f"@{decorator}\n{start}")
     above = header.count("\n")
-    return header + text, {above + line: where for line, where in sources.lines.items()}
+    return header + sources.text, {above + line: where for line, where in sources.lines.items()}
 
 
 def fields_of(definition: Definition) -> list[tuple[Any, ...]]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hybridppo.compiled import agent_kernels, cuda_agent_kernels, cuda_kernels, kernels
+from hybridppo.compiled import cuda_kernels, kernels
 from hybridppo.compiled.building import explained, fields_of
-from hybridppo.compiled.definition import CHOOSING, Definition
+from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.modules import has_numba, is_kept, load, say
-from hybridppo.compiled.sources import Sources, gather
+from hybridppo.compiled.sources import Sources, Texts
 from hybridppo.errors import DeviceError, EnvError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ BLOCK_MEMORY = 48 * 1024
 REGISTERS = 65536
 """Of a processor, divided among the threads of a block; none may have more than 255."""
 
-LOOPS = ("act_all", "step_all")
+LOOPS = (cuda_kernels.act_all, cuda_kernels.step_all)
 """The kernels of a definition."""
 
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
@@ -58,34 +58,25 @@ launched = cuda.jit(cache=True{options})
 
 
 @compiled
-def number():
-    return cuda.grid(1)
-
-@compiled
-def block():
-    return cuda.blockIdx.x
-
-@compiled
-def thread():
-    return cuda.threadIdx.x
-
-@compiled
-def num_threads():
-    return cuda.blockDim.x
-
-@compiled
-def barrier():
-    cuda.syncthreads()
-
-@compiled
-def any_of_block(truth):
-    return cuda.syncthreads_or(np.int32(truth)) != 0
-
-@compiled
 def carry(agent, source, target):
 {carry}
 
 '''
+
+
+OF_A_THREAD: Texts = {**kernels.ON_CPU, cuda_kernels.environment: "cuda.grid(1)"}
+OF_A_BLOCK: Texts = {
+    cuda_kernels.environment: "cuda.blockIdx.x",
+    kernels.thread: "cuda.threadIdx.x",
+    kernels.num_threads: "cuda.blockDim.x",
+    kernels.barrier: "cuda.syncthreads()",
+    kernels.any_of_block: "cuda.syncthreads_or(np.int32(truth)) != 0",
+}
+"""What calls of these are written as where a thread has an environment, or a block of threads."""
+HELD = "cuda.shared.array(1, STATE)[0]"
+"""A state in the memory of a block, written where it is used: no function may give its own array back."""
+SIMULATED = "cuda.shared.array(1, STATE).view(np.recarray)[0]"
+"""The same in Python, which has no fields without a view."""
 
 
 class Launcher(Protocol):
@@ -130,33 +121,24 @@ def blocks_for(rows: int) -> int:
     return -(-rows // THREADS)
 
 
-def cuda_sources(definition: Definition) -> Sources:
-    """A definition's functions, and the loops of a GPU around them.
+def cuda_sources(definition: Definition, *, simulated: bool = False) -> Sources:
+    """A definition's functions, and the loops of a GPU around them; `simulated` as for `cuda_text`.
 
     Raises:
         EnvError: where they refer to what cannot be compiled, with the line.
     """
-    forms: Any = cuda_agent_kernels if definition.policies else cuda_kernels
-    is_choice = definition.action_kind == "choice"
-    instead: dict[Callable[..., Any], Callable[..., Any]] = {
-        kernels.choose: CHOOSING[definition.action_kind],
-        cuda_kernels.draw: (
-            cuda_kernels.draw_for_numbers if definition.action_kind == "numbers" else cuda_kernels.draw_for_choices
-        ),
+    is_choice = definition.action_kind != "numbers"
+    draw = cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers
+    instead = {cuda_kernels.draw: draw, kernels.look: cuda_kernels.look}
+    shape = shape_of(definition)
+    held = (SIMULATED if simulated else HELD) if shape.is_held else "state"
+    written: Texts = {
+        **(OF_A_BLOCK if shape.is_block_each else OF_A_THREAD),
+        cuda_kernels.number: "cuda.grid(1)",
+        cuda_kernels.held: held,
     }
-    repeated: dict[Any, Any] = {}
-    functions = definition.functions
-    if definition.policies:
-        phases = cuda_agent_kernels.phases_of_choice if is_choice else cuda_agent_kernels.phases
-        instead |= {getattr(agent_kernels, name): functions[name] for name in ("reset", "reward", "end", "observe")}
-        if is_choice:
-            instead[cuda_agent_kernels.phases] = phases
-        repeated[phases] = {"phase": [functions[name] for name in definition.phases]}
-    else:
-        instead |= {getattr(kernels, name): function for name, function in functions.items()}
-        instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
-    loops = {name: getattr(forms, name) for name in LOOPS}
-    return gather(definition.name, {**functions, **loops}, instead, given=cuda_kernels.GIVEN, repeated=repeated)
+    decorators = dict.fromkeys(LOOPS, "launched")
+    return definition.gathered(LOOPS, written, instead, given=(cuda_kernels.carry,), decorators=decorators)
 
 
 def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
@@ -168,7 +150,7 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
     """
     import numba
 
-    sources, shape = cuda_sources(definition), shape_of(definition)
+    sources, shape = cuda_sources(definition, simulated=simulated), shape_of(definition)
     fields: Any = definition.state.fields or {}
     per_agent = 1 if definition.policies else 0
     carried = [_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()]
@@ -180,12 +162,6 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
         carry="\n".join(carried) if shape.is_held else "    pass",
     )
     text = sources.text if simulated else _of_math(sources.text)
-    # Written where it is used, since no function may give its own array back; Python has no fields without a view.
-    of_a_block = "cuda.shared.array(1, STATE)" + ".view(np.recarray)" * simulated + "[0]"
-    text = text.replace("= held(states[i])", f"= {of_a_block}" if shape.is_held else "= states[i]")
-    for name in LOOPS:
-        start = f"def {sources.names[name]}("
-        text = text.replace(f"@compiled\n{start}", f"@launched\n{start}")
     above = header.count("\n")
     return header + text, Sources(text, sources.names, {above + line: at for line, at in sources.lines.items()})
 

@@ -1,19 +1,21 @@
-"""The loops of `kernels.py` as kernels of a GPU, a thread for each environment; never called as they stand here.
+"""The loops of `kernels.py` as kernels of a GPU; never called as they stand here.
 
-A kernel is the CPU's own loop for one environment, so that there is one source for both. What differs is who draws an
-action: the actor's outputs come from torch, and their noise is drawn by counting, from (seed of the rollout, row,
-column, which number), in the thread that needs it.
+A step is the CPU's own, so that there is one source for both. A thread has an environment of a single agent. One of
+several has a block of threads, and an agent a thread of its own; if there are more agents than a block has threads, a
+thread takes several. Between two phases is a barrier: a phase writes its own agent's fields alone, so that nothing else
+is needed. The state of several agents lies in the memory that a block has to itself while a step lasts, if it fits, and
+else where it always is (`held`). What differs from the CPU is who draws an action: the actor's outputs come from torch,
+and their noise is drawn by counting, from (seed of the rollout, row, column, which number), in the thread that needs
+it.
 
-`number`, `block`, `thread`, `num_threads`, `barrier`, `any_of_block`, `held` and `carry` stand for what a GPU has: the
-module that `cuda_building.py` writes defines them, and nothing else names Numba's CUDA.
+`cuda_building.py` says what calls of functions without a body are written as, and nothing else names Numba's CUDA.
 """
 
 from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled import kernels
-from hybridppo.compiled.kernels import choose
+from hybridppo.compiled.kernels import barrier, choose, num_agents, num_threads, observe, take_step, thread
 from hybridppo.compiled.random_numbers import philox
 
 HALF, PART = np.float32(0.5), np.float32(2.0**-23)
@@ -25,28 +27,8 @@ def number() -> int:
     raise NotImplementedError
 
 
-def block() -> int:
-    """Which block of threads this one is of."""
-    raise NotImplementedError
-
-
-def thread() -> int:
-    """Which of its block this thread is."""
-    raise NotImplementedError
-
-
-def num_threads() -> int:
-    """How many threads a block has."""
-    raise NotImplementedError
-
-
-def barrier() -> None:
-    """Go on when all threads of the block have come here, and see what they have written."""
-    raise NotImplementedError
-
-
-def any_of_block(truth: bool) -> bool:
-    """A barrier, and whether the truth held for any thread of the block."""
+def environment() -> int:
+    """Which environment this thread is for."""
     raise NotImplementedError
 
 
@@ -58,9 +40,6 @@ def held(state: Any) -> Any:
 def carry(agent: int, source: Any, target: Any) -> None:
     """Copy all fields of one agent, if the block has a state to itself."""
     raise NotImplementedError
-
-
-GIVEN = (number, block, thread, num_threads, barrier, any_of_block, held, carry)
 
 
 def act_all(
@@ -86,28 +65,31 @@ def act_all(
 
 
 def step_all(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    limit: int,
-    t: int,
-    for_env: Any,
-    observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    finals: Any,
-) -> None:
-    """Row `t` of rollouts `[T, N, ...]`: a step of every environment, and the next row of observations.
+    states: Any, randoms: Any, lengths: Any, present: Any, limit: int, t: int, for_env: Any, observations: Any,
+    rewards: Any, terminated: Any, truncated: Any, absent: Any, finals: Any,
+) -> None:  # fmt: skip
+    """A step of every environment: row `t` of a rollout, and the next row of observations.
 
-    `finals` `[T, N, obs]`, of any `T` where no episode is ever truncated, is written where one is.
+    Arguments are those of `kernels.py`, one by one; `for_env` `[N, action]` are actions as environments want them, and
+    `finals` are of any size where no episode is ever truncated.
     """
-    i = number()
+    i = environment()
     if i < len(states):
-        kernels.step_all(
-            (states, randoms, lengths, limit), i, i + 1, for_env, observations[t + 1], rewards[t], terminated[t],
-            truncated[t], finals[min(t, len(finals) - 1)],
-        )  # fmt: skip
+        state = held(states[i])
+        for agent in range(thread(), num_agents(), num_threads()):
+            carry(agent, states[i], state)
+        barrier()
+        rows = observations, rewards, terminated, truncated, absent, finals
+        take_step(
+            state, (states, randoms, lengths, present, limit), t, i, for_env, i * num_agents(), rows, observations[t, 0]
+        )
+        for agent in range(thread(), num_agents(), num_threads()):
+            carry(agent, state, states[i])
+
+
+def look(agent: int, state: Any, time: int, row: Any, out: Any) -> None:
+    """Observe where the observation belongs."""
+    observe(agent, state, time, out)
 
 
 def draw(noise: Any, low: int, high: int, t: int, column: int) -> None:

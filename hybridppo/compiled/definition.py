@@ -28,7 +28,7 @@ Several agents act in phases, each phase by all agents: `examples/tagging.py` is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -36,9 +36,9 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.compiled import agent_kernels, kernels, perceptrons
+from hybridppo.compiled import kernels, perceptrons
 from hybridppo.compiled.python_form import PythonAgents, PythonForm
-from hybridppo.compiled.sources import Sources, gather
+from hybridppo.compiled.sources import Sources, Texts, gather
 from hybridppo.compiled.spec import EnvironmentSpec
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
@@ -100,26 +100,32 @@ class Definition(EnvironmentSpec):
         Raises:
             EnvError: where they refer to what cannot be compiled, with the line.
         """
-        forms = agent_kernels if self.policies else kernels
-        loops = {name: getattr(perceptrons, name) for name in perceptrons.CONTRACTED}
-        loops |= {name: getattr(forms, name) for name in forms.LOOPS}
-        is_choice = self.action_kind == "choice"
-        if self.policies:
-            phases = agent_kernels.phases_of_choice if is_choice else agent_kernels.phases
-            own = ("reset", "reward", "end", "observe")
-            instead = {getattr(agent_kernels, name): self.functions[name] for name in own}
-            if is_choice:
-                instead[agent_kernels.phases] = phases
-            repeated = {phases: {"phase": [self.functions[name] for name in self.phases]}}
-        else:
-            instead = {getattr(kernels, name): function for name, function in self.functions.items()}
-            instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
-            repeated = {}
-        instead[kernels.choose] = CHOOSING[self.action_kind]
-        return gather(
-            self.name, {**self.functions, **loops}, instead, given=perceptrons.GIVEN, repeated=repeated,
-            uncounted=(kernels.__name__, agent_kernels.__name__, perceptrons.__name__),
+        return self.gathered(
+            kernels.LOOPS, kernels.ON_CPU, given=perceptrons.GIVEN, decorators=kernels.DECORATORS,
+            uncounted=(kernels.__name__, perceptrons.__name__),
         )  # fmt: skip
+
+    def gathered(
+        self,
+        loops: Iterable[Callable[..., Any]],
+        written: Texts,
+        instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+        **options: Any,
+    ) -> Sources:
+        """The functions with these loops around them; arguments as for `sources.gather`."""
+        own: Texts = {
+            kernels.num_agents: str(max(1, len(self.agents))),
+            kernels.given: "action[0]" if self.action_kind == "choice" else "action",
+            **(kernels.OF_AGENTS if self.policies else kernels.OF_ONE),
+        }
+        return gather(
+            self.name,
+            {**self.functions, **{loop.__name__: loop for loop in loops}},
+            {kernels.choose: CHOOSING[self.action_kind]} | dict(instead or {}),
+            written={**own, **written},
+            repeated={kernels.phases: {kernels.phase.__name__: [self.functions[name] for name in self.phases]}},
+            **options,
+        )
 
 
 def environment(
@@ -168,7 +174,7 @@ def environment(
             phases = _phases(written)
             functions |= {name: _function(written, name, PHASE) for name in phases}
             has_end = "end" in vars(written)
-            functions["end"] = _function(written, "end", END) if has_end else agent_kernels.never
+            functions["end"] = _function(written, "end", END) if has_end else _never
         draws = "draw" in vars(written)
         draw = _function(written, "draw", DRAW_OF_AGENTS if kinds else DRAW) if draws else None
         return Definition(
@@ -184,6 +190,11 @@ def environment(
         )
 
     return define
+
+
+def _never(state: Any, time: int) -> bool:
+    """The `end` of an environment that has none."""
+    return False
 
 
 def _kinds(policies: Mapping[str, int] | None) -> dict[str, int]:

@@ -1,48 +1,125 @@
 """The loops around an environment's functions, as they are compiled with them; never called as they stand here.
 
-`take`, `choose`, `reset`, `step` and `observe` stand for what the environment and its actions are: `Definition.sources`
-puts those in their place. Everything of a rollout is float32; float64 is only what an environment has in its state. An
-environment's rows depend on nothing but its own state, its noise and the parameters: neither on how many are stepped,
-nor on who does it.
+An environment has agents, numbered through all kinds of them; a single one is agent 0, of the only kind. A rollout
+has a column for each agent of each environment: agent `a` of environment `i` is column `n = i * A + a` of `N = E * A`.
+
+A step is written once, for the CPU and for a GPU, whose threads share the agents of an environment, for one agent and
+for several. Functions without a body stand for what these differ in: `Definition.gathered` says what their calls are
+written as. Everything of a rollout is float32; float64 is only what an environment has in its state. What is written of
+an environment depends on nothing but its own state, its noise and the parameters: neither on how many environments are
+stepped, nor on who does it.
 
 No loop makes arrays: their callers do. So nobody counts who refers to an array: a count goes up and down with each row
 that is taken of one, atomically, which took a quarter of the time of an environment of several agents. An
 environment's own functions may make arrays, and are compiled with counts.
+
+Arguments that the loops share:
+
+world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of episodes under way `[E]`; which agents are
+    there, `[E, A]`; and the longest that an episode may be, 0 for any.
+rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent `[T, N]`; and final observations
+    `[T, N, obs]`, written where an episode is truncated and has not ended. Where nobody was there, all else of a row is
+    0, and it counts as terminated.
+row: an observation to write in.
 """
 
 from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import activate, multiply_all, up_to_whole
+from hybridppo.compiled.perceptrons import CONTRACTED, activate, multiply_all, up_to_whole
+from hybridppo.compiled.random_numbers import begin_agent
+from hybridppo.compiled.sources import Texts
 
-LOOPS = ("begin_all", "step_all", "rollout")
-"""What is called from Python."""
 
-
-def take(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-    """Step one environment: the reward, and whether the episode is over."""
+def num_agents() -> int:
+    """How many agents an environment has: `A`, a constant."""
     raise NotImplementedError
 
 
-def take_choice(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-    """The same by a single choice, of an array of one."""
-    return step(state, action[0], random)
-
-
-def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-    """The environment's own."""
+def thread() -> int:
+    """Which of the threads that share an environment this is; 0 on the CPU, which has one for it."""
     raise NotImplementedError
 
 
-def reset(state: Any, random: Any) -> None:
-    """The environment's own."""
+def num_threads() -> int:
+    """How many threads share an environment."""
     raise NotImplementedError
 
 
-def observe(state: Any, out: Any) -> None:
-    """The environment's own."""
+def barrier() -> None:
+    """Go on when all these threads have come here, and see what they have written."""
     raise NotImplementedError
+
+
+def any_of_block(truth: bool) -> bool:
+    """A barrier, and whether the truth held for any of these threads."""
+    raise NotImplementedError
+
+
+ON_CPU: Texts = {thread: "0", num_threads: "1", barrier: "None", any_of_block: "truth"}
+"""What calls of these are written as on the CPU."""
+
+
+def given(action: Any) -> Any:
+    """An action as the environment's functions take it: an array, or of a single choice the number."""
+    raise NotImplementedError
+
+
+def reset(agent: int, state: Any, random: Any) -> None:
+    """Begin an agent's episode."""
+    raise NotImplementedError
+
+
+def phase(agent: int, state: Any, action: Any, random: Any) -> None:
+    """One of the phases of a step, for one agent."""
+    raise NotImplementedError
+
+
+def reward(agent: int, state: Any, action: Any, random: Any, time: int) -> tuple[float, bool]:
+    """After the phases of all, what the step was worth to an agent, and whether it leaves; the whole step of one."""
+    raise NotImplementedError
+
+
+def end(state: Any, time: int) -> bool:
+    """Whether the episode is over, for all."""
+    raise NotImplementedError
+
+
+def is_truncated(is_cut: bool, has_ended: bool) -> bool:
+    """What is reported of an episode that is cut in this step; gymnasium has it beside its end, PettingZoo has not."""
+    raise NotImplementedError
+
+
+def observe(agent: int, state: Any, time: int, out: Any) -> None:
+    """Write an agent's observation."""
+    raise NotImplementedError
+
+
+def phases(state: Any, actions: Any, first: int, randoms: Any, present: Any) -> None:
+    """Every phase in turn, for every agent that is there."""
+    for agent in range(thread(), num_agents(), num_threads()):
+        if present[agent]:
+            phase(agent, state, given(actions[first + agent]), randoms[agent])
+    barrier()
+
+
+OF_AGENTS: Texts = {
+    reset: "reset(agent, state, random)",
+    reward: "reward(agent, state, time)",
+    end: "end(state, time)",
+    is_truncated: "is_cut and not has_ended",
+    observe: "observe(agent, state, time, out)",
+}
+OF_ONE: Texts = {
+    reset: "reset(state, random)",
+    phases: "None",
+    reward: "step(state, action, random)",
+    end: "False",
+    is_truncated: "is_cut",
+    observe: "observe(state, out)",
+}
+"""What calls of these are written as, for several agents and for one: calls of the environment's own functions."""
 
 
 def choose(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
@@ -83,103 +160,146 @@ def choose_numbers(outputs: Any, noise: Any, action: Any, for_env: Any, scale: A
         for_env[i] = min(max(drawn, low[i]), high[i])
 
 
-def begin_episode(state: Any, random: Any, observation: Any) -> None:
-    """The next episode of one environment."""
-    random[2] += 1
-    random[3] = 0
-    reset(state, random)
-    observe(state, observation)
-
-
-def copy(row: Any, out: Any) -> None:
-    """Number by number: a GPU knows no assignment of arrays."""
+def look(agent: int, state: Any, time: int, row: Any, out: Any) -> None:
+    """Observe into `row`, whose numbers lie side by side, so that it is fast, and copy it to `out`."""
+    observe(agent, state, time, row)
     for k in range(len(row)):
         out[k] = row[k]
 
 
-def begin_all(world: Any, observations: Any) -> None:
-    """Start every environment anew from its key; `world` as for `rollout`, `observations` `[N, obs]`."""
-    states, randoms, lengths, _ = world
+def begin_episode(state: Any, randoms: Any, present: Any, t: int, i: int, observations: Any, row: Any) -> None:
+    """Begin an episode of environment `i` with all agents, who observe row `t`."""
+    for agent in range(thread(), num_agents(), num_threads()):
+        present[agent] = True
+        begin_agent(randoms[agent], agent)
+        reset(agent, state, randoms[agent])
+    barrier()
+    for agent in range(thread(), num_agents(), num_threads()):
+        look(agent, state, 0, row, observations[t, i * num_agents() + agent])
+
+
+def take_step(state: Any, world: Any, t: int, i: int, actions: Any, first: int, rows: Any, row: Any) -> None:
+    """Row `t` of environment `i`, and the next observations; its agents' actions are those from `first` on."""
+    _, all_randoms, lengths, all_present, limit = world
+    observations, rewards, terminated, truncated, absent, finals = rows
+    randoms, present, time = all_randoms[i], all_present[i], lengths[i] + 1
+    phases(state, actions, first, randoms, present)
+    is_over = any_of_block(thread() == 0 and end(state, time))
+    is_cut = limit > 0 and time >= limit
+    stays = False
+    for agent in range(thread(), num_agents(), num_threads()):
+        n = i * num_agents() + agent
+        was_there = present[agent]
+        absent[t, n] = not was_there
+        truncated[t, n] = False
+        rewards[t, n] = np.float32(0.0)
+        terminated[t, n] = True
+        if was_there:
+            worth, has_left = reward(agent, state, given(actions[first + agent]), randoms[agent], time)
+            has_ended = has_left or is_over
+            rewards[t, n] = worth
+            terminated[t, n] = has_ended
+            truncated[t, n] = is_truncated(is_cut, has_ended)
+            if is_cut and not has_ended:
+                look(agent, state, time, row, finals[t, n])
+            if has_ended or is_cut:
+                present[agent] = False
+            else:
+                stays = True
+                look(agent, state, time, row, observations[t + 1, n])
+        if not present[agent]:
+            empty = observations[t + 1, n]
+            for k in range(len(empty)):
+                empty[k] = np.float32(0.0)
+    if any_of_block(stays):
+        if thread() == 0:
+            lengths[i] = time
+        return
+    if thread() == 0:
+        lengths[i] = 0
+    for agent in range(thread(), num_agents(), num_threads()):
+        randoms[agent, 2] += 1
+    begin_episode(state, randoms, present, t + 1, i, observations, row)
+
+
+def begin_all(world: Any, observations: Any, row: Any) -> None:
+    """Start every environment anew from its key, with the first row of observations."""
+    states, randoms, lengths, present, _ = world
     for i in range(len(states)):
         lengths[i] = 0
-        reset(states[i], randoms[i])
-        observe(states[i], observations[i])
+        begin_episode(states[i], randoms[i], present[i], 0, i, observations, row)
 
 
-def step_all(
-    world: Any,
-    first: int,
-    end: int,
-    actions: Any,
-    observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    finals: Any,
-) -> None:
-    """One step of environments `first` to `end`; `finals` `[N, obs]` is written where an episode is truncated."""
-    states, randoms, lengths, limit = world
+def step_all(world: Any, first: int, end: int, actions: Any, rows: Any, row: Any) -> None:
+    """One step of environments `first` to `end` by actions `[N, action]`, into a single row."""
     for i in range(first, end):
-        reward, ended = take(states[i], actions[i], randoms[i])
-        lengths[i] += 1
-        cut = limit > 0 and lengths[i] >= limit
-        rewards[i], terminated[i], truncated[i] = reward, ended, cut
-        observe(states[i], observations[i])
-        if ended or cut:
-            if not ended:
-                copy(observations[i], finals[i])
-            lengths[i] = 0
-            begin_episode(states[i], randoms[i], observations[i])
+        take_step(world[0][i], world, 0, i, actions, i * num_agents(), rows, row)
 
 
-def rollout(world: Any, first: int, end: int, rows: Any, actor: Any, drawing: Any, scratch: Any) -> None:
-    """Steps of environments `first` to `end` with the actor: each environment's rows one after the other.
+def rollout(world: Any, first: int, end: int, rows: Any, acted: Any, actors: Any, bounds: Any, scratch: Any) -> None:
+    """Steps of environments `first` to `end` with an actor for each kind of agents: all rows of some environments.
 
     Args:
-        world: the environments' states `[N]`; `randoms` `[N, 4]`; lengths of episodes under way `[N]`; and the longest
-            that an episode may be, 0 for any.
+        world: see above.
         first: the first environment.
         end: the one to end before.
-        rows: observations `[T + 1, N, obs]`, of which the first row is acted on; outputs `[T, N, outputs]`; actions
-            `[T, N, action]`; rewards, terminated and truncated `[T, N]`; noise `[T, N, noise]`; and final observations
-            `[T, N, obs]`, written where an episode is truncated.
-        actor: moments `[2, obs]`, what is taken from observations before the actor has them, and by what they are
-            multiplied then, or `[2, 0]` if they stay as they are; weights `[layers, 1 + inputs, outputs]`, as large as
-            the largest, in whole tiles, with biases as first rows; the numbers between layers, `[layers + 1]`; and
-            whether hidden layers have tanh, and not ReLU.
-        drawing: log standard deviations, the last outputs of a Gaussian actor; their exponentials; the first number of
-            each choice, or the lower bounds of numbers; and among how many each choice is, or the upper bounds.
-        scratch: two blocks of rows for the actor, and an action.
+        rows: see above; the first row of observations is acted on.
+        acted: outputs `[T, N, outputs]`; actions `[T, N, action]`; and noise `[T, N, noise]`.
+        actors: the first agent of each kind and how many there are, `[K + 1]`; and of each kind's actor: moments
+            `[2, obs]`, what is taken from observations before the actor has them, and by what they are multiplied then,
+            or `[2, 0]` if they stay as they are; weights `[layers, 1 + inputs, outputs]`, as large as the largest, in
+            whole tiles, with biases as first rows; the numbers between layers, `[layers + 1]`; whether hidden layers
+            have tanh, and not ReLU; log standard deviations, the last outputs of a Gaussian actor; and their
+            exponentials.
+        bounds: the first number of each choice, or the lower bounds of numbers; and among how many each choice is, or
+            the upper bounds.
+        scratch: actions `[B * A, action]` of the environments that take turns; two blocks of rows for an actor, and
+            whose they are; and a `row`.
     """
-    states, randoms, lengths, limit = world
-    observations, outputs, actions, rewards, terminated, truncated, noise, finals = rows
-    moments, weights, sizes, is_tanh = actor
-    log_std, scale, low, high = drawing
-    here, there, for_env = scratch
-    num_means, num_rows = sizes[-1], len(here)
-    for block in range(first, end, num_rows):  # as many as the actor takes at once
-        num = min(num_rows, end - block)
-        for t in range(len(rewards)):
-            for row in range(num):
-                normalize(observations[t, block + row], moments, here[row])
-            found = there if outputs_of(here, there, num, weights, sizes, is_tanh) else here
-            for row in range(num):
-                i = block + row
-                for k in range(num_means):
-                    outputs[t, i, k] = found[row, k]
-                for k in range(len(log_std)):
-                    outputs[t, i, num_means + k] = log_std[k]
-                choose(found[row], noise[t, i], actions[t, i], for_env, scale, low, high)
-                reward, ended = take(states[i], for_env, randoms[i])
-                lengths[i] += 1
-                cut = limit > 0 and lengths[i] >= limit
-                rewards[t, i], terminated[t, i], truncated[t, i] = reward, ended, cut
-                observe(states[i], observations[t + 1, i])
-                if ended or cut:
-                    if not ended:
-                        copy(observations[t + 1, i], finals[t, i])
-                    lengths[i] = 0
-                    begin_episode(states[i], randoms[i], observations[t + 1, i])
+    kinds, moments, weights, sizes, is_tanh, log_std, scale = actors
+    for_env, row = scratch[0], scratch[4]
+    at_once = len(for_env) // num_agents()
+    for block in range(first, end, at_once):
+        num = min(at_once, end - block)
+        for t in range(len(acted[0])):
+            for kind in range(len(weights)):
+                actor = moments[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind]
+                act(world[3], block, num, kinds[kind], kinds[kind + 1], t, rows[0], acted, actor, bounds, scratch)
+            for i in range(num):
+                take_step(world[0][block + i], world, t, block + i, for_env, i * num_agents(), rows, row)
+
+
+def act(
+    present: Any, block: int, num: int, first: int, end: int, t: int, observations: Any, acted: Any, actor: Any,
+    bounds: Any, scratch: Any,
+) -> None:  # fmt: skip
+    """The actions of agents `first` to `end`, who have one actor, of `num` environments from `block` on, in tiles."""
+    outputs, actions, noise = acted
+    moments, weights, sizes, is_tanh, log_std, scale = actor
+    low, high = bounds
+    for_env, here, there, who, _ = scratch
+    count = 0
+    for i in range(block, block + num):
+        for agent in range(first, end):
+            n = i * num_agents() + agent
+            if present[i, agent]:
+                normalize(observations[t, n], moments, here[count])
+                who[count] = n
+                count += 1
+            else:
+                outputs[t, n] = np.float32(0.0)
+                actions[t, n] = 0
+            if count == len(here) or (count > 0 and agent == end - 1 and i == block + num - 1):
+                found = there if outputs_of(here, there, count, weights, sizes, is_tanh) else here
+                for row in range(count):
+                    n = who[row]
+                    given = outputs[t, n]
+                    for k in range(sizes[-1]):
+                        given[k] = found[row, k]
+                    for k in range(len(log_std)):
+                        given[sizes[-1] + k] = log_std[k]
+                    choose(found[row], noise[t, n], actions[t, n], for_env[n - block * num_agents()], scale, low, high)
+                count = 0
 
 
 def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, is_tanh: bool) -> bool:
@@ -206,3 +326,26 @@ def normalize(row: Any, moments: Any, out: Any) -> None:
     for k in range(len(row)):
         number = (row[k] - moments[0, k]) * moments[1, k]
         out[k] = max(min(number, np.float32(10.0)), np.float32(-10.0))
+
+
+LOOPS: Texts = {
+    begin_all: "u(world, f[:, :, :], f[::1])",
+    step_all: "u(world, i, i, action[:, :], rows, f[::1])",
+    rollout: (
+        "u(world, i, i, rows, group(f[:, :, :], action[:, :, :], f[:, :, :]), group(i[::1], each(f[:, ::1]), "
+        "each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1])), group(action[::1], action[::1]), "
+        "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
+    ),
+}
+"""What is called from Python, and with what, so that it is compiled when the module is loaded, and never again."""
+# Functions that are called for each row with so many arrays that to pass them takes as long as a step of an environment
+# are written into what calls them.
+DECORATORS: Texts = {
+    **CONTRACTED,
+    **dict.fromkeys((take_step, act, look), "inlined"),
+    **{
+        loop: f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt=False)'
+        for loop, signature in LOOPS.items()
+    },
+}
+"""Those of all other functions here have no arguments."""

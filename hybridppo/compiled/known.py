@@ -1,6 +1,5 @@
 """Which environments have a compiled form: gymnasium's that are written here, and whatever a definition stands for."""
 
-import importlib
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +10,15 @@ from hybridppo.errors import EnvError, shown
 
 CLASSIC = "gymnasium.envs.classic_control"
 WRITTEN_HERE = {
-    f"{CLASSIC}.cartpole:CartPoleEnv": ("cartpole", "CartPole"),
-    f"{CLASSIC}.acrobot:AcrobotEnv": ("acrobot", "Acrobot"),
-    f"{CLASSIC}.mountain_car:MountainCarEnv": ("mountain_car", "MountainCar"),
+    f"{CLASSIC}.cartpole:CartPoleEnv": "hybridppo.compiled.cartpole:CartPole",
+    f"{CLASSIC}.acrobot:AcrobotEnv": "hybridppo.compiled.acrobot:Acrobot",
+    f"{CLASSIC}.mountain_car:MountainCarEnv": "hybridppo.compiled.mountain_car:MountainCar",
     f"{CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": (
-        "mountain_car_continuous",
-        "MountainCarContinuous",
+        "hybridppo.compiled.mountain_car_continuous:MountainCarContinuous"
     ),
-    f"{CLASSIC}.pendulum:PendulumEnv": ("pendulum", "Pendulum"),
+    f"{CLASSIC}.pendulum:PendulumEnv": "hybridppo.compiled.pendulum:Pendulum",
 }
-"""Entry points of gymnasium's environments, with the file and the name of their compiled form."""
+"""Entry points of gymnasium's environments, with those of their compiled forms."""
 
 
 def compiled_form(source: Any) -> Definition:
@@ -49,11 +47,8 @@ def compiled_form(source: Any) -> Definition:
 
 
 def _entry_point(entry_point: Any) -> Definition | None:
-    if isinstance(entry_point, str) and entry_point in WRITTEN_HERE:
-        file, name = WRITTEN_HERE[entry_point]
-        entry_point = getattr(importlib.import_module(f"hybridppo.compiled.{file}"), name)
-    elif isinstance(entry_point, str):
-        entry_point = gym.envs.registration.load_env_creator(entry_point)
+    if isinstance(entry_point, str):
+        entry_point = gym.envs.registration.load_env_creator(WRITTEN_HERE.get(entry_point, entry_point))
     return entry_point if isinstance(entry_point, Definition) else None
 
 

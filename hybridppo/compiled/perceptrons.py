@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.compiled.sources import Texts
+
 NARROW = 8
 """Columns of the narrowest tile, to multiples of which widths are rounded up."""
 MOST_ROWS = 8
 """Rows of the highest tile."""
-CONTRACTED = ("tanh_all", "relu_all")
-"""Where a product and a sum may be rounded as one: in networks, and never in an environment."""
 TURNED = 16
 """Columns that a matrix is turned by at once: their cache lines stay until all of a line is taken."""
 MOST_INNER = 256
@@ -271,3 +271,7 @@ def tanh_all(values: Any, num: int) -> None:
         below = below * square + np.float32(2.26843463243900e-03)
         below = below * square + np.float32(4.89352518554385e-03)
         values[o] = x * above / below
+
+
+CONTRACTED: Texts = dict.fromkeys((tanh_all, relu_all, through_tanh, through_relu), "contracted")
+"""Decorators: where a product and a sum may be rounded as one, in networks and never in an environment."""

@@ -8,7 +8,6 @@ out: helpers as functions, numbers as themselves. The text says all there is to 
 import ast
 import builtins
 import copy
-import hashlib
 import inspect
 import math
 import random
@@ -24,11 +23,13 @@ import numpy as np
 
 from hybridppo.errors import EnvError
 
+Texts = dict[Callable[..., Any], str]
+"""What functions are decorated with, or their calls written as."""
 MODULES = {"math": math, "np": np}
 """What Numba knows, by the names they have in the text."""
 RESERVED = (
     *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "STATE", "f", "i", "b", "u"),
-    *("world", "group", "action", "each"),
+    *("world", "rows", "group", "action", "each"),
     *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
     *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
 )
@@ -54,11 +55,6 @@ class Sources:
     lines: dict[int, str]
     """Of lines in the text, where they were written."""
 
-    @property
-    def digest(self) -> str:
-        """Of the text."""
-        return hashlib.blake2b(self.text.encode(), digest_size=10).hexdigest()
-
 
 def gather(
     owner: str,
@@ -66,7 +62,9 @@ def gather(
     instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     *,
     given: Collection[Callable[..., Any]] = (),
+    written: Texts | None = None,
     repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] | None = None,
+    decorators: Texts | None = None,
     uncounted: Collection[str] = (),
 ) -> Sources:
     """The functions with all that they need.
@@ -76,16 +74,22 @@ def gather(
         functions: by the names to know them by.
         instead: functions that others are to be put in the place of.
         given: functions that the module has already, by their own names.
+        written: what calls of some functions are to be written as: an expression of their parameters, of what the
+            module has, and of `functions` that come before what calls them.
         repeated: functions whose body is to be written once for each of some functions, in the place of a name.
+        decorators: of functions, without the `@`; `compiled` is that of all others.
         uncounted: modules whose functions make no arrays, and are to be decorated `uncounted` and not `compiled`.
 
     Raises:
         EnvError: for what cannot be compiled, with the line.
     """
-    names_given = {function: function.__name__ for function in given}
-    gathering = _Gathering(owner, dict(instead or {}), names_given, dict(repeated or {}), uncounted)
-    names = {name: gathering.name_of(function, name) for name, function in functions.items()}
-    return Sources("\n".join(gathering.text) + "\n", names, gathering.lines)
+    gathering = _Gathering(
+        owner, dict(instead or {}), {function: function.__name__ for function in given}, written or {}, repeated or {},
+        decorators or {}, uncounted,
+    )  # fmt: skip
+    for name, function in functions.items():
+        gathering.asked_for[name] = gathering.name_of(function, name)
+    return Sources("\n".join(gathering.text) + "\n", gathering.asked_for, gathering.lines)
 
 
 class _Gathering:
@@ -96,11 +100,14 @@ class _Gathering:
         owner: str,
         instead: dict[Callable[..., Any], Callable[..., Any]],
         names: dict[Callable[..., Any], str],
-        repeated: dict[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
+        written: Texts,
+        repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
+        decorators: Texts,
         uncounted: Collection[str],
     ) -> None:
         self.owner = owner
-        self._repeated, self._uncounted = repeated, uncounted
+        self._repeated, self._decorators, self._uncounted = repeated, decorators, uncounted
+        self.written, self.asked_for = written, dict[str, str]()
         self.text: list[str] = []
         self.lines: dict[int, str] = {}
         self._instead = instead
@@ -124,7 +131,9 @@ class _Gathering:
         for placeholder, others in self._repeated.get(function, {}).items():
             each = {f"{placeholder}_{number}": other for number, other in enumerate(others)}
             tree.body = [
-                _Renamed(placeholder, one).visit(copy.deepcopy(statement)) for one in each for statement in tree.body
+                _Replaced({placeholder: ast.Name(one, ast.Load())}).visit(copy.deepcopy(statement))
+                for one in each
+                for statement in tree.body
             ]
         _Renaming(self, function, tree, where, first, each).visit(tree)
         tree.name = name
@@ -133,7 +142,8 @@ class _Gathering:
         for new, old in zip(ast.walk(ast.parse(text)), ast.walk(ast.Module([tree], [])), strict=True):
             if hasattr(new, "lineno") and hasattr(old, "lineno"):
                 self.lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
-        self.text += ["@uncounted" if function.__module__ in self._uncounted else "@compiled", text]
+        usual = "uncounted" if function.__module__ in self._uncounted else "compiled"
+        self.text += [f"@{self._decorators.get(function, usual)}", text]
         self._under_way.pop()
         self._names[function] = name
         return name
@@ -156,14 +166,14 @@ class _Gathering:
         return name
 
 
-class _Renamed(ast.NodeTransformer):
-    """Puts one name in the place of another."""
+class _Replaced(ast.NodeTransformer):
+    """Puts expressions in the place of names."""
 
-    def __init__(self, before: str, after: str) -> None:
-        self._before, self._after = before, after
+    def __init__(self, expressions: Mapping[str, ast.expr]) -> None:
+        self._expressions = expressions
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(self._after, node.ctx), node) if node.id == self._before else node
+        return self._expressions.get(node.id, node)
 
 
 class _Renaming(ast.NodeTransformer):
@@ -195,6 +205,19 @@ class _Renaming(ast.NodeTransformer):
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.copy_location(ast.Pass(), node)]
         return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        function = self._outside.get(name) if name not in self._locals else None
+        if not isinstance(function, FunctionType) or function not in self._gathering.written:
+            return self.generic_visit(node)
+        parameters = zip(function.__code__.co_varnames, map(self.visit, node.args), strict=False)
+        names = {name: ast.Name(known, ast.Load()) for name, known in self._gathering.asked_for.items()}
+        expression = ast.parse(self._gathering.written[function], mode="eval").body
+        written: ast.AST = _Replaced({**names, **dict(parameters)}).visit(expression)
+        for part in ast.walk(written):
+            ast.copy_location(part, node)
+        return written
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None:

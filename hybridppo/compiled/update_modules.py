@@ -1,6 +1,6 @@
 """Modules of compiled updates, which any agent may have: how their text is made of loops, and where they run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Any, cast
 import numpy as np
 
 from hybridppo.compiled import meeting, perceptrons
+from hybridppo.compiled.adam import adam
 from hybridppo.compiled.meeting import GONE, text_of_signals
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
-from hybridppo.compiled.sources import gather
+from hybridppo.compiled.sources import Texts, gather
 from hybridppo.compiled.tile_sizes import text_of_tiles
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install
 
@@ -29,13 +30,14 @@ compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
 summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
 f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
+group = lambda *types: numba.types.Tuple(types)
 {types}
 
 '''
 GIVEN = (*perceptrons.GIVEN, *meeting.GIVEN)
 """What a module has before its loops."""
-CONTRACTED = (*perceptrons.CONTRACTED, "through_tanh", "through_relu", "adam")
-"""Where a product and a sum may be rounded as one, in any update."""
+CONTRACTED: Texts = {**perceptrons.CONTRACTED, adam: "contracted"}
+"""Decorators: where a product and a sum may be rounded as one, in any update."""
 
 
 class UpdateModule:
@@ -43,25 +45,26 @@ class UpdateModule:
 
     Args:
         name: of the module.
-        loops: what is called from Python.
-        signatures: of each of them, in which `f`, `i`, `b`, `d`, `u` and `types` stand for Numba's types.
+        loops: what is called from Python, and its signature, in which `f`, `i`, `b`, `d`, `u` and `types` stand for
+            Numba's types.
         types: lines that name types.
-        contracted: other functions in which a product and a sum may be rounded as one.
-        summed: those in which numbers may be added in another order, the same on one machine.
+        decorators: of other functions: `contracted`, where a product and a sum may be rounded as one, or `summed`,
+            where numbers may be added in another order, the same on one machine.
     """
 
     def __init__(
         self,
         name: str,
-        loops: Mapping[str, Callable[..., Any]],
-        signatures: Mapping[str, str],
+        loops: Texts,
         *,
-        types: str = "",
-        contracted: Sequence[str] = (),
-        summed: Sequence[str] = (),
+        types: str,
+        decorators: Texts | None = None,
     ) -> None:
-        self._name, self._loops, self._signatures, self._types = name, loops, signatures, types
-        self._decorators = dict.fromkeys((*CONTRACTED, *contracted), "contracted") | dict.fromkeys(summed, "summed")
+        self._name, self._types = name, types
+        self._loops = {loop.__name__: loop for loop in loops}
+        self._decorators = {**CONTRACTED, **(decorators or {})}
+        for loop, signature in loops.items():
+            self._decorators[loop] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
 
     def load(self) -> ModuleType:
         """The module.
@@ -73,11 +76,11 @@ class UpdateModule:
             raise ConfigurationError(
                 f"compiled_updates=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
             )
-        return load(self._name, self._text(), tuple(self._signatures), _explained)
+        return load(self._name, self._text(), tuple(self._loops), _explained)
 
     def is_kept(self) -> bool:
         """Whether the loops were compiled on this machine before, so that they need only be loaded."""
-        return is_kept_of(self._name, self._text(), tuple(self._signatures))
+        return is_kept_of(self._name, self._text(), tuple(self._loops))
 
     def _text(self) -> str:
         import numba
@@ -87,13 +90,7 @@ class UpdateModule:
 
     @cached_property
     def _text_of_loops(self) -> str:  # a tenth of a second, and agents whose parameters move ask again and again
-        text = gather("the update", self._loops, given=GIVEN).text
-        decorators = dict(self._decorators)
-        for name, signature in self._signatures.items():
-            decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
-        for name, decorator in decorators.items():
-            text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
-        return text
+        return gather("the update", self._loops, given=GIVEN, decorators=self._decorators).text
 
 
 class SideBySide:

@@ -1,10 +1,15 @@
-"""Environments that Numba has compiled: all of a vector in one call, on as many threads as are asked for."""
+"""Environments that Numba has compiled: all of a vector in one call, on as many threads as are asked for.
+
+There is a column for each agent of each environment, environment by environment. An agent that leaves ends its episode
+there; until its environment's next reset, its rows are no steps (`absent`).
+"""
 
 import base64
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -28,7 +33,7 @@ SECONDS_WORTH_DIVIDING = 3e-4
 
 
 class CompiledEnvironments(Environments):
-    """`E` environments of a definition, reset within the step that ends an episode; every row is a step.
+    """`E` environments of a definition, each of `A` agents, reset within the step that ends an episode.
 
     Args:
         definition: what they are.
@@ -46,17 +51,22 @@ class CompiledEnvironments(Environments):
         from hybridppo.compiled.building import build
 
         agents = definition.agents
-        columns = num_envs * max(1, len(agents))
+        shape = num_envs, max(1, len(agents))
+        columns = int(np.prod(shape))
         super().__init__(columns, definition.observation_space, definition.action_space)
         self.agents, self._num = agents, num_envs
         self.definition = definition
         self.kernels: Kernels = build(definition)
+        self.kinds: Array = np.array([0, *accumulate(definition.policies.values() or [1])], np.int64)
+        """`[K + 1]`: the first agent of each kind, and how many there are."""
         self.states: Array = np.zeros(num_envs, definition.state)
-        """`[E]`, records; like the two below, all that the environments are in the middle of."""
-        self.randoms: Array = np.zeros((num_envs, *([len(agents)] if agents else []), NUM_WORDS), np.int64)
-        """`[E, 4]`, or of each agent `[E, A, 4]`: key, episode and draws, see `random_numbers.py`."""
+        """`[E]`, records; like the three below, all that the environments are in the middle of."""
+        self.randoms: Array = np.zeros((*shape, NUM_WORDS), np.int64)
+        """`[E, A, 4]`: key, episode and draws, see `random_numbers.py`."""
         self.lengths: Array = np.zeros(num_envs, np.int64)
         """`[E]`, of the episodes under way."""
+        self.present: Array = np.ones(shape, np.bool_)
+        """`[E, A]`: which agents are there."""
         self._first, self._seed, self._num_steps = first, 0, 0
         self._num_threads = min(num_threads, num_envs)
         self._threads: ThreadPoolExecutor | None = None
@@ -68,18 +78,23 @@ class CompiledEnvironments(Environments):
         self._numbers = np.zeros(size + columns, np.float32)
         self._observations, self._rewards = self._numbers[:size].reshape(columns, -1), self._numbers[size:]
         self._sum = finite_test(self._numbers.size)
-        self._terminated, self._truncated = np.zeros(columns, np.bool_), np.zeros(columns, np.bool_)
+        self._terminated, self._truncated, self._absent = (np.zeros(columns, np.bool_) for _ in range(3))
         self._finals = np.zeros((columns, self.encode.size), np.float32)
+        # The loops write the row after the one that they act in: there is one only, seen as two.
+        rows = self._observations
+        self._both_observations = np.lib.stride_tricks.as_strided(rows, (2, *rows.shape), (0, *rows.strides))
+        if agents:
+            self.absent = self._absent
         self._action_dtype = np.float32 if isinstance(definition.action_space, gym.spaces.Box) else np.int64
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
         self.states[:] = np.zeros(1, self.states.dtype)
-        for i, randoms in enumerate(self.randoms.reshape(self._num, -1, NUM_WORDS)):
+        for i, randoms in enumerate(self.randoms):
             for random in randoms:
                 begin(random, seed + i)
-        with self.failing("in their reset"):
-            self._begin_all()
+        begin_all = partial(self.kernels.begin_all, self.world, self._both_observations, self.row())
+        self._guarded(begin_all, "in their reset")
         self.require_finite(self._observations, self._rewards, "in their reset")
         return self._observations.copy()
 
@@ -88,7 +103,11 @@ class CompiledEnvironments(Environments):
         self._num_steps += 1
         actions = np.asarray(actions, self._action_dtype).reshape(self.num_envs, -1)
         when = f"in step {self._num_steps}"
-        self.on_threads(self._stepping(actions), when)
+        results = (self._rewards, self._terminated, self._truncated, self._absent, self._finals)
+        rows = self._both_observations, *(array[None] for array in results)
+        self.on_threads(
+            lambda first, end: self.kernels.step_all(self.world, first, end, actions, rows, self.row()), when
+        )
         if not np.isfinite(self._sum(self._numbers)):
             self.require_finite(self._observations, self._rewards, when)
         finals_of: list[int] = []
@@ -100,18 +119,14 @@ class CompiledEnvironments(Environments):
                 self.require_finite_finals(np.stack(finals), finals_of, when)
         return self._observations, self._rewards, self._terminated, self._truncated, finals_of, finals
 
-    def _begin_all(self) -> None:
-        self.kernels.begin_all(self.world, self._observations)
-
-    def _stepping(self, actions: Array) -> Callable[[int, int], None]:
-        """One step of the environments from one to another, by actions `[N, action]`."""
-        results = self._observations, self._rewards, self._terminated, self._truncated, self._finals
-        return lambda first, end: self.kernels.step_all(self.world, first, end, actions, *results)
-
     @property
     def world(self) -> tuple[Any, ...]:
         """What every loop takes first, see `compiled/kernels.py`."""
-        return self.states, self.randoms, self.lengths, self.definition.episode_length
+        return self.states, self.randoms, self.lengths, self.present, self.definition.episode_length
+
+    def row(self) -> Array:
+        """A new array for an observation, of which each thread needs one."""
+        return np.empty(self.encode.size, np.float32)
 
     def on_threads(self, loop: Callable[[int, int], None], when: str) -> None:
         """Call a loop for the environments from one to another, for all of them, by each thread for its own.
@@ -122,29 +137,37 @@ class CompiledEnvironments(Environments):
         Raises:
             EnvError: if the environment's own functions raise.
         """
-        with self.failing(when):
-            begun = time.perf_counter()
-            if len(self._parts_of_threads) == 1 or self._seconds_of_work < SECONDS_WORTH_DIVIDING:
-                loop(0, self._num)
-                self._seconds_of_work = time.perf_counter() - begun
-                return
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
-            (first, end), *others = self._parts_of_threads
-            futures = [self._threads.submit(loop, *part) for part in others]
-            begun = time.perf_counter()
-            try:
-                loop(first, end)
-            finally:
-                self._seconds_of_work = (time.perf_counter() - begun) * len(self._parts_of_threads)
-                for future in futures:
-                    future.exception()  # none may write any more when this is over
-            for future in futures:
-                future.result()
+        self._guarded(partial(self._divided, loop), when)
 
-    def failing(self, when: str) -> "_Failing":
-        """Within it, what the environment's own functions raise is an `EnvError`."""
-        return _Failing(self, when)
+    def _divided(self, loop: Callable[[int, int], None]) -> None:
+        begun = time.perf_counter()
+        if len(self._parts_of_threads) == 1 or self._seconds_of_work < SECONDS_WORTH_DIVIDING:
+            loop(0, self._num)
+            self._seconds_of_work = time.perf_counter() - begun
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
+        (first, end), *others = self._parts_of_threads
+        futures = [self._threads.submit(loop, *part) for part in others]
+        begun = time.perf_counter()
+        try:
+            loop(first, end)
+        finally:
+            self._seconds_of_work = (time.perf_counter() - begun) * len(self._parts_of_threads)
+            for future in futures:
+                future.exception()  # none may write any more when this is over
+        for future in futures:
+            future.result()
+
+    def _guarded(self, call: Callable[[], None], when: str) -> None:
+        """Call; what the environment's own functions raise is an `EnvError`."""
+        try:
+            call()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            if isinstance(error, IndexError):
+                what += f" of its array: step {self.definition.name}() in Python to see where"
+            raise self.failure(when, what) from error
 
     def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
         """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all columns or of these.
@@ -187,6 +210,7 @@ class CompiledEnvironments(Environments):
         return [
             {
                 "num_envs": 1,
+                "present": self.present[i].tolist(),
                 "compiled": {
                     "fields": dtype,
                     "state": base64.b64encode(self.states[i].tobytes()).decode("ascii"),
@@ -203,16 +227,22 @@ class CompiledEnvironments(Environments):
                 f"what was saved is not the state of {self._num} compiled environments: resume with the num_envs "
                 "and the vectorization that the run had"
             )
-        rows, randoms, lengths = self.states.copy(), self.randoms.copy(), self.lengths.copy()
+        rows, randoms, lengths, present = (
+            array.copy() for array in (self.states, self.randoms, self.lengths, self.present)
+        )
         for i, state in enumerate(states):
-            saved = state["compiled"]
+            saved, there = state["compiled"], state.get("present", None if self.agents else [True])
+            if not isinstance(there, list) or len(there) != self.num_agents or {*map(type, there)} != {bool}:
+                raise EnvStateError(f"what was saved does not say which of {self.num_agents} agents are there")
             if saved["fields"] != str(self.states.dtype.descr):
                 raise EnvStateError(f"the fields of {self.definition.name} are not what they were when it was saved")
             rows[i] = np.frombuffer(base64.b64decode(saved["state"], validate=True), self.states.dtype, 1)[0]
-            if np.shape(saved["random"]) != randoms[i].shape:
+            if np.size(saved["random"]) != randoms[i].size:
                 raise EnvStateError("what was saved of random numbers is not of this release")
-            randoms[i], lengths[i] = saved["random"], whole(saved, "length")
-        self.states[:], self.randoms[:], self.lengths[:] = rows, randoms, lengths
+            # Earlier releases saved those of a single agent without a list around them.
+            randoms[i], present[i] = np.reshape(saved["random"], randoms[i].shape), there
+            lengths[i] = whole(saved, "length")
+        self.states[:], self.randoms[:], self.lengths[:], self.present[:] = rows, randoms, lengths, present
 
     def remember_the_start(self) -> None:
         """Everything is saved, whatever it was then."""
@@ -223,20 +253,3 @@ class CompiledEnvironments(Environments):
     def _close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=True)
-
-
-class _Failing:
-    """See `CompiledEnvironments.failing`."""
-
-    def __init__(self, environments: CompiledEnvironments, when: str) -> None:
-        self._environments, self._when = environments, when
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, EnvError):
-            what = f"{type(error).__name__}: {error}"
-            if isinstance(error, IndexError):
-                what += f" of its array: step {self._environments.definition.name}() in Python to see where"
-            raise self._environments.failure(self._when, what) from error

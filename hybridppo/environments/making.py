@@ -273,14 +273,11 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
 def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
     from hybridppo.compiled.building import require_numba
     from hybridppo.environments.compiled import CompiledEnvironments
-    from hybridppo.environments.compiled_agents import CompiledAgents
 
     require_numba()
     if options.env_kwargs:
         raise ConfigurationError("env_kwargs cannot be had with vectorization='compiled': leave one of them out")
-    definition = compiled_definition(source, options)
-    kind = CompiledAgents if definition.policies else CompiledEnvironments
-    return kind(definition, num_envs, first, options.env_threads)
+    return CompiledEnvironments(compiled_definition(source, options), num_envs, first, options.env_threads)
 
 
 def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:

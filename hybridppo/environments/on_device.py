@@ -1,6 +1,6 @@
 """Compiled environments whose state lies on a device, with the rollout that their kernels write there.
 
-    on_device = EnvironmentsOnDevice(environments, device, num_steps=128, num_outputs=2, ...)
+    on_device = EnvironmentsOnDevice(environments, distribution, device, num_steps=128)
     on_device.restart(seed)
     on_device.act(t)                # draws the actions of row t from what torch has put into `rollout.outputs[t]`
     on_device.step(t)               # row t of the rollout, and row t + 1 of its observations
@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
+from hybridppo.compiled.drawing import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.environments.compiled_agents import CompiledAgents
+from hybridppo.errors import OutOfMemoryError
+from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
 
@@ -92,15 +94,12 @@ class EnvironmentsOnDevice:
 
     Args:
         environments: on the host.
+        distribution: of the action space.
         device: of a type that has a launcher.
         num_steps: `T`.
-        num_outputs: of the actor.
-        num_noise: random numbers that an action takes.
-        num_scales: log standard deviations among the outputs, the last of them.
-        low: the first number of each choice, or the lower bounds of numbers.
-        high: among how many each choice is, or the upper bounds.
 
     Raises:
+        OutOfMemoryError: if the device has not so much free memory: what is needed, and what to lower.
         DeviceError: if kernels cannot be compiled for the device.
         EnvError: if the environment's functions cannot.
     """
@@ -108,20 +107,19 @@ class EnvironmentsOnDevice:
     def __init__(
         self,
         environments: CompiledEnvironments,
+        distribution: FusedDistribution,
         device: torch.device,
         *,
         num_steps: int,
-        num_outputs: int,
-        num_noise: int,
-        num_scales: int,
-        low: Array,
-        high: Array,
     ) -> None:
         definition = environments.definition
-        self._host = environments
+        self.host, self.distribution, self.device, self.num_steps = environments, distribution, device, num_steps
+        self.accelerator = accelerator_of(device)
+        needs = bytes_needed(environments, num_steps, distribution.output_size)
+        _require_memory(needs, self.accelerator.memory_free(), device)
         self._launcher = launcher = launcher_of(definition, device)
         self._shape = shape_of(definition)
-        layout = DeviceRollout.layout(num_steps, environments, num_outputs)
+        layout = DeviceRollout.layout(num_steps, environments, distribution.output_size)
         self.rollout = DeviceRollout(
             **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in layout.items()}
         )
@@ -129,24 +127,21 @@ class EnvironmentsOnDevice:
         self._states = torch.zeros(environments.states.nbytes, dtype=torch.uint8, device=device)
         self._randoms = torch.zeros(environments.randoms.shape, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
         self._seed = torch.zeros(2, dtype=torch.int64, device=device)
-        self._noise = torch.zeros((columns, num_noise), device=device)
-        self._num_scales = num_scales
+        self._noise = torch.zeros((columns, distribution.noise_size), device=device)
+        self._num_scales = num_scales = distribution.free_size
         self._scales = torch.zeros((columns, max(1, num_scales)), device=device)  # no tensor is handed over empty
         self._for_env = torch.zeros(self.rollout.actions.shape[1:], dtype=_action_dtype(environments), device=device)
-        self._bounds = [torch.from_numpy(bound).to(device) for bound in (low, high)]
+        self._bounds = [torch.from_numpy(bound).to(device) for bound in bounds_of(distribution)]
         self._blocks = self._shape.blocks(num_envs)
         # Handed over once: each costs the host some microseconds.
         held = {field.name: launcher.array(getattr(self.rollout, field.name)) for field in fields(self.rollout)}
-        own = [launcher.array(self._states, definition.state), *map(launcher.array, (self._randoms, self._lengths))]
-        results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
-        if isinstance(environments, CompiledAgents):
-            self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
-            own.append(launcher.array(self._present))
-            results.append(held["absent"])
+        own = [launcher.array(self._states, definition.state), *map(launcher.array, self.changed[1:])]
+        results = [held[name] for name in ("observations", "rewards", "terminated", "truncated", "absent", "finals")]
         for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
         self._step_before = *own, definition.episode_length
-        self._step_after = for_env, *results, held["finals"]
+        self._step_after = for_env, *results
         self._act_before = launcher.array(self._seed)
         drawn = held["outputs"], noise, held["actions"], for_env, launcher.array(self._scales)
         self._act_after = *drawn, *map(launcher.array, self._bounds)
@@ -154,31 +149,28 @@ class EnvironmentsOnDevice:
     @property
     def changed(self) -> list[Tensor]:
         """What a step changes and the next depends on, beside the rollout."""
-        present = [self._present] if isinstance(self._host, CompiledAgents) else []
-        return [self._states, self._randoms, self._lengths, *present]
+        return [self._states, self._randoms, self._lengths, self._present]
 
     def restart(self, seed: int) -> None:
         """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
-        observations = self._host.reset(seed)
+        observations = self.host.reset(seed)
         self.put()
         self.rollout.observations[0].copy_(torch.from_numpy(observations))
 
     def put(self) -> None:
         """Go on from the state of the host's environments."""
-        host = self._host
+        host = self.host
         self._states.copy_(torch.from_numpy(host.states.view(np.uint8)))
         self._randoms.copy_(torch.from_numpy(host.randoms))
         self._lengths.copy_(torch.from_numpy(host.lengths))
-        if isinstance(host, CompiledAgents):
-            self._present.copy_(torch.from_numpy(host.present))
+        self._present.copy_(torch.from_numpy(host.present))
 
     def take(self) -> None:
         """Let the host's environments have the state, to be saved. This waits for the device."""
-        host = self._host
+        host = self.host
         host.states.view(np.uint8)[:] = self._states.cpu().numpy()
-        host.randoms[:], host.lengths[:] = self._randoms.cpu().numpy(), self._lengths.cpu().numpy()
-        if isinstance(host, CompiledAgents):
-            host.present[:] = self._present.cpu().numpy()
+        for array, tensor in zip((host.randoms, host.lengths, host.present), self.changed[1:], strict=True):
+            array[:] = tensor.cpu().numpy()
 
     def set_seed(self, low: int, high: int) -> None:
         """Of the noise of the rollout that begins, in halves of 32 bits."""
@@ -193,6 +185,17 @@ class EnvironmentsOnDevice:
     def step(self, t: int) -> None:
         """Row `t` by the actions that were drawn for it, and row `t + 1` of the observations."""
         self._launcher.launch("step_all", self._blocks, self._shape.threads, *self._step_before, t, *self._step_after)
+
+
+def _require_memory(needs: dict[str, int], free: int | None, device: torch.device) -> None:
+    """Refuse what does not fit into the memory of a device that is free."""
+    needed = sum(needs.values())
+    if free is not None and needed > free:
+        sizes = ", ".join(f"{what} {size / 2**30:.3g} GiB" for what, size in needs.items())
+        raise OutOfMemoryError(
+            f"sampling on {device} needs about {needed / 2**30:.3g} GiB of its memory, besides what the learner takes, "
+            f"and {free / 2**30:.3g} GiB are free: {sizes}. Lower num_envs or num_steps first"
+        )
 
 
 def _action_dtype(environments: CompiledEnvironments) -> torch.dtype:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
@@ -26,6 +27,23 @@ def linears(network: nn.Module) -> list[nn.Linear]:
     found = _mlp_and_layout(network)
     assert found is not None
     return [layer for layer in found[0] if isinstance(layer, nn.Linear)]
+
+
+def place_of(parameter: Tensor, values: Tensor) -> int:
+    """Where a parameter begins in the buffer of all parameters."""
+    return (parameter.data_ptr() - values.data_ptr()) // parameter.element_size()
+
+
+def layers_in(values: Tensor, *networks: nn.Module) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The layers of networks of equal depth, of which `values` has all parameters.
+
+    Returns:
+        `[networks, L + 1]`, the numbers between layers; and `[networks, L, 2]`, where weights and biases begin.
+    """
+    layers = [linears(network) for network in networks]
+    sizes = [[own[0].in_features, *(layer.out_features for layer in own)] for own in layers]
+    places = [[[place_of(layer.weight, values), place_of(layer.bias, values)] for layer in own] for own in layers]
+    return np.array(sizes, np.int64), np.array(places, np.int64)
 
 
 def actor_form(network: nn.Module) -> NumpyForm | PoliciesForm | None:

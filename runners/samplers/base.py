@@ -205,11 +205,7 @@ class BaseSampler(ABC):
         Raises:
             Stopped: where it was broken off; it stays under way.
         """
-        under_way = self._rollout_under_way()
-        self._wait_for(under_way)
-        if not self._is_complete(under_way.filled):
-            raise Stopped
-        self._under_way = None
+        under_way = self._rollout_ended()
         self._measure_rollout()
         self._steer_what_is_due()
         buffer = self._filled(under_way.buffer)
@@ -426,6 +422,15 @@ class BaseSampler(ABC):
     def _rollout_under_way(self) -> "RolloutUnderWay":
         assert self._under_way is not None, "no rollout is under way: begin one first"
         return self._under_way
+
+    def _rollout_ended(self) -> "RolloutUnderWay":
+        """Wait for the rollout that was begun, which is not under way any more; raises `Stopped` if it is paused."""
+        under_way = self._rollout_under_way()
+        self._wait_for(under_way)
+        if not self._is_complete(under_way.filled):
+            raise Stopped
+        self._under_way = None
+        return under_way
 
     def _wait_for(self, under_way: "RolloutUnderWay") -> None:
         if under_way.is_running:

@@ -1,53 +1,57 @@
 """The inner loop of sampling where environments are compiled: environment, actor and episode ends in one call.
 
 Rows are filled a slice at a time, and between two slices the flag is looked at. What it writes is what `Stepper.fill`
-writes with the same actor, up to the rounding of a product; it is taken where the actor is a plain MLP and actions are
-choices or numbers clipped to bounds. Free of torch, for workers; Numba is loaded by the environments.
+writes with the same actor, up to the rounding of a product; it is taken where actors are plain MLPs and actions are
+choices or numbers clipped to bounds. Each kind of agents has an actor, which may be the same for all. Free of torch,
+for workers; Numba is loaded by the environments.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.compiled.drawing import FusedDistribution, bounds_of, is_drawn
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.environments.compiled_agents import CompiledAgents
+from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.runners.samplers.fused_actor import (
-    CompiledActor,
-    FusedActor,
-    FusedDistribution,
-    bounds_of,
-    can_be_fused,
-    is_drawn,
-)
-from hybridppo.runners.samplers.fused_agents import FusedAgents, actors_of_kinds
+from hybridppo.runners.samplers.fused_actor import FusedActor, can_be_fused, compiled_actor
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
 
-MOST_ROWS, FEWEST_ROWS, STEPS_AT_ONCE = 64, 16, 4096
+MOST_ROWS, STEPS_AT_ONCE = 64, 4096
 """Of a slice: so many steps, in as many rows as that takes, but within bounds."""
+FEWEST_ROWS, FEWEST_ROWS_OF_AGENTS = 16, 4
 
 
 class Fused:
-    """Rows of compiled environments with one actor.
+    """Rows of compiled environments.
 
     Args:
         environments: compiled.
-        distribution: of the action space.
-        actor: whose parameters stay as they are until the rollout is filled.
+        distribution: of the action space, which all agents have.
+        actors: of each kind of agents; parameters stay as they are until the rollout is filled.
     """
 
-    def __init__(self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: FusedActor) -> None:
+    def __init__(
+        self, environments: CompiledEnvironments, distribution: FusedDistribution, actors: Sequence[FusedActor]
+    ) -> None:
         self._environments = environments
-        self._actor = CompiledActor(actor, distribution)
-        self._low, self._high = bounds_of(distribution)
-        per_row = environments.num_envs
-        self.num_rows = int(np.clip(STEPS_AT_ONCE // per_row, FEWEST_ROWS, MOST_ROWS))
+        compiled = {id(actor): compiled_actor(actor, distribution) for actor in actors}
+        of_kinds = zip(*(compiled[id(actor)] for actor in actors), strict=True)
+        moments, weights, sizes, is_tanh, *scales = of_kinds
+        self._actors = environments.kinds, moments, weights, sizes, np.array(is_tanh), *scales
+        self._bounds = bounds_of(distribution)
+        self._tile = environments.kernels.rows_of_a_tile, max(of_kind.shape[2] for of_kind in weights)
+        columns = environments.num_envs
+        fewest = FEWEST_ROWS_OF_AGENTS if environments.agents else FEWEST_ROWS
+        self.num_rows = int(np.clip(STEPS_AT_ONCE // columns, fewest, MOST_ROWS))
         """Of a slice."""
-        self._finals = np.empty((self.num_rows, per_row, environments.encode.size), np.float32)
+        self._finals = np.empty((self.num_rows, columns, environments.encode.size), np.float32)
 
     def fill(self, buffer: RolloutBuffer, first: int, end: int) -> FinalObservations:
         """Rows `first` to `end` of a rollout, of which the first observations are there: the final observations.
@@ -57,29 +61,26 @@ class Fused:
         """
         environments = self._environments
         rows = slice(first, end)
-        actions = buffer.actions[rows]
-        arrays = (
-            buffer.observations[first : end + 1],
-            buffer.outputs[rows],
-            actions.reshape(*actions.shape[:2], -1) if actions.ndim == 3 else actions[:, :, None],
-            buffer.rewards[rows],
-            buffer.terminated[rows],
-            buffer.truncated[rows],
-            buffer.noise[rows],
+        observations, actions = buffer.observations[first : end + 1], buffer.actions[rows]
+        acted = buffer.outputs[rows], actions.reshape(*actions.shape[:2], -1), buffer.noise[rows]
+        results = (
+            observations, buffer.rewards[rows], buffer.terminated[rows], buffer.truncated[rows], buffer.absent[rows],
             self._finals,
-        )
-        actor = self._actor.moments, self._actor.weights, self._actor.sizes, self._actor.is_tanh
-        drawing = self._actor.log_std, self._actor.scale, self._low, self._high
-        tile = environments.kernels.rows_of_a_tile, self._actor.weights.shape[2]
+        )  # fmt: skip
+        num_agents, num_rows = environments.num_agents, self._tile[0]
+        at_once = max(1, num_rows // num_agents) * num_agents
 
         def fill_rows(one: int, other: int) -> None:
-            here, there = (np.zeros(tile, np.float32) for _ in range(2))
-            scratch = here, there, np.empty(arrays[2].shape[2], actions.dtype)
-            environments.kernels.rollout(environments.world, one, other, arrays, actor, drawing, scratch)
+            here, there = (np.zeros(self._tile, np.float32) for _ in range(2))
+            for_env = np.zeros((at_once, acted[1].shape[2]), actions.dtype)
+            scratch = for_env, here, there, np.empty(num_rows, np.int64), environments.row()
+            environments.kernels.rollout(
+                environments.world, one, other, results, acted, self._actors, self._bounds, scratch
+            )
 
         when = f"in the steps of rows {first} to {end - 1}"
         environments.on_threads(fill_rows, when)
-        environments.require_finite(buffer.observations[first : end + 1], buffer.rewards[rows], when)
+        environments.require_finite(observations, buffer.rewards[rows], when)
         truncated = buffer.truncated[rows]
         if not truncated.any():
             return []
@@ -89,15 +90,26 @@ class Fused:
         return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]
 
 
-Slices = Fused | FusedAgents
-"""What fills a rollout slice by slice."""
-
-
-def fused(environments: Environments, distribution: Distribution, actor: Any) -> Slices | None:
+def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | None:
     """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
     if not isinstance(environments, CompiledEnvironments) or not is_drawn(distribution):
         return None
-    if isinstance(environments, CompiledAgents):
-        actors = actors_of_kinds(environments, actor)
-        return FusedAgents(environments, distribution, actors) if actors is not None else None
-    return Fused(environments, distribution, actor) if can_be_fused(actor) else None
+    actors = actors_of_kinds(environments, actor)
+    return Fused(environments, distribution, actors) if actors is not None else None
+
+
+def actors_of_kinds(environments: CompiledEnvironments, actor: Any) -> list[FusedActor] | None:
+    """The actor of each kind of agents; None if one of them is not compiled, or a kind has several policies."""
+    kinds = list(pairwise(environments.kinds.tolist()))
+    if can_be_fused(actor):
+        return [actor] * len(kinds)
+    if not isinstance(actor, NumpyPoliciesActor):
+        return None
+    found: list[FusedActor] = []
+    for first, end in kinds:
+        kind, policies = {*range(first, end)}, zip(actor.actors, actor.agents, strict=True)
+        own = [of_policy for of_policy, agents in policies if kind <= {*agents}]
+        if not own or not can_be_fused(own[0]):
+            return None
+        found.append(own[0])
+    return found

@@ -1,16 +1,16 @@
 """Sampling compiled environments where the actor is: state, rollout and actor stay on one device.
 
-Rows are filled by `rows_on_device.py`. Nothing comes to the host before a rollout is filled, and then
-numbers of episodes alone. Whoever asks to stop is heard between two rows.
+A row is the actor's network, then two kernels: one draws all actions, one steps the environments. Nothing comes to the
+host before a rollout is filled, and then numbers of episodes alone. Whoever asks to stop is heard between two rows.
 
 The noise of actions is drawn on the device, by counting from a seed of each rollout: a run samples other actions than
 the same one on the CPU, and the same on any device. Environments start alike.
 """
 
+import time
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import EnvState
-from hybridppo.environments.on_device import DeviceRollout
+from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
-from hybridppo.runners.samplers.rows_on_device import ActorOnDevice, RowsOnDevice
+from hybridppo.runners.samplers.recorded_rows import RecordedRows
 from hybridppo.runners.samplers.stepping import StepperState
+from hybridppo.runners.samplers.tensor_block import load_into, rows_that_matter
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.recording import Record
 from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
@@ -35,49 +36,91 @@ Array = NDArray[Any]
 WORD = 2**32
 
 
+class ActorOnDevice(Protocol):
+    """An actor that is called where its observations are."""
+
+    def on_device(self, observations: Tensor) -> Tensor:
+        """`[N, obs] -> [N, outputs]`."""
+        ...
+
+    def addresses(self) -> list[int]:
+        """Where its parameters and buffers lie."""
+        ...
+
+
 class DeviceSampler(BaseSampler):
     """Samples on a device; one rollout, which is good until the next begins.
 
     Args:
-        rows: fills rollouts; its environments are closed with the sampler.
+        on_device: the environments, which are closed with the sampler.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness, which the seed of each rollout's is drawn from.
+        record: how rows are recorded, which some actors' are then once; None to queue them one by one.
     """
 
-    def __init__(self, rows: RowsOnDevice, *, noise: np.random.Generator) -> None:
-        environments, distribution = rows.environments, rows.distribution
+    def __init__(
+        self,
+        on_device: EnvironmentsOnDevice,
+        *,
+        env_seed: int,
+        noise: np.random.Generator,
+        record: Record | None = None,
+    ) -> None:
+        environments, distribution = on_device.host, on_device.distribution
         num_columns = environments.num_envs
-        layout = RolloutBuffer.layout(rows.num_steps, num_columns, environments.encode, distribution)
+        layout = RolloutBuffer.layout(on_device.num_steps, num_columns, environments.encode, distribution)
         # The host has the shapes of a rollout, and none of its numbers.
         arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in layout.items()}
         super().__init__(
-            rows.stop, [RolloutBuffer(**arrays)], distribution, environments.encode, skips_row_after_end=False,
+            bytearray(1), [RolloutBuffer(**arrays)], distribution, environments.encode, skips_row_after_end=False,
             noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
         )  # fmt: skip
-        self._rows, self._accelerator, self._block = rows, rows.accelerator, rows.on_device.rollout
-        self._statistics = TensorStatistics(num_columns, rows.device)
+        self._on_device, self._accelerator, self._block = on_device, on_device.accelerator, on_device.rollout
+        self._environments = environments
+        self._statistics = TensorStatistics(num_columns, on_device.device)
         self.statistics = self._statistics
-        self._noise_seed = [0, 0]
+        self._noise_seed, self._seconds = [0, 0], 0.0
+        self._recorded: RecordedRows | None = None
+        if record is not None:
+            self._recorded = RecordedRows(self._queue_row, on_device.changed, self._block.rewards, record)
+        self._observation = self._block.observations[0].clone()
+        self.restart(env_seed)
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         self._noise_seed = self._noise.integers(WORD, size=2).tolist()
 
     def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        self._fill = partial(self._rows.fill, cast(ActorOnDevice, actor), first, self._noise_seed)
+        self._work: tuple[ActorOnDevice, int] = cast(ActorOnDevice, actor), first
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
-        return self._fill(), []
+        """The device has filled the rows when this returns, so that the host's clock says how long it took."""
+        start, (actor, t) = time.perf_counter(), self._work
+        place = tuple(actor.addresses()) if self._recorded is not None else ()
+        with self._accelerator.selected(), torch.no_grad():
+            self._on_device.set_seed(*self._noise_seed)
+            self._block.observations[t].copy_(self._observation)
+            while t < self.num_steps and not self._stop[0]:
+                if self._recorded is not None:
+                    t = self._recorded.fill(t, place)
+                else:
+                    self._queue_row(t)
+                    t += 1
+            self._observation.copy_(self._block.observations[t])
+            self._accelerator.wait()
+        self._seconds = time.perf_counter() - start
+        return t, []
+
+    def _queue_row(self, t: int) -> None:
+        self._block.outputs[t].copy_(self._work[0].on_device(self._block.observations[t]))
+        self._on_device.act(t)
+        self._on_device.step(t)
 
     def _counts_of(self, columns: Array) -> PolicyCounts:
-        return PolicyCounts(columns, TensorStatistics(len(columns), self._rows.device))
+        return PolicyCounts(columns, TensorStatistics(len(columns), self._on_device.device))
 
     def sample_wait(self) -> Rollout:
         """As in the base; of all that was sampled, the host gets numbers of episodes, and how many rows there are."""
-        under_way = self._rollout_under_way()
-        self._wait_for(under_way)
-        if not self._is_complete(under_way.filled):
-            raise Stopped
-        self._under_way = None
-        block = self._block
+        under_way, block = self._rollout_ended(), self._block
         with self._accelerator.selected(), torch.no_grad():
             valid = ~block.absent
             counted = self._counted(block, valid)
@@ -126,7 +169,7 @@ class DeviceSampler(BaseSampler):
         """Take over what the device has counted, in parts of these sizes, or say what is not finite."""
         if not told[0]:
             block, when = self._block, f"in the {self.num_steps} steps of a rollout"
-            environments = self._rows.environments
+            environments = self._environments
             environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when)
             rows = (block.truncated & ~block.terminated).cpu().numpy()
             finals = block.finals.cpu().numpy()[rows]
@@ -150,21 +193,27 @@ class DeviceSampler(BaseSampler):
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return self._rows.seconds
+        return self._seconds
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._rows.restart(env_seed)
+        self._on_device.restart(env_seed)
+        self._observation.copy_(self._block.observations[0])
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self.request_stop()
-        self._rows.environments.close()
+        self._environments.close()
 
     def _stepper_state(self) -> StepperState:
-        states, observations = self._rows.state()
-        return states, observations, np.zeros((self.num_envs, 0), np.float32)
+        self._on_device.take()
+        observations = self._observation.cpu().numpy()
+        return self._environments.state(), observations, np.zeros((self.num_envs, 0), np.float32)
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        self._rows.load_state(states, observation)
+        try:
+            self._environments.load_state(states)
+        finally:
+            self._on_device.put()
+        self._observation.copy_(torch.from_numpy(np.ascontiguousarray(observation)))
 
     def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
         is_other = under_way and "device_noise" not in under_way
@@ -175,7 +224,7 @@ class DeviceSampler(BaseSampler):
         if under_way is None:
             return {}, None
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
-        rows = self._rows_filled(under_way.filled)
+        rows = rows_that_matter(self._block, under_way.filled)
         saved = {"version": under_way.version, "filled": under_way.filled, "device_noise": self._noise_seed}
         return {f"buffer.{name}": tensor.cpu() for name, tensor in rows.items()}, saved
 
@@ -185,15 +234,6 @@ class DeviceSampler(BaseSampler):
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
         if len(seed) != 2 or not all(type(word) is int and 0 <= word < WORD for word in seed):
             raise ValueError("device_noise is not two words of 32 bits")
-        for name, tensor in self._rows_filled(filled).items():
-            saved = tensors[f"buffer.{name}"]
-            if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
-                message = f"buffer.{name} is of shape {list(saved.shape)} and type {saved.dtype}"
-                raise ValueError(f"{message}, not {list(tensor.shape)} and {tensor.dtype}")
-            tensor.copy_(saved)
+        for name, tensor in rows_that_matter(self._block, filled).items():
+            load_into(f"buffer.{name}", tensor, tensors)
         self._under_way, self._noise_seed = RolloutUnderWay(self._next_buffer(), whole(state, "version"), filled), seed
-
-    def _rows_filled(self, filled: int) -> dict[str, Tensor]:
-        """Views of what a rollout under way has."""
-        block = vars(self._block)
-        return {name: tensor[: filled + (name == "observations")] for name, tensor in block.items()}

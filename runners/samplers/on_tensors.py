@@ -29,7 +29,6 @@ from hybridppo.runners.samplers.tensor_block import allocated, load_into, requir
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.on_tensors import TensorActions, words
-from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import whole
 
 logger = logging.getLogger(__name__)
@@ -179,11 +178,7 @@ class TensorSampler(BaseSampler):
     # What comes of it
 
     def sample_wait(self) -> Rollout:  # noqa: D102 - as in the base
-        under_way = self._rollout_under_way()
-        self._wait_for(under_way)
-        if not self._is_complete(under_way.filled):
-            raise Stopped
-        self._under_way = None
+        under_way = self._rollout_ended()
         self._measure_rollout()
         self._steer_what_is_due()
         with torch.no_grad():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
-from hybridppo.runners.samplers.fused import Slices, fused
+from hybridppo.runners.samplers.fused import Fused, fused
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import exploration_of
 
@@ -116,7 +116,7 @@ class Stepper:
         return filled, finals
 
     def _fill_slices(
-        self, compiled: Slices, buffer: RolloutBuffer, stop: Flag, first: int, end: int
+        self, compiled: Fused, buffer: RolloutBuffer, stop: Flag, first: int, end: int
     ) -> tuple[int, FinalObservations]:
         """As `fill`, a compiled call for some rows at a time."""
         finals: FinalObservations = []

@@ -1,6 +1,7 @@
 """The tensors of one rollout on a device, and what of them is saved."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ def with_finals(block: Block) -> Block:
     return Block(**{**vars(block), "finals": block.observations[:-1].clone()})
 
 
-def rows_that_matter(block: Block, filled: int, memory: MemoryLayout | None) -> dict[str, Tensor]:
+def rows_that_matter(block: Any, filled: int, memory: MemoryLayout | None = None) -> dict[str, Tensor]:
     """The parts of a block that matter where so many rows are filled, as views."""
     parts = {name: tensor for name, tensor in vars(block).items() if tensor is not None and len(tensor)}
     lengths = {"observations": filled + 1, "states": memory.num_sequences(filled) if memory is not None else 0}

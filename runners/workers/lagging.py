@@ -284,6 +284,10 @@ class LaggingSampler(WorkerSampler):
             self._stop[0] = 0
         self._halt()
 
+    def wait(self) -> None:
+        """As `pause`: there is always a part that has not ended."""
+        self.pause()
+
     def _halt(self) -> None:
         if self._is_going:
             self._is_going = False

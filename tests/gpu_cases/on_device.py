@@ -14,12 +14,11 @@ from gpu_cases.tensors import EAGER, LENGTH
 from hybridppo.agents import PPO
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.on_device import has_launcher
+from hybridppo.environments.on_device import EnvironmentsOnDevice, has_launcher
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.on_device import DeviceSampler
-from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 from hybridppo.runs.distribution_policies import GPUOnly
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.recording import GraphRecorder
@@ -63,14 +62,12 @@ def _sampler(bench: Bench, env: str, *, records: bool = False) -> tuple[DeviceSa
     placement.act_on_tensors()
     distribution: Any = agent.distribution
     try:
-        rows = RowsOnDevice(
-            environments, distribution, bench.device, num_steps=NUM_STEPS, env_seed=5, stop=bytearray(1),
-            record=GraphRecorder(accelerator_of(bench.device)) if records else None,
-        )  # fmt: skip
+        on_device = EnvironmentsOnDevice(environments, distribution, bench.device, num_steps=NUM_STEPS)
     except DeviceError as error:
         environments.close()
         raise NotPossibleHere(str(error)) from error
-    return DeviceSampler(rows, noise=np.random.default_rng(0)), agent, placement
+    record = GraphRecorder(accelerator_of(bench.device)) if records else None
+    return DeviceSampler(on_device, env_seed=5, noise=np.random.default_rng(0), record=record), agent, placement
 
 
 def steps_as_on_the_cpu(bench: Bench, env: str) -> str:

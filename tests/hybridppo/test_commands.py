@@ -91,6 +91,7 @@ RUNS: dict[str, list[object]] = {
     "ppo": ["--seed", 4, "--recurrent", "lstm", "--entropy-coef", 0.01, "--schedules", "learning_rate=linear"],
     "ddpg": ["--agent", "ddpg", "--seed", 4, "--buffer-size", 200, "--learning-starts", 20],
     "placement": ["--seed", 4, "--placement", "hybrid", "--learning-device", "cpu", "--target-return", 475],
+    "overlap": ["--seed", 4, "--placement", "overlap", "--learning-device", "cpu", "--num-workers", 1],
     "environment": [
         "--seed",
         4,

@@ -201,7 +201,7 @@ def test_an_environments_own_functions_may_make_arrays() -> None:
     assert fused.metrics["episode_length_mean"] == 7.0
     text, _ = module_text(Doubling)
     assert "@compiled\ndef doubled" in text
-    assert "@uncounted\ndef take" in text
+    assert "@uncounted\ndef begin_episode" in text
 
 
 @pytest.mark.parametrize("env_id", ["Taxi-v4", "FrozenLake-v1"])

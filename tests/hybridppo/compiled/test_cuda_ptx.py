@@ -67,10 +67,7 @@ def signatures(definition: Definition) -> dict[str, Any]:
     action = f if definition.action_kind == "numbers" else i
     numbers, flags, rows = f[:, ::1], b[:, ::1], f[:, :, ::1]
     state = numba.from_dtype(definition.state)[::1]
-    own: tuple[Any, ...] = (state, i[:, ::1], i[::1])
-    results: tuple[Any, ...] = (rows, numbers, flags, flags)
-    if definition.policies:
-        own, results = (state, i[:, :, ::1], i[::1], flags), (*results, flags)
+    own, results = (state, i[:, :, ::1], i[::1], flags), (rows, numbers, flags, flags, flags)
     return {
         "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
         "step_all": (*own, i, i, action[:, ::1], *results, rows),
@@ -82,7 +79,7 @@ def compiled_kernels(definition: Definition, generation: tuple[int, int]) -> Ite
     from numba import cuda
 
     module, names, _ = cuda_module(definition)
-    for name in LOOPS:
+    for name in (loop.__name__ for loop in LOOPS):
         kernel = getattr(module, names[name]).py_func
         ptx, _ = cuda.compile_ptx(kernel, numba.void(*signatures(definition)[name]), cc=generation)
         yield name, ptx

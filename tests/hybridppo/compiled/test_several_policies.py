@@ -36,7 +36,7 @@ from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.samplers import fused, fused_agents
+from hybridppo.runners.samplers import fused
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.figures import shown_return
 from hybridppo.tools.export import numpy_policy
@@ -144,7 +144,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     monkeypatch.setattr(
         interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )
-    monkeypatch.setattr(fused_agents, "MOST_ROWS", 8)
+    monkeypatch.setattr(fused, "MOST_ROWS", 8)
     stopped = train(run_dir=tmp_path / "run", on_interrupt="return")
     assert stopped.interrupted
     monkeypatch.undo()

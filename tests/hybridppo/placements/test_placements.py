@@ -457,7 +457,7 @@ def test_only_the_placement_moves_things() -> None:
     # The doctor tries what copies there are.
     assert strays.pop("doctor.py")
     # What was sampled on a device is saved, and errors in it are explained, on the host.
-    assert set(strays.pop("on_device.py") + strays.pop("rows_on_device.py")) == {".cpu()"}
+    assert set(strays.pop("on_device.py")) == {".cpu()"}
     # Files are written from the host.
     copied = [".to('cpu', copy=True)"]
     assert strays == {"checkpoints.py": copied, "agent_file.py": copied, "policies.py": [".cpu()"]}

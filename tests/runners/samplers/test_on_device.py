@@ -36,9 +36,9 @@ from pretended_recorder import PretendedRecorder  # noqa: E402
 from hybridppo.agents.policies import Policies, PoliciesConfig  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
+from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice, bytes_needed  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
-from hybridppo.runners.samplers.rows_on_device import RowsOnDevice  # noqa: E402
 
 ENVIRONMENTS: dict[str, Any] = {
     "CartPole-v1": "CartPole-v1",
@@ -89,11 +89,8 @@ def device_sampler(
     agent = agent_for(environments)
     SingleDevice(device).prepare(agent)
     distribution: Any = agent.distribution
-    rows = RowsOnDevice(
-        environments, distribution, torch.device(device), num_steps=num_steps, env_seed=5, stop=bytearray(1),
-        record=record,
-    )  # fmt: skip
-    sampler = DeviceSampler(rows, noise=np.random.default_rng(1))
+    on_device = EnvironmentsOnDevice(environments, distribution, torch.device(device), num_steps=num_steps)
+    sampler = DeviceSampler(on_device, env_seed=5, noise=np.random.default_rng(1), record=record)
     if has_policies(agent):
         sampler.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
@@ -219,7 +216,7 @@ def test_recorded_rows_that_are_broken_off_go_on(stand_in: str) -> None:
     expected = [on_host(whole.collect(acting)) for _ in range(2)]
     sampler, acting = device_sampler(Hunt, stand_in, record=PretendedRecorder())
     assert_same(on_host(sampler.collect(acting)), expected[0])
-    rows: Any = sampler._rows._recorded
+    rows: Any = sampler._recorded
     fill = rows.fill
 
     def stopping(t: int, place: Any) -> int:
@@ -357,12 +354,11 @@ def test_what_does_not_fit_is_refused_beforehand(stand_in: str, monkeypatch: pyt
 
 
 def test_memory_is_what_the_tensors_take(stand_in: str) -> None:
-    from hybridppo.environments.on_device import DeviceRollout, bytes_needed
 
     sampler, _ = device_sampler(Hunt, stand_in)
-    block = sampler._rows.on_device.rollout
+    block = sampler._block
     taken = sum(getattr(block, field.name).nbytes for field in fields(DeviceRollout))
-    needs = bytes_needed(sampler._rows.environments, NUM_STEPS, block.outputs.shape[-1])
+    needs = bytes_needed(sampler._environments, NUM_STEPS, block.outputs.shape[-1])
     assert needs["a rollout (num_envs * num_steps)"] == taken
 
 

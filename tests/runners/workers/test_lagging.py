@@ -552,6 +552,14 @@ def test_every_kind_of_training_may_lag(kind: str) -> None:
         assert torch.isfinite(agent.parameters.values).all()
 
 
+@pytest.mark.slow
+def test_several_learners_may_lag_each_with_workers_of_its_own(tmp_path: Path) -> None:
+    learners = hybridppo.MultiLearner(learners=2)
+    _, history = train(distribution=learners, run_dir=tmp_path / "run", num_workers=None)
+    assert max(metrics["policy_lag"] for metrics in history) <= 3
+    assert hybridppo.resume(tmp_path / "run", total_steps=10 * 128, progress=False).metrics["env_steps"] >= 10 * 128
+
+
 class Blocked(Counting):
     """Waits in its tenth step, in whichever process is first, until somebody lets it go on."""
 

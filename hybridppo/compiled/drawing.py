@@ -1,0 +1,31 @@
+"""The distributions whose actions compiled loops draw, and what the loops take of them."""
+
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.spaces.categorical import Categorical, MultiCategorical
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.gaussian import DiagonalGaussian
+
+Array = NDArray[Any]
+
+FusedDistribution = Categorical | MultiCategorical | DiagonalGaussian
+
+
+def is_drawn(distribution: Distribution) -> TypeGuard[FusedDistribution]:
+    """Whether compiled loops draw actions from a distribution."""
+    return type(distribution) in (Categorical, MultiCategorical, DiagonalGaussian)
+
+
+def bounds_of(distribution: FusedDistribution) -> tuple[Array, Array]:
+    """The bounds of numbers; or the first number of each choice, and among how many it is."""
+    if isinstance(distribution, DiagonalGaussian):
+        low, high = (np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high))
+        return low, high
+    if isinstance(distribution, Categorical):
+        return np.array([distribution.start], np.int64), np.array([distribution.output_size], np.int64)
+    sizes = np.array(distribution.sizes, np.int64)
+    start = np.zeros_like(sizes) if distribution.start is None else distribution.start.ravel().astype(np.int64)
+    return start, sizes

@@ -44,7 +44,7 @@ import workers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
-    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md", ROOT / "docs" / "architecture.md",
+    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md",
     ROOT / "docs" / "agents.md", ROOT / "docs" / "networks.md",
 )  # fmt: skip
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

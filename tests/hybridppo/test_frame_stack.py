@@ -276,7 +276,7 @@ def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
     assert by_itself == stacked_already
     if name == "vector":
         exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=partial(Moving, SPACES[name]))
-        assert exported.steps_checked == 200
+        assert exported.steps_checked == 1000
 
 
 def test_auto_measures_it(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ SOME: dict[str, Any] = {
     "checkpoint_seconds": 30.0,
     "keep_checkpoints": 2,
     "distribution": "multi:1:2",
-    "address": "auto",
+    "address": None,
     "vectorization": "sync",
     "env_threads": 2,
     "autoreset_mode": "next_step",
@@ -89,7 +89,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         "track": None,
         "checkpoint_seconds": 0.0,
         "keep_checkpoints": 1,
-        "address": "auto",
+        "address": None,
     },
     EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0, "info_metrics": ("speed",)},
     PPOConfig: {

@@ -112,7 +112,7 @@ ALIKE: list[dict[str, Any]] = [
     {"evaluate_every": 7},
     {"checkpoint_seconds": 7.0, "keep_checkpoints": 1},
     {"track": "tensorboard"},
-    {"distribution": "multi:2"},
+    {"distribution": "multi:1"},
     {"placement": {**MIRRORED, "publish_every": 1, "max_lag": 0}},
     {"versions": {"python": "3.9"}},
     {"frame_stack": 1, "env_kwargs": None},

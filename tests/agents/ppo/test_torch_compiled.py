@@ -13,6 +13,7 @@ import torch
 from ppo_settings import ppo_config
 from stop_after import StopAfter
 from torch import nn
+from toy_environments import HighestAllowed
 
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, MultiLearner
@@ -58,6 +59,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "config": replace(CONFIG, fast_updates=False, num_minibatches=2),
         "distribution": MultiLearner(learners=1, shards=2),
     },
+    "masks": {"env": HighestAllowed, "config": replace(CONFIG, fast_updates=False), "action_masks": True},
     "a schedule": {"config": replace(CONFIG, fast_updates=False, anneal_learning_rate=True, anneal_clip_range=True)},
     "overlap, workers": {
         "config": replace(CONFIG, fast_updates=False), "placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 2,
@@ -73,7 +75,8 @@ def test_it_learns_what_autograd_does_and_goes_on_to_the_same_bits(kind: str, tm
     plain = train(**{**options, "config": replace(whole.agent.config, torch_compile=False)})
     torch.testing.assert_close(whole.agent.parameters.values, plain.agent.parameters.values, rtol=1e-3, atol=1e-5)
     train(**options, run_dir=tmp_path / "run", callbacks=[StopAfter(2)])
-    own = {name: options[name] for name in ("loss", "modules") if name in options}
+    names = [name for name in ("env", "loss", "modules") if not isinstance(options.get(name, ""), str)]
+    own = {name: options[name] for name in names}
     resumed = hybridppo.resume(tmp_path / "run", progress=False, **own)
     assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
 

@@ -383,9 +383,10 @@ def test_auto_with_lag_writes_down_what_it_tried(tmp_path: Path) -> None:
     options: dict[str, Any] = {"total_steps": 11_000, "callbacks": [StopAfter(1)]}  # what is short is not measured
     train(config, placement=Auto(max_lag=1), run_dir=tmp_path / "run", **options)
     table = json.loads((tmp_path / "run" / "placements.json").read_text())
-    assert table["chosen"] in ("cpu", "overlap, 1 worker")
     labels = {row["label"] for row in table["trials"]}
-    assert {label.partition(", compiled")[0] for label in labels} <= {"cpu", "overlap, 1 worker", "cpu, 2 threads"}
+    assert {"cpu", table["chosen"]} <= labels
+    # Which candidates are worth a trial depends on how fast the first ones were.
+    assert {label.partition(",")[0] for label in labels} <= {"cpu", "overlap"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["agent"] == "ddpg"
 
 

@@ -138,11 +138,16 @@ class WorkerPool:
         """Send a message.
 
         Raises:
-            WorkerLostError: where it has died.
+            WorkerLostError: if it has died.
+            EnvError: if it has died of an error, which it had sent before.
         """
+        connection = self._connections[worker]
         try:
-            self._connections[worker].send(message)
+            connection.send(message)
         except OSError as error:
+            with contextlib.suppress(EOFError, OSError):
+                while connection.poll() and not isinstance(self._receive(worker), WorkerLostError):
+                    pass
             raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
 
     def answers(

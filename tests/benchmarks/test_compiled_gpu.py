@@ -38,7 +38,7 @@ def test_every_size_is_measured_beside_numpy(
     assert "| 5 | 4 | numpy | " in table
     monkeypatch.setattr(Host, "memory_free", lambda self: 1000)
     assert compiled_gpu.main([*options, "--no-file"]) == 0
-    assert "5 agents in 4 environments: left out: a row needs" in capsys.readouterr().out
+    assert "5 agents in 4 environments: left out: sampling on" in capsys.readouterr().out
 
 
 def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

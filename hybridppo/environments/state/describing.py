@@ -322,7 +322,8 @@ class Walk:
 def _draws(owner: object, value: object) -> bool:
     """Whether an attribute is what an object of a known package draws with."""
     kind = type(value)
-    package, of_owner = (str(each.__module__).partition(".")[0] for each in (kind, type(owner)))
+    # types made by SWIG have no module
+    package, of_owner = (str(getattr(each, "__module__", "")).partition(".")[0] for each in (kind, type(owner)))
     return package == "pygame" and kind.__name__ in DRAWING and of_owner in KNOWN_PACKAGES
 
 

@@ -313,7 +313,7 @@ def test_one_policy_by_its_name_is_one_policy() -> None:
     named = hybridppo.train(Hunt, config={"all": one}, policy_of=lambda _: "all", **options)
     assert np.array_equal(parameters(plain), parameters(named))
     assert [*plain.agents, *named.agents] == ["policy", "all"]
-    with pytest.raises(ConfigurationError, match="hunter, prey, got all"):
+    with pytest.raises(ConfigurationError, match="agent 'hunter_0' has the policy 'hunter', and config has all"):
         hybridppo.train(Hunt, config={"all": one}, **options)
 
 

@@ -56,6 +56,8 @@ def test_every_notebook_is_known() -> None:
 @every_notebook
 def test_it_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # this tree's library, whatever is installed
+    # Packages that other tests import may have set another backend for the whole process.
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     notebook = nbformat.read(path, as_version=4)
     # "python3" is the interpreter that runs the tests, wherever that is.
     client = NotebookClient(

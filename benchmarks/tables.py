@@ -44,8 +44,7 @@ import workers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
-    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md",
-    ROOT / "docs" / "agents.md", ROOT / "docs" / "networks.md",
+    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "agents.md", ROOT / "docs" / "networks.md",
 )  # fmt: skip
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -58,15 +57,16 @@ def _fixed_work(result: Result) -> str:
 
 def _comparison(picture: str) -> Callable[[Result], str]:
     def table(result: Result) -> str:
-        markdown = comparison.as_markdown(result["rows"], result["left_out"])
-        return f"![microseconds per environment step, by placement]({picture})\n\n{markdown}"
+        markdown = comparison.as_markdown(result["rows"], [])
+        return f"![microseconds per environment step, by placement](../docs/pictures/{picture})\n\n{markdown}"
 
     return table
 
 
 def _textbook(result: Result) -> str:
     markdown = against_textbook.as_markdown(result["rows"], result["summary"])
-    return f"![microseconds per step, this library and the textbook's loop](pictures/textbook.png)\n\n{markdown}"
+    picture = "![microseconds per step, this library and the textbook's loop](../docs/pictures/textbook.png)"
+    return f"{picture}\n\n{markdown}"
 
 
 def _memory_tasks(result: Result) -> str:
@@ -82,8 +82,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "atari_learned": lambda result: atari_learned.as_markdown(result["runs"]),
     "auto": auto.result_as_markdown,
     "auto-cuda": auto.result_as_markdown,
-    "comparison": _comparison("pictures/comparison.png"),
-    "comparison-cuda": _comparison("pictures/comparison-cuda.png"),
+    "comparison": _comparison("comparison.png"),
+    "comparison-cuda": _comparison("comparison-cuda.png"),
     "compiled": compiled.as_markdown,
     "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),

@@ -80,7 +80,11 @@ AGENTS: dict[str, Asked] = {
     "CartPole-v1": Asked(100_000, tuned("CartPole-v1"), options=COMPILED),
     "Pendulum-v1": Asked(100_000, tuned("Pendulum-v1")),
     "FrozenLake-v1": Asked(300_000, ours(**TABLES, gamma=0.999, entropy_coef=0.01)),
-    "CliffWalking-v1": Asked(100_000, ours(**TABLES, entropy_coef=0.01), env_kwargs={"max_episode_steps": 200}),
+    "CliffWalking-v1": Asked(
+        200_000,
+        ours(**TABLES, gamma=0.98, entropy_coef=0.1, schedules="entropy_coef=linear"),
+        env_kwargs={"max_episode_steps": 200},
+    ),
     "Blackjack-v1": Asked(300_000, ours(**TABLES, gamma=1.0)),
     "Acrobot-v1": Asked(300_000, ours(**MANY), options=COMPILED),
     "InvertedPendulum-v5": Asked(100_000, ours(), **MUJOCO, options=COMPILED),

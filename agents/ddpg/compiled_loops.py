@@ -1,6 +1,6 @@
 """A gradient step of DDPG and TD3 as it is compiled: targets, gradients, Adam, and the target networks that follow.
 
-Never called as it stands here; `compiled_steps.py` compiles it and calls it. A minibatch is always two shards, whose
+Never called as it stands here; `compiled_backend.py` compiles it and calls it. A minibatch is always two shards, whose
 gradients are added: two threads may have one each, and not a bit depends on whether they do.
 """
 
@@ -146,7 +146,7 @@ def pack_actor(values: Any, part: int, form: Any, packed: Any, num_actions: int)
 
 
 def find_targets(batch: Any, rows: slice, form: Any, clip: float, packed: Any, scratch: Any) -> None:
-    """What the critics learn towards, for the rows of a shard; the formulas are in `gradient_steps.py`."""
+    """What the critics learn towards, for the rows of a shard; the formulas are in `backend.py`."""
     sizes, offsets, is_tanh = form
     up, biases = packed[0], packed[3]
     blocks, acted, targets = scratch[0], scratch[3], scratch[4]

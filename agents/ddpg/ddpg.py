@@ -9,9 +9,9 @@ Function Approximation Error in Actor-Critic Methods", 2018. Where implementatio
 whenever the actor is stepped, as in TD3; observations are not normalised, and weights are not decayed.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,16 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.agents.ddpg.backend import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, CapturedSteps, GradientSteps, Optimized
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
-from hybridppo.errors import CheckpointError, ConfigurationError, TrainingError
+from hybridppo.errors import CheckpointError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
-from hybridppo.networks.modes import depend_on_training, noise_from
+from hybridppo.networks.modes import depend_on_training, noise_from, share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.acting import TorchActor
 from hybridppo.placements.crossing import Counters, Crossing
@@ -44,41 +46,12 @@ from hybridppo.spaces.deterministic import (
 )
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.system.accelerator import accelerator_of, sent
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
 
 MINIBATCHES_AT_ONCE = 32
 """How many are gathered, and cross, together."""
-
-
-@dataclass(frozen=True)
-class Minibatches:
-    """Some minibatches `[G, B, ...]`, and the noise on the actions of their targets, `[G, B, d]`."""
-
-    transitions: Transitions
-    noise: Tensor
-
-    @property
-    def observations(self) -> Tensor:
-        """Those of the transitions."""
-        return self.transitions.observations
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all tensors together."""
-        return self.transitions.num_bytes + int(self.noise.nbytes)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Minibatches":
-        """The minibatches with `function` applied to each of their tensors."""
-        return Minibatches(self.transitions.map(function), function(self.noise))
-
-    def split(self) -> Iterator[tuple[Transitions, Tensor]]:
-        """One after the other, as views."""
-        columns = (getattr(self.transitions, field.name).unbind() for field in fields(Transitions))
-        for *tensors, noise in zip(*columns, self.noise.unbind(), strict=True):
-            yield Transitions(*tensors), noise
 
 
 class DDPG:
@@ -99,8 +72,6 @@ class DDPG:
 
     name: ClassVar[str] = "ddpg"
     """What files call it."""
-    steps: ClassVar[type[AutogradSteps]] = AutogradSteps
-    """What it learns by; others are forms of it."""
 
     def __init__(
         self,
@@ -113,10 +84,6 @@ class DDPG:
     ) -> None:
         self.config = config = config if config is not None else self._default_config()
         self._schedules = Scheduled(schedules, SCHEDULABLE, config)
-        if self._schedules.fields and config.cuda_graphs:
-            raise ConfigurationError(
-                "cuda_graphs records the learning rates, which have schedules: leave one of them out"
-            )
         self.observation_space, self.action_space = observation_space, action_space
         self.exploration = self.made_exploration()
         self.distribution: Distribution = self.exploration.actions
@@ -145,8 +112,8 @@ class DDPG:
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
         # Draws ahead of `_order`, which follows once there is something to show for it.
         self._ahead = np.random.default_rng(order)
-        self._steps: GradientSteps | None = None
-        self._steps_binding = 0
+        self._loop: OptimizationLoop | None = None
+        self._loop_binding = 0
 
     @staticmethod
     def _default_config() -> DDPGConfig:
@@ -239,8 +206,8 @@ class DDPG:
             device=device,
         )
 
-    def minibatches(self, replay: Replay) -> Iterator[Minibatches]:
-        """Those of the next update, in parts, where the replay buffer lies.
+    def minibatches(self, replay: Replay) -> Iterator[Transitions]:
+        """The minibatches of the next update, in parts `[G, B, ...]`, on the device of the replay buffer.
 
         What is drawn counts once `update` has learned from it: until then, the same is drawn again.
         """
@@ -251,8 +218,7 @@ class DDPG:
         for size in sizes:
             rows = replay.draw(generator, (size, config.batch_size))
             noise = self._target_noise(generator, rows.shape)
-            transitions = replay.gather(rows, n_steps=config.n_steps, gamma=config.gamma)
-            yield Minibatches(transitions, sent(noise, transitions.returns.device))
+            yield replay.gather(rows, noise, n_steps=config.n_steps, gamma=config.gamma)
 
     def _target_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
         """`[G, B, d]`, drawn on the host, so that no device changes what a seed gives."""
@@ -261,37 +227,54 @@ class DDPG:
             return np.zeros(shape, np.float32)
         return generator.standard_normal(shape, np.float32) * np.float32(self.config.target_noise_std)
 
+    def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
+        """The loss of the critics, a scalar, and their values `[B, C]`; a subclass may have another."""
+        with torch.no_grad():
+            actions = self.target_actor(minibatch.next_observations).tanh_()
+            actions = smoothed(actions=actions, noise=minibatch.noise, clip=self.config.target_noise_clip)
+            following = self.target_critics(minibatch.next_observations, actions)
+            target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=following)
+        values = self.critics(minibatch.observations, minibatch.actions)
+        return critic_loss(values=values, targets=target), values
+
+    def actor_loss(self, minibatch: Transitions) -> Tensor:
+        """The loss of the actor, a scalar: less is what the first critic values more. A subclass may have another."""
+        actions = self.actor(minibatch.observations).tanh()
+        return -self.critics.first(minibatch.observations, actions).mean()
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether a subclass has other losses, which only autograd can learn from."""
+        own = type(self)
+        return own.critic_loss is not DDPG.critic_loss or own.actor_loss is not DDPG.actor_loss
+
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at in `require_finite`
-    def update(self, minibatches: Iterable[Minibatches], /) -> Metrics:
+    def update(self, minibatches: Iterable[Transitions], /) -> Metrics:
         """An optimizer step on each minibatch, all on the agent's own device.
 
         Returns:
             Nothing: `take_metrics` reads what many updates have measured, with one wait for the device.
 
         Raises:
-            Stopped: where `should_stop` says so. The agent is as it was before.
+            Stopped: if `should_stop` returns True. The agent is as it was before.
         """
-        steps = self._gradient_steps()
+        loop = self.loop()
         if not self._depends_on_training:
-            return self._update(minibatches, steps)
+            return self._update(minibatches, loop)
         with noise_from((self._noise_seed, self.version), self.parameters.values.device):
-            return self._update(minibatches, steps)
+            return self._update(minibatches, loop)
 
-    def _update(self, minibatches: Iterable[Minibatches], steps: GradientSteps) -> Metrics:
+    def _update(self, minibatches: Iterable[Transitions], loop: OptimizationLoop) -> Metrics:
         before = None
-        counts, delay = dict(self._counts), self.config.policy_delay
+        counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
         try:
             for part in minibatches:
                 if before is None and self.config.steps_per_update > 1:  # a single step is stopped before it, or not
                     before = [tensor.clone() for tensor in self._changing()]
-                for minibatch, noise in part.split():
-                    if self.should_stop():
-                        raise Stopped
-                    counts["measured"] += 1
-                    counts["gradient_steps"] += 1
-                    moves_actor = counts["gradient_steps"] % delay == 0
-                    steps.step(minibatch, noise, moves_actor=moves_actor)
-                    counts["measured_actor"] += moves_actor
+                for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
+                    sums[:2] += of_critics
+                    if of_actor:
+                        sums[2:] += of_actor[0]
         except Stopped:
             for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
                 tensor.copy_(saved)
@@ -301,6 +284,15 @@ class DDPG:
         self.version += 1
         return {}
 
+    def _with_passes(self, part: Transitions, counts: dict[str, int]) -> Iterator[tuple[Transitions, tuple[str, ...]]]:
+        """Each minibatch with the networks that step on it; steps are counted."""
+        for minibatch in part.unbind():
+            moves_actor = (counts["gradient_steps"] + 1) % self.config.policy_delay == 0
+            yield minibatch, (CRITIC, ACTOR) if moves_actor else (CRITIC,)
+            counts["measured"] += 1
+            counts["gradient_steps"] += 1
+            counts["measured_actor"] += moves_actor
+
     def _changing(self) -> list[Tensor]:
         slots = self.optimizer.state[self.parameters.values].values()
         return [self.parameters.values.data, *slots, *self.learned_buffers()]
@@ -309,24 +301,36 @@ class DDPG:
         """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
         return [*self.actor.buffers(), *self.critic.buffers()] if self._depends_on_training else []
 
-    def _gradient_steps(self) -> GradientSteps:
-        """The optimizer steps for where the parameters are now."""
-        if self._steps is None or self._steps_binding != self.parameters.binding:
+    def loop(self) -> OptimizationLoop:
+        """The optimisation loop for where the parameters are now, with the fastest backend."""
+        if self._loop is None or self._loop_binding != self.parameters.binding:
             self._depends_on_training = depend_on_training(self.actor, self.critic)
-            self._steps = self._backend()(self)
-            self._steps_binding = self.parameters.binding
-        return self._steps
+            self._bind_targets()
+            self.optimizer.keep_learning_rates_on_host()  # but for steps that are recorded
+            self._loop = self._made_loop()
+            self._loop_binding = self.parameters.binding
+        return self._loop
 
-    def _backend(self) -> Callable[[Optimized], GradientSteps]:
-        config = self.config
-        if config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
-            return CapturedSteps
-        if config.fast_updates and config.compiled_updates and self.steps is AutogradSteps:
-            from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
+    def _made_loop(self) -> OptimizationLoop:
+        record, config = recorder_for(self), self.config
+        if record is None and config.fast_updates and config.compiled_updates:
+            from hybridppo.agents.ddpg.compiled_backend import CompiledStep
 
-            if CompiledSteps.supports(self):
-                return CompiledSteps
-        return self.steps
+            if CompiledStep.supports(self):
+                return OptimizationLoop(self, Backend(self), Exchange(), CompiledStep(self))
+        loop = OptimizationLoop(self, Backend(self), Exchange())
+        if record is None:
+            return loop
+        return OptimizationLoop(self, loop.backend, loop.exchange, RecordedStep(loop, self, record))
+
+    def _bind_targets(self) -> None:
+        """Make the target networks views of their flat tensor, which lies with the optimizer's and moves with them."""
+        self.target_actor, self.target_critics = copy.deepcopy(self.actor), copy.deepcopy(self.critics)
+        targets = FlatParameters({"actor": self.target_actor, "critic": self.target_critics}, self.parameters.alignment)
+        targets.rebind(self.optimizer.state[self.parameters.values]["target"])
+        for target, network in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
+            share_buffers(target, network)
+            target.eval()
 
     def take_metrics(self) -> Metrics:
         """Means over what was learned since the last call; not a number where nothing was. Waits for the device.
@@ -340,7 +344,7 @@ class DDPG:
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
         metrics = dict(zip(STATISTICS, means, strict=True))
         self._counts |= {"measured": 0, "measured_actor": 0}
-        metrics |= self._steps.metrics() if self._steps is not None else {}
+        metrics |= self._loop.metrics() if self._loop is not None else {}
         return {
             **metrics,
             "gradient_steps": self._counts["gradient_steps"],

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop, Optimized
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
-from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.recording import GraphRecorder, Record
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +54,6 @@ def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
         return TorchCompiled
     by_numpy: tuple[type[NumpyBackend | NumpyNetworks], ...] = (NumpyBackend, NumpyNetworks) if by_hand else ()
     return next((kind for kind in by_numpy if kind.supports(agent)), Backend)
-
-
-def recorder_for(agent: Optimized) -> Record | None:
-    """What records steps as CUDA graphs, if that is asked for and possible."""
-    accelerator = accelerator_of(agent.parameters.values.device)
-    return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
 
 
 def reference(agent: Optimized) -> Backend:

@@ -17,8 +17,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
@@ -359,7 +359,6 @@ class NumpyNetworks(Backend):
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        minibatch = minibatch.made()
         rows = array_of(minibatch.observations)
         activations = self._hidden.forward(rows)
         for given, last, weight, bias in zip(self._given, activations[-1], self._weights, self._biases, strict=True):

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
-from hybridppo.agents.ppo.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.loss import (
     STATISTICS,
     Loss,

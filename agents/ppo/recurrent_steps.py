@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.networks.recurrent import RecurrentNetwork
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.modes import depend_on_training
 from hybridppo.system.interruption import Stopped
@@ -53,7 +53,7 @@ class TorchCompiled(Backend):
 
     def gradient(self, minibatch: Batch, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        columns = minibatch.made().columns()
+        columns = minibatch.columns()
         for column in columns.values():
             torch._dynamo.maybe_mark_dynamic(column, 0)
         self._clip_range.fill_(clip_range)

@@ -15,8 +15,8 @@ from pretended_recorder import PretendedRecorder
 from selection import only_by_default
 
 from hybridppo import PPO, SingleDevice
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.compiled_backend import CompiledBackend
-from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.environments.making import make_environments

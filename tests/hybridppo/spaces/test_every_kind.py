@@ -18,7 +18,7 @@ from space_kinds import KINDS, KindOfSpace
 
 import hybridppo
 from hybridppo import EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.spaces.masks import MaskedObservation

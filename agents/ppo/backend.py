@@ -1,33 +1,27 @@
-"""The optimisation loop of PPO, and the gradient of its loss by autograd.
+"""The gradient of PPO's loss by autograd, and the step along it.
 
-An epoch gathers the batch in a shuffled order and cuts it into minibatches. Of each it computes the gradient of the
-loss (`loss.py`), clips it to `max_grad_norm`, steps Adam along it, and measures `STATISTICS`.
-
-A backend computes the gradient: `Backend`, by autograd, for any loss and any networks; `NumpyBackend` and
-`CompiledBackend`, written out by hand, for the library's own loss and MLPs on a CPU. `backends.py` chooses. If an
-update is made together with others, an `Exchange` brings the gradients together.
+A backend computes the gradient of a minibatch for the loop (`agents/common/loop.py`): `Backend` by autograd, for any
+loss and any networks; `NumpyBackend` and `CompiledBackend`, written out by hand, for the library's own loss and MLPs on
+a CPU. `backends.py` chooses.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridppo.agents.common.loop import Extras
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
-from hybridppo.errors import ConfigurationError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import learning_mode
-from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.system.interruption import Stopped
 
 
 class Optimized(Protocol):
@@ -66,55 +60,6 @@ class Optimized(Protocol):
         ...
 
 
-class Extras:
-    """What a loss of one's own measures besides (`Loss.extra`), a row for each minibatch of an update."""
-
-    def __init__(self) -> None:
-        self.names: tuple[str, ...] = ()
-        self._rows: list[Tensor] = []
-
-    def add(self, extra: Mapping[str, Tensor | float], device: torch.device) -> None:
-        """Note what was measured of a minibatch.
-
-        Raises:
-            ConfigurationError: if something is no scalar, or has the name of another metric or others than before.
-        """
-        if tuple(extra) != self.names:
-            self._take_names(extra)
-        numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
-        for name, number in zip(extra, numbers, strict=True):
-            if number.numel() != 1:
-                shape = list(number.shape)
-                raise ConfigurationError(f"extra[{name!r}] of a loss must be a scalar, got {shape}: take its mean")
-        self.put(torch.stack([number.reshape(()) for number in numbers]))
-
-    def _take_names(self, extra: Mapping[str, Tensor | float]) -> None:
-        if self.names:
-            raise ConfigurationError(
-                f"extra of a loss must have the same names in every minibatch, had {', '.join(self.names)} and then "
-                f"{', '.join(extra) or 'none'}"
-            )
-        if taken := [name for name in extra if name in TAKEN]:
-            raise ConfigurationError(f"extra[{taken[0]!r}] of a loss has the name of another metric: give it another")
-        self.names = tuple(extra)
-
-    def put(self, row: Tensor) -> None:
-        """Note the numbers of a minibatch, `[E]`."""
-        self._rows.append(row)
-
-    def pop(self, like: Tensor) -> Tensor:
-        """The last row, which is forgotten; `[0]` without names."""
-        return self._rows.pop() if self.names else like.new_empty(0)
-
-    def clear(self) -> None:
-        """Forget the rows."""
-        self._rows = []
-
-    def means(self, like: Tensor) -> Tensor:
-        """The mean of the rows, `[E]`; not a number without rows."""
-        return torch.stack(self._rows).mean(0) if self._rows else like.new_full((len(self.names),), torch.nan)
-
-
 class Backend:
     """The gradient of the loss by autograd: for any networks on any device, and the reference for other backends.
 
@@ -131,7 +76,7 @@ class Backend:
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         networks = self._actor, self._critic
         self._learning = learning_mode(*networks, *agent.modules_of.values())
-        self.extras = Extras()
+        self.extras = Extras(TAKEN)
         self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
 
     def threads(self) -> AbstractContextManager[None]:
@@ -143,8 +88,7 @@ class Backend:
 
         One gather for all; minibatches are views.
         """
-        minibatches: Iterable[Any] = batch.gather(order).split(sizes)
-        return minibatches
+        return (minibatch.made() for minibatch in batch.gather(order).split(sizes))
 
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
         """All steps of an epoch, as those of `OptimizationLoop.epoch`; None if the loop is to make them.
@@ -172,7 +116,6 @@ class Backend:
 
     def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
         """The loss of a minibatch, and `STATISTICS` but the last."""
-        minibatch = minibatch.made()
         with self._rounding():
             outputs, values = (tensor.float() for tensor in self._forward(minibatch))
         steps = minibatch.steps()
@@ -196,6 +139,12 @@ class Backend:
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
             return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+
+    def descend(self, clip_range: float | Tensor | None = None) -> Tensor | float:
+        """Clip the parameters' gradient, and step along it; its norm before it was clipped."""
+        norm = self.clip()
+        self._agent.optimizer.step()
+        return norm
 
     def clip(self) -> Tensor | float:
         """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""
@@ -252,107 +201,3 @@ class Backend:
         """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
         outputs, values = self._forward(batch)
         return self._distribution.log_prob(outputs, batch.steps().actions), values
-
-
-class Exchange:
-    """How an update is made together with others, which learn from other rows: here, with nobody.
-
-    A rollout may come in parts (`Rollout.parts`), of which a batch is made each; only an exchange that takes several
-    gets them.
-    """
-
-    is_alone = True
-    """Whether nobody else learns."""
-
-    def moments(self, what: str, own: Sequence[Moments]) -> Moments:
-        """The moments of all rows that are learned from, of observations or rewards; `own` are those of each part."""
-        (found,) = own
-        return found
-
-    def batch(self, own: Sequence[Any]) -> Any:
-        """What the epochs go over, from the batch of each part."""
-        (found,) = own
-        return found
-
-    def mean(self, batch: Any, measure: Callable[[Any], Tensor]) -> Tensor:
-        """What `measure` gives for the batch, `[K]` means over rows."""
-        return measure(batch)
-
-    def minibatches(self, backend: Backend, batch: Any, order: Any, sizes: Sequence[int]) -> Iterable[Any]:
-        """What there is here of each minibatch of an epoch."""
-        return backend.minibatches(batch, order, sizes)
-
-    def gradient(self, backend: Backend, minibatch: Any, clip_range: float | Tensor) -> Any:
-        """Fill the parameters' gradient with that of the whole minibatch; what was measured, as `Backend.gradient`."""
-        return backend.gradient(minibatch, clip_range)
-
-    def descend(self, descend: Callable[[], Tensor | float]) -> Tensor | float:
-        """Step along the gradient, as `descend` does; its norm before it was clipped."""
-        return descend()
-
-
-class OptimizationLoop:
-    """The epochs of an update.
-
-    Args:
-        agent: whose parameters learn.
-        backend: computes gradients.
-        exchange: with others.
-        recorded: what replays the step of such a loop, if it is recorded (`recorded_step.py`).
-    """
-
-    def __init__(self, agent: Optimized, backend: Backend, exchange: Exchange, recorded: Any = None) -> None:
-        self.backend, self.exchange = backend, exchange
-        self._agent, self._optimizer = agent, agent.optimizer
-        self.recorded = recorded
-
-    def epoch(self, batch: Any, order: Any, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
-
-        With a memory, its sequences instead. The advantages are those that are learned from, as `Batch.weighed` gives
-        them.
-
-        Returns:
-            `STATISTICS` of every step, `[len(sizes), 6]`, on the agent's device.
-
-        Raises:
-            Stopped: before a step if the agent's `should_stop` says so.
-        """
-        if self.exchange.is_alone:
-            order = torch.as_tensor(order, device=self._agent.parameters.values.device)
-            table = self.backend.epoch(batch, order, sizes, clip_range)
-            if table is not None:
-                return table
-        step = self.step if self.recorded is None else self.recorded
-        measured: list[Any] = []
-        norms: list[Any] = []
-        for minibatch in self.exchange.minibatches(self.backend, batch, order, sizes):
-            if self._agent.should_stop():
-                raise Stopped
-            statistics, norm = step(minibatch, clip_range)
-            measured.append(statistics)
-            norms.append(norm)
-        return torch.cat((_stacked(measured), _stacked(norms).unsqueeze(1)), 1)
-
-    def step(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Any, Tensor | float]:
-        """Gradient, clipping, Adam: `STATISTICS` but the last, and the last."""
-        statistics = self.exchange.gradient(self.backend, minibatch, clip_range)
-        return statistics, self.exchange.descend(self.descend)
-
-    def descend(self) -> Tensor | float:
-        """Clip the parameters' gradient, and step along it; its norm before it was clipped."""
-        norm = self.backend.clip()
-        self._optimizer.step()
-        return norm
-
-    def metrics(self) -> dict[str, float]:
-        """What else is reported of the update that has ended."""
-        found: dict[str, float] = {} if self.recorded is None else self.recorded.metrics()
-        return found
-
-
-def _stacked(numbers: list[Any]) -> Tensor:
-    """Tensors, or what NumPy knows, as one tensor."""
-    if isinstance(numbers[0], Tensor):
-        return torch.stack(numbers)
-    return torch.from_numpy(np.array(numbers, np.float32))

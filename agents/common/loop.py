@@ -1,7 +1,7 @@
 """The optimisation loop of every agent: for each minibatch the gradient, clipping, Adam and statistics.
 
-A backend computes gradients and steps along them: by autograd, or written out by hand. An `Exchange` brings gradients
-together if several learners make an update. A step may have several passes over its minibatch, such as one for the
+A backend computes gradients and steps along them: by autograd (`fill_gradient`), or written out by hand. An `Exchange`
+combines the gradients of several learners. A step may have several passes over its minibatch, such as one for the
 critics and one for the actor; each has its own gradient.
 """
 
@@ -114,7 +114,7 @@ class Exchange:
         """Fill the gradient of the parameters with that of the whole minibatch; return statistics."""
         return backend.gradient(minibatch, setting)
 
-    def descend(self, descend: Callable[[], Tensor | float | None]) -> Tensor | float | None:
+    def descend(self, descend: Callable[[], Any]) -> Any:
         """Step along the gradient, as `descend` does; return its norm before clipping."""
         return descend()
 
@@ -186,15 +186,24 @@ class OptimizationLoop:
                 measured.append(norm)
         return measured
 
-    def descend(self, setting: Any = None) -> Tensor | float | None:
+    def descend(self, setting: Any = None) -> Any:
         """Clip the gradient of the parameters and step along it; return its norm before clipping."""
-        norm: Tensor | float | None = self.backend.descend(setting)
-        return norm
+        return self.backend.descend(setting)
 
     def metrics(self) -> dict[str, float]:
         """Further metrics since the last call."""
         found: dict[str, float] = {} if self.whole_step is None else self.whole_step.metrics()
         return found
+
+
+def fill_gradient(parameters: FlatParameters, loss: Tensor, network: str | None = None) -> None:
+    """Fill the gradient of the parameters, or of one network, with that of a loss; no other gradient is computed."""
+    if network is None:
+        parameters.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return
+    parameters.gradient[parameters.range_of(network)].zero_()
+    loss.backward(inputs=parameters.of_network(network))  # type: ignore[no-untyped-call]
 
 
 def _stacked(numbers: Sequence[Any]) -> Tensor:

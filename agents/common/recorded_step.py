@@ -29,8 +29,12 @@ class Recordable(Learner, Protocol):
     """What recorded steps need of an agent."""
 
     config: Any
-    optimizer: FlatAdam
     version: int
+
+    @property
+    def optimizer(self) -> FlatAdam:
+        """Steps the parameters."""
+        ...
 
     def learned_buffers(self) -> list[Tensor]:
         """The buffers that an optimizer step changes."""
@@ -129,7 +133,9 @@ class _Recording:
                 column.copy_(getattr(minibatch, name))
         self._replay()
         assert self._row is not None  # the recording has allocated it
-        parts = self._row.clone().split([shape.numel() for shape in self._shapes])  # the next replay writes here again
+        parts = torch.split(
+            self._row.clone(), [shape.numel() for shape in self._shapes]
+        )  # the next replay writes here again
         *measured, extra = (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
         if self._extras.names:
             self._extras.put(extra)

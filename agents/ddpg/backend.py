@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.loop import Extras
+from hybridppo.agents.common.loop import Extras, fill_gradient
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.ddpg.networks import Critics
 from hybridppo.networks.adam import PartAdam
@@ -58,7 +58,6 @@ class Backend:
         self._target = agent.optimizer.state[agent.parameters.values]["target"]
         networks = {CRITIC: agent.critics, ACTOR: agent.actor}
         self._learning = {name: learning_mode(network) for name, network in networks.items()}
-        self._inputs = {name: list(network.parameters()) for name, network in networks.items()}
         self.extras = Extras()
 
     def gradient(self, minibatch: Transitions, network: str) -> Any:
@@ -74,8 +73,7 @@ class Backend:
             else:
                 loss = self._agent.actor_loss(minibatch)
                 measured = loss.detach().reshape(1)
-            self._parameters.gradient[self._parameters.range_of(network)].zero_()
-            loss.backward(inputs=self._inputs[network])  # type: ignore[no-untyped-call]
+            fill_gradient(self._parameters, loss, network)
         return measured
 
     def descend(self, network: str) -> None:

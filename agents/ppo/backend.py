@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.loop import Extras
+from hybridppo.agents.common.loop import Extras, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
@@ -108,8 +108,7 @@ class Backend:
 
     def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
         loss, statistics = self._loss(minibatch, clip_range)
-        self._parameters.gradient.zero_()
-        loss.total.backward()  # type: ignore[no-untyped-call]
+        fill_gradient(self._parameters, loss.total)
         if loss.extra or self.extras.names:
             self.extras.add(loss.extra, statistics.device)
         return statistics

@@ -8,7 +8,8 @@ implementations share: Huang et al., "The 37 Implementation Details of PPO", 202
 values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
 mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 
-The update reads from top to bottom in four files: this one, `batch.py`, `loop.py` and `loss.py`.
+The update reads from top to bottom in four files: this one, `batch.py`, `backend.py` and `loss.py`. Its loop is that of
+every agent, `agents/common/loop.py`.
 """
 
 import copy

@@ -107,7 +107,7 @@ class Served(Exchange):
         self._server.begin()
         return found
 
-    def descend(self, descend: Callable[[], Tensor | float]) -> float:
+    def descend(self, descend: Callable[[], Any]) -> float:
         """By the server."""
         self._num_left -= 1
         return self._server.give(goes_on=self._num_left > 0)

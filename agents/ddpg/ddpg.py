@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
 from hybridppo.agents.ddpg.backend import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
-from hybridppo.errors import CheckpointError, TrainingError
+from hybridppo.errors import TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import depend_on_training, noise_from, share_buffers
@@ -391,23 +391,14 @@ class DDPG:
             CheckpointError: where there are tensors that no part of the agent knows.
             RuntimeError: where tensors are missing, unknown or of another shape.
         """
-        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            if part not in parts:
-                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
-            parts[part][rest] = tensor
+        parts = tensors_by_part(tensors, ("actor", "critic", "optimizer"))
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
         if not parts["optimizer"]:  # networks alone: their targets are what they are themselves
             slots = self.optimizer.state[self.parameters.values]
             parts["optimizer"] = {name: self.parameters.dense(torch.zeros_like(slot)) for name, slot in slots.items()}
             parts["optimizer"]["target"] = self.parameters.dense(self.parameters.values.data)
-        for name, slot in self.optimizer.state[self.parameters.values].items():
-            saved = self.parameters.spread(parts["optimizer"][name])
-            if saved.shape != slot.shape:  # which `copy_` might spread over all
-                raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
-            slot.copy_(saved)
+        load_optimizer(self.optimizer, self.parameters, parts["optimizer"])
         self.version = whole(state, "version")
         self._counts = {name: whole(state["counts"], name) for name in self._counts}
         self._order.bit_generator.state = state["order"]

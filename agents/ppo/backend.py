@@ -71,10 +71,10 @@ class Backend:
 
     def __init__(self, agent: Optimized) -> None:
         self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
-        self._actor, self._critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
+        self._actor, self.critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
         trunk = shared_trunk_of(self._actor)
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
-        networks = self._actor, self._critic
+        networks = self._actor, self.critic
         self._learning = learning_mode(*networks, *agent.modules_of.values())
         self.extras = Extras(TAKEN)
         self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
@@ -155,13 +155,13 @@ class Backend:
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
         """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""
         with self._once():
-            rows = minibatch.inputs
-            return self._actor(rows), self._critic(rows).squeeze(-1)
+            outputs, values = minibatch.outputs(self._actor), minibatch.values_by(self.critic)
+        return minibatch.only_steps(outputs), minibatch.only_steps(values)
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values `[B]` of observations `[B, *row]`, without a gradient."""
-        return torch.cat([self._critic(part).squeeze(-1) for part in self._at_once(observations)])
+        return torch.cat([self.critic(part).squeeze(-1) for part in self._at_once(observations)])
 
     @torch.no_grad()
     def log_probs(self, observations: Tensor | StackedRows, actions: Tensor) -> Tensor:
@@ -179,21 +179,26 @@ class Backend:
 
     @torch.no_grad()
     def outputs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """The actor's outputs `[B, outputs]` of a batch by the parameters as they are now, as `gradient` sees them."""
+        """The actor's outputs of a batch by the parameters as they are now, as `gradient` computes them.
+
+        Returns:
+            `[B, outputs]`; of sequences, `[L, S, outputs]`.
+        """
         found = []
         for part in batch.split(sizes):
             with self._rounding():
-                outputs = self._actor(part.inputs)
+                outputs = part.outputs(self._actor)
             found.append(outputs.float())
-        return torch.cat(found)
+        return torch.cat(found, batch.axis)
 
     @torch.no_grad()
     def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
         """The log-probabilities `[B]` of a batch's actions by the parameters as they are now, as `gradient` sees them.
 
-        Asked for if products are rounded: rounding depends on the sizes of the minibatches.
+        Called if products are rounded: rounding depends on the sizes of the minibatches.
         """
-        return self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions)
+        log_probs: Tensor = batch.only_steps(self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions))
+        return log_probs
 
     @torch.no_grad()
     def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.networks.parameters import FlatParameters
 
 logger = logging.getLogger(__name__)
@@ -41,8 +40,6 @@ def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> Optimiz
 
 def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
     """The fastest backend."""
-    if agent.config.recurrent is not None:
-        return RecurrentSteps
     if by_hand and agent.config.compiled_updates:
         from hybridppo.agents.ppo.compiled_backend import CompiledBackend
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ class Batch:
     The NumPy backend has minibatches of arrays in place of tensors. It is not frozen: that would double the time that a
     minibatch takes to be made.
     """
+
+    axis: ClassVar[int] = 0
+    """The axis along which minibatches are cut."""
 
     observations: Any
     """A tensor, or `StackedRows` of which minibatches are made."""
@@ -58,6 +61,18 @@ class Batch:
         """The observations as networks take them, `[B, *row]`."""
         found: Tensor = self.observations.made() if isinstance(self.observations, StackedRows) else self.observations
         return found
+
+    def outputs(self, actor: Callable[[Tensor], Tensor]) -> Tensor:
+        """The actor's outputs for all rows, `[B, outputs]`."""
+        return actor(self.inputs)
+
+    def values_by(self, critic: Callable[[Tensor], Tensor]) -> Tensor:
+        """The critic's values for all rows, `[B]`."""
+        return critic(self.inputs).squeeze(-1)
+
+    def only_steps(self, tensor: Tensor) -> Tensor:
+        """The rows of `[B, ...]` that are steps: all."""
+        return tensor
 
     def made(self) -> "Batch":
         """The same with observations that are a tensor."""

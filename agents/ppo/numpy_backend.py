@@ -338,12 +338,12 @@ class NumpyNetworks(Backend):
         self._of_networks = np.zeros_like(self._flat_gradient)
         gradient_of = views_of(agent, self._of_networks)
         self._hidden = Hidden(agent, self._of_networks)
-        self._last = [linears(network)[-1] for network in (self._actor, self._critic)]
+        self._last = [linears(network)[-1] for network in (self._actor, self.critic)]
         self._weights = [array_of(layer.weight) for layer in self._last]
         self._biases = [array_of(layer.bias) for layer in self._last]
         self._gradients = [(gradient_of(layer.weight), gradient_of(layer.bias)) for layer in self._last]
         self._given = _Given(), _Given()
-        pairs = zip((self._actor, self._critic), self._given, strict=True)
+        pairs = zip((self._actor, self.critic), self._given, strict=True)
         self._heads = [_after_mlp(network, given) for network, given in pairs]
 
     @staticmethod

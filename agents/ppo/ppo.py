@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
@@ -45,7 +45,7 @@ from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
-from hybridppo.errors import CheckpointError, ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
@@ -566,16 +566,12 @@ class PPO:
             CheckpointError: where there are tensors that no part of the agent knows.
             RuntimeError: where tensors are missing, unknown or of another shape.
         """
-        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}, "loss": {}}
-        parts |= {"modules": {}} if self._modules else {}
-        parts |= {"rewards": {}} if self.config.normalize_rewards else {}
-        parts |= {"pool": {}} if self.config.pool_size > 1 else {}
-        parts |= {"memory": {}} if self.memory is not None else {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            if part not in parts:
-                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
-            parts[part][rest] = tensor
+        names = ["actor", "critic", "optimizer", "loss"]
+        names += ["modules"] if self._modules else []
+        names += ["rewards"] if self.config.normalize_rewards else []
+        names += ["pool"] if self.config.pool_size > 1 else []
+        names += ["memory"] if self.memory is not None else []
+        parts = tensors_by_part(tensors, names)
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
         if self._modules and parts["modules"]:
@@ -588,12 +584,7 @@ class PPO:
         if self.config.normalize_rewards and parts["rewards"]:
             self.normalization.load_state(parts["rewards"])
         if parts["optimizer"]:  # none in checkpoints of before the first update, once
-            slots = self.optimizer.state[self.parameters.values]
-            for name, slot in slots.items():
-                saved = self.parameters.spread(parts["optimizer"][name])
-                if saved.shape != slot.shape:  # which `copy_` might spread over all
-                    raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
-                slot.copy_(saved)
+            load_optimizer(self.optimizer, self.parameters, parts["optimizer"])
         if self.config.pool_size > 1:
             self._pool.load_state(parts["pool"], state, self.parameters.values.data)
         if self._adaptive is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch, minibatches_of, of_minibatches, orders_on, sums_among
 from hybridppo.agents.ppo.loss import advantage_sums, normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
-from hybridppo.networks.recurrent import Segments
+from hybridppo.networks.recurrent import RecurrentNetwork, Segments
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.system.accelerator import sent
@@ -70,6 +70,9 @@ class SequenceBatch:
 
     The last sequences of a rollout may be shorter; what is missing of them, and rows that are no steps, are not valid.
     """
+
+    axis: ClassVar[int] = 1
+    """As of `Batch`."""
 
     rows: Batch
     """`[L, S, ...]` each."""
@@ -173,6 +176,19 @@ class SequenceBatch:
                 self.valid[:, part],
             )
 
+    @property
+    def actions(self) -> Tensor:
+        """`[L, S, *action]`."""
+        return self.rows.actions
+
+    def outputs(self, actor: RecurrentNetwork) -> Tensor:
+        """As `Batch.outputs`, `[L, S, outputs]`; gradients reach back to the first step of each sequence."""
+        return actor.of_sequences(self.rows.observations, self.actor_states, self.segments)
+
+    def values_by(self, critic: RecurrentNetwork) -> Tensor:
+        """As `Batch.values_by`, `[L, S]`."""
+        return critic.of_sequences(self.rows.observations, self.critic_states, self.segments).squeeze(-1)
+
     def made(self) -> "SequenceBatch":
         """As `Batch.made`: rows with a memory are no stacks."""
         return self
@@ -222,6 +238,7 @@ class Sequences(nn.Module):
             self.critic_state = self.critic_state.new_zeros((num_columns, self._memory.state_size))
         self._next = self.critic_state.clone()
 
+    @torch.no_grad()
     def values(
         self, backend: Any, observations: Tensor, finals: Tensor, rollout: Rollout, columns: slice = EVERY
     ) -> tuple[Tensor, Tensor]:
@@ -230,25 +247,26 @@ class Sequences(nn.Module):
         # What followed the last step is seen with what is remembered then; where it begins an episode, nobody asks.
         starts = torch.cat((starts, torch.zeros_like(starts[:1])))
         values, after, firsts = [], [], []
+        critic = backend.critic
         for first in range(0, num_rows, self._length):
             part = slice(first, first + self._length)
             firsts.append(state)
-            of_part, states = backend.recurrent_values(observations[part], state, starts[part])
-            values.append(of_part)
+            of_part, states = critic(observations[part], state, starts[part])  # [T, B, 1] and [T, B, state]
+            values.append(of_part.squeeze(-1))
             after.append(states)
             state = states[-1]
         states = torch.cat(after)
         self._critic_states = torch.cat(firsts[: self._memory.num_sequences(num_rows - 1)])
         self._next[columns] = states[num_rows - 2]
-        return torch.cat(values), self._final_values(backend, finals, states, rollout)
+        return torch.cat(values), self._final_values(critic, finals, states, rollout)
 
-    def _final_values(self, backend: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
+    def _final_values(self, critic: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
         if not len(finals):
             return finals.new_zeros(0, dtype=torch.float32)
         before = states.flatten(0, 1).index_select(0, rollout.final_rows)
         goes_on = torch.zeros((1, len(finals)), dtype=torch.bool, device=finals.device)
-        values: Tensor = backend.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
-        return values
+        values: Tensor = critic(finals.unsqueeze(0), before, goes_on)[0]
+        return values[0, :, 0]
 
     def batch(self, rows: Batch, rollout: Rollout) -> SequenceBatch:
         """Every column of the rollout cut into sequences, without those that have no step."""

@@ -33,7 +33,7 @@ class TorchCompiled(Backend):
     def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         parameters, device = agent.parameters, agent.parameters.values.device
-        networks = nn.ModuleList([self._actor, self._critic, *agent.modules_of.values()])
+        networks = nn.ModuleList([self._actor, self.critic, *agent.modules_of.values()])
         if device.type not in DEVICES:
             raise ConfigurationError(f"torch_compile=True is for {' and '.join(DEVICES)}, got {device}: leave it out")
         if depend_on_training(*networks):

@@ -25,7 +25,7 @@ from hybridppo.spaces.distributions import Distribution
 
 
 class Optimized(Protocol):
-    """What loop and backends need of an agent."""
+    """What backends need of an agent."""
 
     config: PPOConfig
     current: PPOConfig
@@ -38,21 +38,21 @@ class Optimized(Protocol):
 
     @property
     def actor_network(self) -> nn.Module:
-        """Gives the outputs of the distribution."""
+        """Computes the outputs of the distribution."""
         ...
 
     @property
     def critic_network(self) -> nn.Module:
-        """Gives the values."""
+        """Computes the values."""
         ...
 
     @property
     def has_own_loss(self) -> bool:
-        """Whether its loss is another than the library's."""
+        """Whether the loss is a custom one."""
         ...
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
-        """The loss on a minibatch."""
+        """The loss of a minibatch."""
         ...
 
     def learned_buffers(self) -> list[Tensor]:
@@ -61,13 +61,13 @@ class Optimized(Protocol):
 
 
 class Backend:
-    """The gradient of the loss by autograd: for any networks on any device, and the reference for other backends.
+    """The gradient of the loss by autograd, for any networks on any device; the reference for other backends.
 
-    Views the parameters as they lie when it is made: make another after they have moved.
+    It views the parameters in their present memory: make another backend after they have moved.
     """
 
     written_in: str | None = None
-    """The file in which the gradient is written out by hand; None if it follows from the loss."""
+    """The file with the gradient written out by hand; None if autograd computes it."""
 
     def __init__(self, agent: Optimized) -> None:
         self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
@@ -80,28 +80,28 @@ class Backend:
         self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
 
     def threads(self) -> AbstractContextManager[None]:
-        """Within it the whole of an update is done, on the threads that suit this backend."""
+        """A context for a whole update, with the number of threads that suits this backend."""
         return nullcontext()
 
     def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
-        """The batch's rows (with a memory, its sequences) in this order, cut into minibatches as `gradient` takes them.
+        """The rows of a batch (or its sequences) in this order, cut into minibatches for `gradient`.
 
-        One gather for all; minibatches are views.
+        All rows are gathered at once; minibatches are views.
         """
         return (minibatch.made() for minibatch in batch.gather(order).split(sizes))
 
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """All steps of an epoch, as those of `OptimizationLoop.epoch`; None if the loop is to make them.
+        """All steps of an epoch, as `OptimizationLoop.epoch`; None if the loop is to make them.
 
-        Only for a backend that is much faster so; never asked for if an update is made together with others.
+        For backends that are much faster so. Not called if several learners share an update.
         """
         return None
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
-        """Fill the parameters' gradient with that of the loss.
+        """Fill the gradient of the parameters with that of the loss.
 
         Returns:
-            `STATISTICS` but the last, `[5]`.
+            All of `STATISTICS` except the last, `[5]`.
         """
         with self._learning():
             return self._gradient(minibatch, clip_range)
@@ -114,7 +114,7 @@ class Backend:
         return statistics
 
     def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
-        """The loss of a minibatch, and `STATISTICS` but the last."""
+        """The loss of a minibatch, and all of `STATISTICS` except the last."""
         with self._rounding():
             outputs, values = (tensor.float() for tensor in self._forward(minibatch))
         steps = minibatch.steps()
@@ -140,13 +140,13 @@ class Backend:
             return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
 
     def descend(self, clip_range: float | Tensor | None = None) -> Tensor | float:
-        """Clip the parameters' gradient, and step along it; its norm before it was clipped."""
+        """Clip the gradient and step along it; return its norm before clipping."""
         norm = self.clip()
         self._agent.optimizer.step()
         return norm
 
     def clip(self) -> Tensor | float:
-        """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""
+        """Clip the gradient to `max_grad_norm`; return its norm before."""
         gradient = self._parameters.gradient
         norm: Tensor = gradient.norm()
         gradient.mul_((self._agent.current.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -165,12 +165,12 @@ class Backend:
 
     @torch.no_grad()
     def log_probs(self, observations: Tensor | StackedRows, actions: Tensor) -> Tensor:
-        """The log-probabilities `[B]` of actions, by the parameters as they are now."""
+        """The present log-probabilities `[B]` of actions."""
         outputs = [self._actor(part) for part in self._at_once(observations)]
         return self._distribution.log_prob(torch.cat(outputs), actions)
 
     def _at_once(self, observations: Tensor | StackedRows) -> Iterable[Tensor]:
-        """Observations that pass through together: of images, as many as there are in a minibatch, which fit."""
+        """Observations in parts that fit into memory: images in parts as large as a minibatch, others at once."""
         if isinstance(observations, StackedRows):
             size = max(1, self._config.minibatch_size)
             return (observations[start : start + size].made() for start in range(0, len(observations), size))
@@ -179,10 +179,10 @@ class Backend:
 
     @torch.no_grad()
     def outputs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """The actor's outputs of a batch by the parameters as they are now, as `gradient` computes them.
+        """The present outputs of the actor for a batch, with the rounding of `gradient`.
 
         Returns:
-            `[B, outputs]`; of sequences, `[L, S, outputs]`.
+            `[B, outputs]`; for sequences, `[L, S, outputs]`.
         """
         found = []
         for part in batch.split(sizes):
@@ -193,15 +193,15 @@ class Backend:
 
     @torch.no_grad()
     def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """The log-probabilities `[B]` of a batch's actions by the parameters as they are now, as `gradient` sees them.
+        """The present log-probabilities `[B]` of a batch's actions, with the rounding of `gradient`.
 
-        Called if products are rounded: rounding depends on the sizes of the minibatches.
+        Rounding depends on the sizes of the minibatches.
         """
         log_probs: Tensor = batch.only_steps(self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions))
         return log_probs
 
     @torch.no_grad()
     def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
+        """The present log-probabilities `[B]` of a batch's actions, and its values."""
         outputs, values = self._forward(batch)
         return self._distribution.log_prob(outputs, batch.steps().actions), values

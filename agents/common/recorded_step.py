@@ -20,9 +20,9 @@ from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record, tried
 
 MAX_RECORDINGS = 32
-"""How many sizes of minibatches are recorded; they vary if environments spend rows on resets. None makes room for
-another: they share a stream, and with it the workspace of its matrix products, which torch (2.12 and newer, pytorch
-issue 193402) may give back with the first graph that is destroyed. Those that are left would go on to use it."""
+"""How many sizes of minibatches are recorded; they vary if environments spend rows on resets. A recording is never
+removed for another: they share a stream and its workspace of matrix products, which torch (2.12 and newer, pytorch
+issue 193402) may free with the first graph that is destroyed, while the other graphs still use it."""
 
 
 class Recordable(Learner, Protocol):
@@ -42,7 +42,7 @@ class Recordable(Learner, Protocol):
 
 
 def recorder_for(agent: Recordable) -> Record | None:
-    """What records steps as CUDA graphs, if the configuration asks for it and the device can."""
+    """A recorder of CUDA graphs, if the configuration asks for it and the device supports it."""
     accelerator = accelerator_of(agent.parameters.values.device)
     return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
 

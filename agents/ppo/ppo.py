@@ -423,7 +423,7 @@ class PPO:
 
     @torch.no_grad()
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
-        """What the epochs learn from: a `Batch` of the rows that are steps; for recurrent networks a `SequenceBatch`."""
+        """What the epochs learn from: a `Batch` of the steps, or a `SequenceBatch` for recurrent networks."""
         rollouts, share = self._pool.rollouts(rollout, self.version)
         moments = loop.exchange.moments
         rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]

@@ -1,6 +1,6 @@
-"""The optimizer steps of DDPG and TD3 compiled, for MLPs on a CPU: equal to autograd's up to rounding.
+"""The optimizer step of DDPG and TD3 compiled, for MLPs on a CPU; equal to autograd's up to rounding.
 
-A gradient step is one call, on one thread or two. Numba compiles `compiled_loops.py` once, and keeps it
+A step is one call, on one thread or two. Numba compiles `compiled_loops.py` once and keeps it
 (`hybridppo/compiled/modules.py`).
 """
 
@@ -34,14 +34,14 @@ shards = group(
 LOOPS: Texts = {loops.take_step: "u(parameters, batch, b, i, i[::1], form, d[::1], packed, shards, f[::1])"}
 MODULE = UpdateModule("off_policy_updates", LOOPS, types=TYPES)
 BLOCK_BYTES = 320 * 2**10
-"""Of activations of one network that pass together."""
+"""Activations of one network in a block of rows."""
 
 
 class CompiledStep:
     """Forward and backward passes, losses, Adam and target networks as machine code.
 
     Raises:
-        ConfigurationError: where Numba is not there, or cannot compile it.
+        ConfigurationError: if Numba is missing or cannot compile it.
     """
 
     def __init__(self, agent: Optimized) -> None:
@@ -106,15 +106,15 @@ class CompiledStep:
         return [torch.from_numpy(part) for part in np.split(statistics, [2])[: len(passes)]]
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """No further metrics."""
         return {}
 
     def _allocate(self, size: int, num_actions: int) -> None:
-        """What each shard of a minibatch writes on its way."""
+        """Allocate the scratch memory of each shard of a minibatch."""
         self._size, num_layers, stride = size, self._num_layers, self._stride
         most = max(32, BLOCK_BYTES // (4 * stride * (num_layers + 1)))
         share = -(-size // loops.NUM_SHARDS)
-        rows = -(-share // -(-share // most))  # blocks of one size, as near as can be
+        rows = -(-share // -(-share // most))  # blocks of nearly equal size
         rows = -(-rows // perceptrons.MOST_ROWS) * perceptrons.MOST_ROWS
         shards = loops.NUM_SHARDS
         self._shards = (

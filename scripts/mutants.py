@@ -85,7 +85,7 @@ MARKS = "not slow and not gpu and not wheel"
 """Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
 NOT_BY_DEFAULT = (
     "hybridppo/auto",
-    "agents/ppo/recorded_step.py",
+    "agents/common/recorded_step.py",
     "agents/ppo/config.py",
     "agents/ddpg/config.py",
 )

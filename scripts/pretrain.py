@@ -130,6 +130,14 @@ AGENTS: dict[str, Asked] = {
     "Swimmer-v5": Asked(500_000, ours(**MANY, gamma=0.9999, gae_lambda=0.98), **MUJOCO, options=COMPILED),
     "Hopper-v5": Asked(500_000, ours(**MANY), **MUJOCO, options=COMPILED),
     "LunarLander-v3": Asked(500_000, ours(**MANY, gamma=0.999, gae_lambda=0.98), package="box2d", options=COMPILED),
+    "CartPole-without-velocities": Asked(
+        100_000,
+        ours(
+            num_steps=128, num_epochs=8, num_minibatches=8, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9,
+            hidden_sizes=(64,), recurrent="mingru",
+        ),
+        env="hybridppo.tools.pretrained.worlds:places_alone",
+    ),
     "MiniGrid-MemoryS7-v0": Asked(
         400_000,
         PPOConfig(

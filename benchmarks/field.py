@@ -51,7 +51,7 @@ PEERS: dict[str, Peer] = {
     "skrl": Peer(("skrl",)),
     "TorchRL": Peer(("torchrl", "gymnasium")),
     "sb3-contrib": Peer(("sb3-contrib",), "its PPO is that of stable-baselines3, with masks or a memory"),
-    "Tianshou": Peer(("tianshou",), "no turn of it yet"),
+    "Tianshou": Peer(("tianshou",)),
     "RLlib": Peer(("ray[rllib]",), "measured by rllib.py, with two samplers beside ours"),
     "rsl_rl": Peer(("rsl-rl-lib",), "its environments are tensors, and its actions are continuous"),
     "Sample Factory": Peer(

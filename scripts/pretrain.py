@@ -139,7 +139,7 @@ AGENTS: dict[str, Asked] = {
         env="hybridppo.tools.pretrained.worlds:places_alone",
     ),
     "MiniGrid-MemoryS7-v0": Asked(
-        400_000,
+        1_200_000,
         PPOConfig(
             num_envs=16, num_steps=128, num_minibatches=8, num_epochs=4, learning_rate=1e-3, entropy_coef=0.01,
             hidden_sizes=(32,), recurrent="mingru", recurrent_size=64,
@@ -162,7 +162,7 @@ AGENTS: dict[str, Asked] = {
 def train(name: str, asked: Asked, run_dir: Path, seed: int) -> None:
     """Train the agent, or go on with a run that was stopped."""
     if (run_dir / "config.json").exists():
-        hybridppo.resume(run_dir, progress=sys.stderr.isatty())
+        hybridppo.resume(run_dir, total_steps=asked.total_steps, progress=sys.stderr.isatty())
         return
     hybridppo.train(
         asked.train_in or asked.env or name,

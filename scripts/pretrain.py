@@ -128,7 +128,7 @@ AGENTS: dict[str, Asked] = {
     "FrozenLake8x8-v1": Asked(400_000, ours(**{**TABLES, "num_envs": 16}, gamma=0.999, entropy_coef=0.01)),
     "MinAtar/Breakout-v1": Asked(500_000, ours(**SMALL_IMAGES), package="minatar"),
     "Swimmer-v5": Asked(500_000, ours(**MANY, gamma=0.9999, gae_lambda=0.98), **MUJOCO, options=COMPILED),
-    "Hopper-v5": Asked(500_000, ours(**MANY), **MUJOCO, options=COMPILED),
+    "Hopper-v5": Asked(1_000_000, ours(**MANY), **MUJOCO, options=COMPILED),
     "LunarLander-v3": Asked(500_000, ours(**MANY, gamma=0.999, gae_lambda=0.98), package="box2d", options=COMPILED),
     "CartPole-without-velocities": Asked(
         100_000,

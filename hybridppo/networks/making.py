@@ -17,7 +17,7 @@ saved, and published with the parameters.
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, Convolve, ImageNetwork, JoinedNetwork
-from hybridppo.networks.encoders import EncodedNetwork, EncoderSizes, parts_with_sizes
+from hybridppo.networks.convolutions import CONVOLUTIONS, Convolve, ImageNetwork, JoinedNetwork
+from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
-from hybridppo.networks.mlp import MLP, Activation
-from hybridppo.networks.recurrent import CELLS, Recurrent, RecurrentNetwork
+from hybridppo.networks.mlp import MLP
+from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
@@ -44,84 +44,21 @@ ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 """Gain of the last layer, so that all actions are about equally likely at first ("37 details", detail 2)."""
 
 
-class NetworkSettings(Protocol):
-    """The fields of a configuration that networks depend on."""
-
-    @property
-    def layer_norm(self) -> bool:
-        """Whether hidden layers are normalised."""
-        ...
-
-    @property
-    def orthogonal_init(self) -> bool:
-        """Whether initial weights are orthogonal; else they are torch's."""
-        ...
-
-    @property
-    def log_std_init(self) -> float:
-        """Initial log standard deviation of continuous actions."""
-        ...
-
-    @property
-    def use_sde(self) -> bool:
-        """Whether exploration depends on the state."""
-        ...
-
-    @property
-    def convolutions(self) -> Convolutions:
-        """Name of the convolutions for images."""
-        ...
-
-    @property
-    def encoder_sizes(self) -> EncoderSizes | None:
-        """Widths of the separate layers of parts of observations."""
-        ...
-
-    @property
-    def actor_parts(self) -> tuple[str, ...] | None:
-        """Keys of the parts of observations that the actor sees; None for all."""
-        ...
-
-    @property
-    def critic_keys(self) -> tuple[str, ...] | None:
-        """Keys of the parts of observations that the critic sees; None for all."""
-        ...
-
-    @property
-    def shared_trunk(self) -> bool:
-        """Whether actor and critic share all layers but their last ones."""
-        ...
-
-    @property
-    def recurrent(self) -> Recurrent | None:
-        """Kind of the recurrent cell."""
-        ...
-
-    @property
-    def recurrent_size(self) -> int:
-        """Size of the recurrent cell."""
-        ...
-
-    @property
-    def hidden_sizes(self) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
-        ...
-
-    @property
-    def activation(self) -> Activation:
-        """Activation after each hidden layer."""
-        ...
-
-
 def actor_and_critic(
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
-    config: NetworkSettings,
+    config: Any,
     generator: torch.Generator,
 ) -> tuple[nn.Module, nn.Module]:
     """The library's networks: multilayer perceptrons, after convolutions if observations have images.
 
     With `recurrent`, each network has its own recurrent cell before its multilayer perceptron (`RecurrentNetwork`).
+
+    Args:
+        observation_space: space of one environment.
+        action_space: space of one environment.
+        config: a configuration with the fields of `PPOConfig` about networks.
+        generator: draws the initial weights.
 
     Raises:
         EnvError: for unsupported spaces.
@@ -162,7 +99,7 @@ class _Parts:
         self,
         encode: ObservationEncoder,
         mask_size: int,
-        config: NetworkSettings,
+        config: Any,
         generator: torch.Generator,
         keys: str,
     ) -> None:
@@ -176,8 +113,7 @@ class _Parts:
         """The layers that both networks share; None if they share none."""
 
     def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
-        # DDPG's and TD3's configurations have no keys.
-        asked = getattr(self._config, keys, None)
+        asked = getattr(self._config, keys)
         return parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
 
     def seeing(self, keys: str) -> "_Parts":
@@ -251,7 +187,7 @@ def checked_networks(
     networks: Networks,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
-    config: NetworkSettings,
+    config: Any,
     seed: int,
 ) -> tuple[nn.Module, nn.Module]:
     """One's own networks, tried on two observations. Their draws from torch's generator follow from the seed.

@@ -242,7 +242,7 @@ def test_values_of_images_come_in_parts() -> None:
 
 
 def test_memory_needs_by_hand() -> None:
-    networks, rollout, minibatch = memory_needs(SMALL, ObservationEncoder(image_space(10, 10, 4)), outputs=2).values()
+    networks, rollout, minibatch = memory_needs(SMALL, image_space(10, 10, 4), Discrete(2)).values()
     convolution, hidden = 16 * (4 * 9 + 1), 8 * 8 * 16 * 16 + 16
     assert networks == 16 * (2 * (convolution + hidden) + (16 * 2 + 2) + (16 + 1))
     assert rollout == 64 * (400 + 4 * (2 + 2 + 2 + 4))
@@ -252,7 +252,7 @@ def test_memory_needs_by_hand() -> None:
 def test_memory_needs_of_residual_convolutions() -> None:
     config = replace(SMALL, convolutions="impala")
     space = image_space(8, 8, 1)
-    networks, _, minibatch = memory_needs(config, ObservationEncoder(space), outputs=2).values()
+    networks, _, minibatch = memory_needs(config, space, Discrete(2)).values()
     agent = PPO(space, Discrete(2), config)
     of_agent = sum(tensor.numel() for network in (agent.actor, agent.critic) for tensor in network.parameters())
     assert networks == 16 * of_agent

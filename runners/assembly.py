@@ -96,19 +96,19 @@ def _make_sampler(
         return _on_device(compiled, agent, placement, num_steps, env_seed, noise)
     if environments.waiting is not None and agent.memory is not None:
         raise ConfigurationError(
-            "recurrent cannot be had with agents that take turns, whose steps are of different lengths: leave it out"
+            "recurrent does not work with agents that take turns, whose steps are of different lengths: leave it out"
         )
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
         if placement.max_lag > 1:
             raise ConfigurationError(
-                f"max_lag={placement.max_lag} cannot be had with rollouts of whole episodes, which are sampled in one "
+                f"max_lag={placement.max_lag} does not work with rollouts of whole episodes, which are sampled in one "
                 "process: use max_lag=1, or leave episodes_per_rollout out"
             )
         if num_workers:
             raise ConfigurationError(
-                f"num_workers={num_workers} cannot be had with rollouts of whole episodes, which are sampled in one "
+                f"num_workers={num_workers} does not work with rollouts of whole episodes, which are sampled in one "
                 "process: leave it out, or episodes_per_rollout"
             )
         return EpisodeSampler(
@@ -126,7 +126,7 @@ def _make_sampler(
         count = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
         num_workers = num_workers if num_workers is not None else workers_for(count)
         if not num_workers:
-            raise ConfigurationError(f"num_workers=0 cannot be had with max_lag={lag}, which needs worker processes")
+            raise ConfigurationError(f"num_workers=0 does not work with max_lag={lag}, which needs worker processes")
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and actor_form(agent.actor) is not None)
     if num_workers > 0:
@@ -212,7 +212,7 @@ def _require_turns_there(
     for what, (is_asked_for, why) in refused.items():
         if is_asked_for:
             raise ConfigurationError(
-                f"{what} cannot be had with environments of tensors ({environments.name}): {why}, leave it out"
+                f"{what} does not work with environments of tensors ({environments.name}): {why}, leave it out"
             )
 
 

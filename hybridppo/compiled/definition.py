@@ -201,7 +201,7 @@ def _kinds(policies: Mapping[str, int] | None) -> dict[str, int]:
     if policies is None:
         return {}
     if not isinstance(policies, Mapping) or not policies:
-        raise ConfigurationError(f"policies must be how many agents there are of each kind, got {shown(policies)}")
+        raise ConfigurationError(f"policies must map each kind to its number of agents, got {shown(policies)}")
     for kind, count in policies.items():
         if not (isinstance(kind, str) and kind.isidentifier()):
             raise ConfigurationError(f"a kind of agents must be a Python name, got {shown(kind)}")

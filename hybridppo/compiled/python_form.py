@@ -163,7 +163,7 @@ class _Stepped:
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`."""
         if len(state["state"]) != self._states.nbytes:
-            raise EnvStateError(f"the state that was saved is not one of {self.definition.name}")
+            raise EnvStateError(f"the saved state is not one of {self.definition.name}")
         self._states = states_of(self.definition, state["state"])
         self._randoms[:] = state["random"]
         self._length, self._has_begun = int(state["length"]), True

@@ -314,7 +314,7 @@ def parsed(owner: str, function: Callable[..., Any]) -> tuple[str, int, ast.Func
         where = inspect.getsourcefile(function) or "?"
     except (OSError, TypeError) as error:
         raise EnvError(
-            f"{owner} cannot be compiled: the source of {name} is not to be had ({error}): write it in a file or a "
+            f"{owner} cannot be compiled: the source of {name} cannot be read ({error}): write it in a file or a "
             "notebook, which Numba's cache needs as well"
         ) from error
     [tree] = ast.parse(textwrap.dedent("".join(lines))).body

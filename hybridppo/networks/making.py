@@ -68,7 +68,7 @@ def actor_and_critic(
     if isinstance(observation_space, MaskedObservation):
         mask_size = distribution.mask_size
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
-            raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
+            raise EnvError(f"{observation_space} does not have the mask of {action_space}: make them of one size")
     parts = _Parts(encode, mask_size, config, generator, "actor_parts")
     of_critic = parts.seeing("critic_keys")
     num_outputs = distribution.output_size - distribution.free_size
@@ -224,7 +224,7 @@ def checked_networks(
         if not (isinstance(found, Tensor) and found.shape == (2, size)):
             shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ConfigurationError(
-                f"the {name} must give [2, {size}] for observations {list(rows.shape)}, and gave {shape}"
+                f"the {name} must return [2, {size}] for observations {list(rows.shape)}, got {shape}"
             )
         others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
         if others:

@@ -258,7 +258,7 @@ class BaseSampler(ABC):
         """Sum up these entries of infos from now on; `info_metrics` gives their means of the last rollout.
 
         Raises:
-            ConfigurationError: if these environments have none, or they cannot be had here.
+            ConfigurationError: if these environments have none, or they are not available here.
         """
         raise without_infos(f"what a {type(self).__name__} steps")
 

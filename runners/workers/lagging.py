@@ -430,7 +430,7 @@ def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memo
         )
     if has_memory:
         raise ConfigurationError(
-            f"recurrent cannot be had with max_lag={max_lag}, under which the columns of a rollout are of other "
+            f"recurrent does not work with max_lag={max_lag}, under which the columns of a rollout are of other "
             "environments than those of the rollout before: leave it out, or use max_lag=1"
         )
 

@@ -1,6 +1,6 @@
-"""Makes the networks of an agent: the library's, or one's own.
+"""Makes the networks of an agent: the library's, or custom ones.
 
-Networks of one's own are a function like `actor_and_critic`, for `hybridppo.train(..., networks=my_networks)`:
+Custom networks are a function like `actor_and_critic`, for `hybridppo.train(..., networks=my_networks)`:
 
     def my_networks(observation_space, action_space, config, generator):
         return actor, critic
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.convolutions import CONVOLUTIONS, Convolve, ImageNetwork, JoinedNetwork
+from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
 from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP
@@ -113,8 +113,11 @@ class _Parts:
         """The layers that both networks share; None if they share none."""
 
     def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
-        asked = getattr(self._config, keys)
-        return parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
+        asked, rows = getattr(self._config, keys), self._rows
+        parts = parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
+        if parts is None and rows.images and not rows.is_one_image:  # numbers and images are one part
+            return [(RowPart(slice(0, rows.num_numbers), slice(0, len(rows.images))), ())]
+        return parts
 
     def seeing(self, keys: str) -> "_Parts":
         """A copy for a network that sees other parts of observations."""
@@ -147,18 +150,19 @@ class _Parts:
         recurrent, rows = self._config.recurrent, self._rows
         if recurrent is None:
             return network
-        has_features = rows.images or self._encoders is not None
-        features = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
-        num_features = features.num_features if isinstance(features, EncodedNetwork) else rows.num_features
+        has_features = rows.is_one_image or self._encoders is not None
+        features: Any = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
+        num_features = rows.num_numbers if features is None else features.num_features
         cell = CELLS[recurrent](num_features, self._config.recurrent_size, self._generator)
         return RecurrentNetwork(features, cell, network, rows, self._mask_size)
 
     def _after_encoders(self, rows: RowLayout, make: Callable[[int], nn.Module]) -> nn.Module:
-        """The result of `make` behind the separate layers of the parts of a row."""
+        """The result of `make` behind convolutions and the separate layers of the parts of a row, if there are any."""
         if self._encoders is not None:
-            end = rows.num_numbers - self._mask_size
+            ends = [part.numbers.stop for part, _ in self._encoders]
+            end = max(rows.num_numbers - self._mask_size, *ends)
             return EncodedNetwork(rows, self._encoders, end, make, self._mlp, self._convolve)
-        return _after_convolutions(rows, make, self._convolve)
+        return ImageNetwork(rows.images[0], make, self._convolve) if rows.is_one_image else make(rows.num_numbers)
 
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
         return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)
@@ -174,13 +178,6 @@ class _Parts:
             layer_norm=self._config.layer_norm,
             initialise=self._initialise,
         )
-
-
-def _after_convolutions(layout: RowLayout, make: Callable[[int], nn.Module], convolve: Convolve) -> nn.Module:
-    """The result of `make` behind the convolutions of a row's images, if there are images."""
-    if layout.is_one_image:
-        return ImageNetwork(layout.images[0], make, convolve)
-    return JoinedNetwork(layout, make, convolve) if layout.images else make(layout.num_numbers)
 
 
 def checked_networks(

@@ -1,4 +1,4 @@
-"""The cases' work as other libraries are told of it, and a turn of each."""
+"""The cases' work in the words of other libraries, and a turn of each."""
 
 import time
 from functools import partial
@@ -22,7 +22,7 @@ from cases import (
 
 
 def their_agent(case: Case, environments: Any) -> Any:
-    """The case's work as stable-baselines3 is told of it: on the CPU, without a log."""
+    """The case's work in the words of stable-baselines3: on the CPU, without a log."""
     from stable_baselines3 import PPO
 
     heads = list(case.hidden_sizes)

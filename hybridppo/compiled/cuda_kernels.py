@@ -71,7 +71,7 @@ def step_all(
     """A step of every environment: row `t` of a rollout, and the next row of observations.
 
     Arguments are those of `kernels.py`, one by one; `for_env` `[N, action]` are actions as environments want them, and
-    `finals` are of any size where no episode is ever truncated.
+    `finals` have any size if episodes are never truncated.
     """
     i = environment()
     if i < len(states):

@@ -53,7 +53,7 @@ AGENT_FUNCTIONS = {
 """What one of several agents has, besides its phases."""
 PHASE, END = ("agent", "state", "action", "random"), ("state", "time")
 DRAW, DRAW_OF_AGENTS = ("state",), ("state", "time")
-"""Of the function that makes pictures, which may be left out."""
+"""The name of the optional function that makes pictures."""
 
 CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "numbers": kernels.choose_numbers}
 """How an action is drawn."""
@@ -139,12 +139,12 @@ def environment(
     """A decorator for the class that an environment is written as.
 
     Args:
-        state: the type of each field, by its name: a NumPy type of numbers, or such a type and a shape. Where there are
-            several agents, each has every field.
+        state: the type of each field, by its name: a NumPy type of numbers, or such a type and a shape. Each of
+            several agents has every field.
         observation_space: a `Box` of one dimension, float32; of each agent.
         action_space: `Discrete`, `MultiDiscrete` of one dimension, or a `Box` of one dimension, float32; of each agent.
         episode_length: steps after which an episode is truncated; 0 for never.
-        policies: where there are several agents, the kinds of them, and how many there are of each.
+        policies: the kinds of several agents, and how many there are of each.
 
     Raises:
         ConfigurationError: naming what cannot be.

@@ -5,9 +5,9 @@ has a column for each agent of each environment: agent `a` of environment `i` is
 
 A step is written once, for the CPU and for a GPU, whose threads share the agents of an environment, for one agent and
 for several. Functions without a body stand for what these differ in: `Definition.gathered` says what their calls are
-written as. Everything of a rollout is float32; float64 is only what an environment has in its state. What is written of
-an environment depends on nothing but its own state, its noise and the parameters: neither on how many environments are
-stepped, nor on who does it.
+written as. Everything of a rollout is float32; float64 is only what an environment has in its state. The rows of an
+environment depend only on its own state, its noise and the parameters: neither on the number of environments, nor on
+the thread that steps them.
 
 No loop makes arrays: their callers do. So nobody counts who refers to an array: a count goes up and down with each row
 that is taken of one, atomically, which took a quarter of the time of an environment of several agents. An
@@ -18,8 +18,8 @@ Arguments that the loops share:
 world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of episodes under way `[E]`; which agents are
     there, `[E, A]`; and the longest that an episode may be, 0 for any.
 rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent `[T, N]`; and final observations
-    `[T, N, obs]`, written where an episode is truncated and has not ended. Where nobody was there, all else of a row is
-    0, and it counts as terminated.
+    `[T, N, obs]`, written where an episode is truncated and has not ended. If an agent was absent, all else of its row
+    is 0, and it counts as terminated.
 row: an observation to write in.
 """
 
@@ -87,7 +87,7 @@ def end(state: Any, time: int) -> bool:
 
 
 def is_truncated(is_cut: bool, has_ended: bool) -> bool:
-    """What is reported of an episode that is cut in this step; gymnasium has it beside its end, PettingZoo has not."""
+    """The report of an episode that is cut in this step; gymnasium has it beside its end, PettingZoo has not."""
     raise NotImplementedError
 
 
@@ -337,7 +337,7 @@ LOOPS: Texts = {
         "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
     ),
 }
-"""What is called from Python, and with what, so that it is compiled when the module is loaded, and never again."""
+"""The functions that Python calls, and their types, so that they are compiled once, when the module is loaded."""
 # Functions that are called for each row with so many arrays that to pass them takes as long as a step of an environment
 # are written into what calls them.
 DECORATORS: Texts = {

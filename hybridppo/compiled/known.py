@@ -25,8 +25,8 @@ def compiled_form(source: Any) -> Definition:
     """The definition that an id or a function stands for.
 
     Raises:
-        EnvError: where it has none, with those that have.
-        gymnasium.error.Error: where there is no such environment.
+        EnvError: if it has none, with those that have.
+        gymnasium.error.Error: if there is no such environment.
     """
     if isinstance(source, Definition):
         return source

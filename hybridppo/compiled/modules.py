@@ -93,7 +93,7 @@ def _written_for_now(why: str, name: str, text: str) -> Path:
 
 @functools.cache
 def _temporary_directory() -> Path:
-    """Of this process, and removed when it ends."""
+    """A folder of this process, which is removed when it ends."""
     directory = Path(tempfile.mkdtemp(prefix="hybridppo-compiled-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory

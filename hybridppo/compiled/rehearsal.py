@@ -1,4 +1,4 @@
-"""What is looked at before a definition is compiled: its source, and some steps of it in Python.
+"""Checks before a definition is compiled: of its source, and of some steps in Python.
 
     rehearse(definition)            # an EnvError names the file, the line and what is wrong there
 

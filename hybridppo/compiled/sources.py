@@ -53,7 +53,7 @@ class Sources:
     names: dict[str, str]
     """What each of the functions asked for is called in it."""
     lines: dict[int, str]
-    """Of lines in the text, where they were written."""
+    """The origin of each line of the text."""
 
 
 def gather(

@@ -18,7 +18,7 @@ class EnvironmentSpec:
     state: np.dtype[Any]
     """A record: the fields by name."""
     observation_space: gym.spaces.Box
-    """Of one dimension, float32."""
+    """It has one dimension, float32."""
     action_space: gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.Box
     """A `Box` is of one dimension, float32; `step` has a number for `Discrete`, and else an array."""
     episode_length: int

@@ -57,7 +57,7 @@ class LSTM(nn.Module):
         Args:
             inputs: `[T, B, I]`.
             state: `[B, 2 * H]`, before the first step.
-            starts: `[T, B]` bool, where nothing from before is remembered.
+            starts: `[T, B]` bool: True forgets the state.
         """
         return _states_step_by_step(self, inputs, state, starts)
 
@@ -200,7 +200,7 @@ CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], Cell]] = {"lstm": L
 class Segments:
     """Sequences cut at episode starts: torch's layers, which know of no episodes, take each segment as one more column.
 
-    Columns are padded to the longest segment. What is computed in the padding is left out afterwards.
+    Columns are padded to the longest segment. Results in the padding are left out afterwards.
 
     Args:
         starts: `[L, S]` bool, which steps of the sequences are the first of an episode.

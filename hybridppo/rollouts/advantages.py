@@ -55,7 +55,7 @@ def discounted_sums(*, terms: Tensor, decay: Tensor) -> Tensor:
     while stride < length:
         # Right-hand sides are made before they are written: rows t and t + stride overlap.
         following = decay[:-stride] * sums[stride:]
-        # Zero times what is not a number is none: beyond an episode's end nothing may count, whatever it is.
+        # 0 * nan is nan, but values beyond an episode's end must not count, whatever they are.
         sums[:-stride] += following.masked_fill_(decay[:-stride] == 0.0, 0.0)
         decay[:-stride] = decay[:-stride] * decay[stride:]
         stride *= 2

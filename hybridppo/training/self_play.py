@@ -114,7 +114,7 @@ def round_robin(
 
     Raises:
         ConfigurationError: if there are fewer than two agents, or one is not of one policy of PPO.
-        EnvError: if the environment is none of several agents with the same spaces, or has other spaces than an agent.
+        EnvError: if the environment has not several agents with the same spaces, or has other spaces than an agent.
     """
     require_whole("games", games)
     players: dict[str, Any] = {
@@ -169,7 +169,7 @@ def _score(
 
 
 def require_self_play(agent: Any, placement: Placement) -> None:
-    """Refuse what self-play cannot be had with.
+    """Refuse options that self-play does not support.
 
     Raises:
         ConfigurationError: with what to do.

@@ -185,4 +185,4 @@ CELLS: dict[str, tuple[Callable[[Sequence[Array], int], Array], Callable[[NumpyR
     "gru": (_gru_weight, NumpyRecurrentActor.advance_gru),
     "mingru": (_mingru_weight, NumpyRecurrentActor.advance_mingru),
 }
-"""Of each kind of cell, what makes its weights of its parameters, and its step."""
+"""For each kind of cell, the function that makes its weights from its parameters, and its step."""

@@ -299,7 +299,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def as_markdown(rows: Sequence[Row], left_out: Sequence[str]) -> str:
-    """The rows, the fastest of each work marked, what was left out, and the conclusions."""
+    """The rows, with the fastest of each work marked, the candidates that were left out, and the conclusions."""
     fastest = {work: min(row["us_per_step"] for row in of.values()) for work, of in _by_work(rows).items()}
     lines = [
         "| hidden layers | an update per | candidate | seconds | steps/s | us a step: sampling, learning, copying "
@@ -325,10 +325,14 @@ def as_markdown(rows: Sequence[Row], left_out: Sequence[str]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *left_out, *([""] if left_out else [])]
-    lines += ["| statement | the article | here | holds here |", "|---|---|---|---|"]
-    verdicts = {True: "yes", False: "no", None: NOT_MEASURED}
-    lines += [f"| {c.statement} | {c.article} | {c.here} | {verdicts[c.holds]} |" for c in conclusions(rows)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *verdicts(conclusions(rows))])
+
+
+def verdicts(of: Sequence[Conclusion]) -> list[str]:
+    """A table of the statements that this machine could measure."""
+    lines = ["| statement | the article | here | holds here |", "|---|---|---|---|"]
+    measured = [each for each in of if each.holds is not None]
+    return lines + [f"| {c.statement} | {c.article} | {c.here} | {'yes' if c.holds else 'no'} |" for c in measured]
 
 
 def _cell(figure: float | None, form: str) -> str:

@@ -2,8 +2,8 @@
 
 The article whose experiment that script makes anew reports that fewer copies between devices pay for DDPG, whose
 updates are many and small, and do not for PPO with a pool of past trajectories. Each cell is a training in a fresh
-process; where a GPU is needed and not there, the cell says so. Beside them are the same copies between two buffers of
-the CPU, and an update while sampling (`overlap`) against sampling first and updating afterwards.
+process. A machine without a GPU leaves out the cells that need one. The others make the same copies between two buffers
+of the CPU, and compare updates during sampling (`overlap`) with updates after it.
 """
 
 import statistics
@@ -17,7 +17,7 @@ import comparison
 import off_policy_turn
 import placement_turn
 import torch
-from comparison import NOT_MEASURED, SAME, Conclusion
+from comparison import NOT_MEASURED, SAME, Conclusion, verdicts
 from turns import Turn, take_turn
 
 PUBLISH_EVERY = (1, 10, 50)
@@ -165,24 +165,13 @@ def _conclusion(statement: str, article: str, figures: dict[str, Any], holds: Ca
 
 
 def as_markdown(results: dict[str, Any]) -> str:
-    """A row for each cell, and the conclusions."""
+    """A row for each measured cell, and the conclusions."""
     lines = ["| agent | hidden layers | candidate | steps/s | publishes | MB copied |", "|---|---|---|---:|---:|---:|"]
     for row in results["rows"]:
-        cells = [row["agent"], _sizes(row["hidden_sizes"]), row["candidate"]]
-        if row["steps_per_second"] is None:
-            cells += [NOT_MEASURED, "", ""]
-        else:
-            cells += [
-                f"{row['steps_per_second']:,.0f}",
-                f"{row['publishes']:,.0f}",
-                f"{row['bytes_copied'] / 1e6:,.1f}",
-            ]
-        lines.append(f"| {' | '.join(cells)} |")
-    verdicts = {True: "yes", False: "no", None: NOT_MEASURED}
-    lines += ["", "| statement | the article | here | holds here |", "|---|---|---|---|"]
-    for each in results["conclusions"]:
-        lines.append(f"| {each['statement']} | {each['article']} | {each['here']} | {verdicts[each['holds']]} |")
-    return "\n".join(lines)
+        if row["steps_per_second"] is not None:
+            figures = f"{row['steps_per_second']:,.0f} | {row['publishes']:,.0f} | {row['bytes_copied'] / 1e6:,.1f}"
+            lines.append(f"| {row['agent']} | {_sizes(row['hidden_sizes'])} | {row['candidate']} | {figures} |")
+    return "\n".join([*lines, "", *verdicts([Conclusion(**each) for each in results["conclusions"]])])
 
 
 def _sizes(sizes: Sequence[int]) -> str:

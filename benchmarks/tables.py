@@ -1,10 +1,10 @@
-"""The tables of benchmarks/README.md and of the documents, made from results/*.json: nobody copies figures by hand.
+"""The tables of benchmarks/README.md, made from results/*.json: nobody copies figures by hand.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, NAME being a result's. `--check` writes nothing, and
-exits with 1 where a table is not that of its result.
+exits with 1 if a table is not that of its result.
 """
 
 import argparse
@@ -42,11 +42,7 @@ import updates
 import wall_clock
 import workers
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = (
-    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md",
-    ROOT / "docs" / "agents.md", ROOT / "docs" / "networks.md",
-)  # fmt: skip
+DOCUMENT = Path(__file__).with_name("README.md")
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -58,15 +54,16 @@ def _fixed_work(result: Result) -> str:
 
 def _comparison(picture: str) -> Callable[[Result], str]:
     def table(result: Result) -> str:
-        markdown = comparison.as_markdown(result["rows"], result["left_out"])
-        return f"![microseconds per environment step, by placement]({picture})\n\n{markdown}"
+        markdown = comparison.as_markdown(result["rows"], [])
+        return f"![microseconds per environment step, by placement](../docs/pictures/{picture})\n\n{markdown}"
 
     return table
 
 
 def _textbook(result: Result) -> str:
     markdown = against_textbook.as_markdown(result["rows"], result["summary"])
-    return f"![microseconds per step, this library and the textbook's loop](pictures/textbook.png)\n\n{markdown}"
+    picture = "![microseconds per step, this library and the textbook's loop](../docs/pictures/textbook.png)"
+    return f"{picture}\n\n{markdown}"
 
 
 def _memory_tasks(result: Result) -> str:
@@ -82,8 +79,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "atari_learned": lambda result: atari_learned.as_markdown(result["runs"]),
     "auto": auto.result_as_markdown,
     "auto-cuda": auto.result_as_markdown,
-    "comparison": _comparison("pictures/comparison.png"),
-    "comparison-cuda": _comparison("pictures/comparison-cuda.png"),
+    "comparison": _comparison("comparison.png"),
+    "comparison-cuda": _comparison("comparison-cuda.png"),
     "compiled": compiled.as_markdown,
     "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
@@ -129,18 +126,16 @@ def filled(text: str, results: Path = machine.RESULTS) -> str:
 def main() -> int:
     """Write the tables, or say whether they are stale."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 where a table is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if a table is stale")
     arguments = parser.parse_args()
-    stale = 0
-    for document in DOCUMENTS:
-        before = document.read_text(encoding="utf-8")
-        after = filled(before)
-        if not arguments.check:
-            document.write_text(after, encoding="utf-8")
-        elif after != before:
-            print(f"{document} is not what results/ say: run python benchmarks/tables.py", file=sys.stderr)
-            stale = 1
-    return stale
+    before = DOCUMENT.read_text(encoding="utf-8")
+    after = filled(before)
+    if not arguments.check:
+        DOCUMENT.write_text(after, encoding="utf-8")
+    elif after != before:
+        print(f"{DOCUMENT} differs from results/: run python benchmarks/tables.py", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

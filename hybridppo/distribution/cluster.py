@@ -73,12 +73,12 @@ class Cluster:
                 f"Ray {where} ({_with_causes(error)}). A cluster is started by ray start --head, and joined by other "
                 "machines with ray start --address HOST:PORT, all with the same versions of Python and Ray, with "
                 "RAY_AUTH_MODE=token in the environment, and with the token of the first machine: see "
-                "docs/distribution.md"
+                "docs/clusters.md"
             ) from error
         if not self.is_started_here and os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled":
             logger.warning(
                 "the Ray cluster at %s asks for no token: whoever reaches it on the network may run commands as you. "
-                "Set RAY_AUTH_MODE=token on all machines, see docs/distribution.md", address,
+                "Set RAY_AUTH_MODE=token on all machines, see docs/clusters.md", address,
             )  # fmt: skip
 
     def close(self) -> None:

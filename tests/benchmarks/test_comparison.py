@@ -189,7 +189,7 @@ def test_the_table_marks_the_fastest_and_says_what_was_left_out() -> None:
     assert f"| 128 | 8 x 128 steps | **{CPU_ONE_THREAD}** |" in table
     assert "| 37 | 1,024 | 12 | 2.5 | 500 |" in table
     assert "Left out: hybrid (no CUDA device here)." in table
-    assert table.count("| not measured here |") >= 10
+    assert "not measured" not in table  # statements about a GPU are left out
 
 
 def run_script(path: str, *arguments: str) -> int:

@@ -83,7 +83,6 @@ REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) 
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
 PACKAGES = Reason("needs what no extra installs", r"isaaclab|Playground")
 COMPILED = Reason("is compiled by C++", r"#include")
-DRAWING = Reason("is a drawing", r"--rollouts-->")
 
 NOT_RUN = {
     # What a block, or a command of one, begins with.
@@ -108,7 +107,6 @@ NOT_RUN = {
     "with placement.sampling(agent) as actor:": EXCERPT,
     "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
     "from isaaclab.app import": PACKAGES,
-    "coarse:2    [environments, actor]": DRAWING,
     "#include <torch/": COMPILED,
 }
 """All that is not run, with the reason."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
+from hybridppo.agents.ppo.numpy_memory import NumpyMemory
 from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.networks.parameters import FlatParameters
@@ -43,7 +44,7 @@ def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> Optimiz
 def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
     """The fastest backend."""
     if agent.config.recurrent is not None:
-        return RecurrentSteps
+        return NumpyMemory if by_hand and NumpyMemory.supports(agent) else RecurrentSteps
     if by_hand and agent.config.compiled_updates:
         from hybridppo.agents.ppo.compiled_backend import CompiledBackend
 

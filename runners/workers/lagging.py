@@ -242,7 +242,7 @@ class LaggingSampler(WorkerSampler):
     def _look(self, *, patient: bool) -> None:
         """Take the first answer that comes; without patience, of each worker one that is there already."""
         owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
-        for worker, answer in self._transport.answers(owing, patient=patient):
+        for worker, answer in self._transport.answers(owing, patience=None if patient else 0.0):
             if isinstance(answer, WorkerLostError):
                 self._replace(worker, answer)
                 self._begin_anew(worker)

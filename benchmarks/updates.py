@@ -2,6 +2,7 @@
 
     python benchmarks/updates.py
     python benchmarks/updates.py --rounds 50 --cases wide --threads 1,2
+    python benchmarks/updates.py --cases small --forms numpy,mingru,mingru_autograd --output updates_memory
 
 A round updates an agent of each form once with the same rollout, on each number of threads, in another order than the
 round before, and takes the bound: the products and tanh of all its minibatches by the fastest kernel for each, on one
@@ -26,6 +27,7 @@ from pieces import rollout_of
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.agents.ppo.loss import ppo_loss
+from hybridppo.networks.recurrent import CELLS
 from hybridppo.system.threads import limit_threads
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -36,6 +38,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "own": {},
     "own_autograd": {"fast_updates": False},
     "own_compiled": {"torch_compile": True},
+    "mingru": {"recurrent": "mingru"},
+    "mingru_autograd": {"recurrent": "mingru", "fast_updates": False},
+    "lstm": {"recurrent": "lstm"},
+    "gru": {"recurrent": "gru"},
+    "three_layers": {"hidden_sizes": (64, 64, 64)},
 }
 """What differs from the case's configuration, by name; those of a loss of one's own, which is PPO's, are "own"."""
 ALL_CASES = CASES | MORE_CASES
@@ -49,7 +56,8 @@ def own_loss(inputs: Any, config: Any, clip_range: Any) -> Any:
 
 def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> dict[str, Any]:
     """Milliseconds of an update by each form, of every round."""
-    rollout, env = rollout_of(case), gym.make(case.env_id)
+    rollouts = {name: rollout_of(case, recurrent=name) for name in (None, *CELLS)}
+    env = gym.make(case.env_id)
     agents, numbers = {}, {}
     for number, form in itertools.product(threads, forms):
         changes, loss = FORMS[form], own_loss if form.startswith("own") else None
@@ -66,7 +74,7 @@ def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> di
         for name in list(agents)[:: 1 if i % 2 else -1]:
             with limit_threads(numbers[name]):
                 start = time.perf_counter()
-                agents[name].update(rollout)
+                agents[name].update(rollouts[agents[name].config.recurrent])
                 milliseconds[name].append(1e3 * (time.perf_counter() - start))
     return {name: figures[3:] for name, figures in milliseconds.items()}  # the first warm up
 

@@ -23,7 +23,7 @@ from hybridppo.system.recording import GraphRecorder, Record
 logger = logging.getLogger(__name__)
 
 ROWS = 64
-"""That are compared: as many as it takes to meet every case of the formulas often."""
+"""That are compared, or with a memory sequences: as many as it takes to meet every case of the formulas often."""
 CLIP_RANGE = 0.2
 """Any will do."""
 TOLERANCE = 1e-3
@@ -146,7 +146,8 @@ def _telling(batch: Any, plain: Backend, limit: float) -> Any:
     over, their gradients would else cancel out, and rounding errors would be left.
     """
     rows = batch.some(ROWS).made().map(_bounded)
-    cases = torch.arange(len(rows), device=rows.returns.device)
+    returns = rows.steps().returns
+    cases = torch.arange(len(returns), device=returns.device)
 
     def alternating(every: int) -> Tensor:
         return 1.0 - 2.0 * ((cases // every) % 2).to(torch.float32)

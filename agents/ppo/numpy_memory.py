@@ -11,7 +11,7 @@ from hybridppo.agents.ppo.numpy_backend import Passes, clipped, has_known_networ
 from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
-from hybridppo.networks.recurrent import MinGRU, RecurrentNetwork
+from hybridppo.networks.recurrent import RecurrentNetwork
 
 Array = NDArray[Any]
 
@@ -32,12 +32,11 @@ class NumpyMemory(RecurrentSteps):
     @staticmethod
     def supports(agent: Optimized) -> bool:
         """Whether loss, distribution and networks are known."""
-        networks = agent.actor_network, agent.critic_network
+        networks: tuple[Any, Any] = agent.actor_network, agent.critic_network
         return (
-            all(isinstance(network, RecurrentNetwork) for network in networks)
-            and all(type(cell) is MinGRU for cell in _cells(agent))
-            and all(network.features is None and not network.mask_size for network in networks)
+            agent.config.recurrent == "mingru"
             and agent.config.precision == "fp32"
+            and all(network.features is None and not network.mask_size for network in networks)
             and not agent.has_own_loss
             and has_gradient(agent.distribution)
             and has_known_networks(_AfterMemory(agent))
@@ -97,7 +96,7 @@ def _in_time(numbers: Array, length: int) -> Array:
 
 def _accumulate(keep: Array, before: Array, after: Array) -> None:
     """`after[t] += keep[t] * before[t]`, one after the other: a step's `after` may be the next one's `before`."""
-    kept = np.empty_like(after[0])
+    kept = np.empty(after.shape[1:], np.float32)
     for keep_now, before_now, after_now in zip(keep, before, after, strict=True):
         np.multiply(keep_now, before_now, out=kept)
         after_now += kept
@@ -108,7 +107,7 @@ def _cells(agent: Optimized) -> list[Any]:
 
 
 class _AfterMemory:
-    """An agent as what stands behind its memory sees it."""
+    """An agent whose networks are those behind its memories."""
 
     def __init__(self, agent: Optimized) -> None:
         self._agent = agent

@@ -177,6 +177,15 @@ class SequenceBatch:
         """As `Batch.made`: rows with a memory are no stacks."""
         return self
 
+    def some(self, least: int) -> "SequenceBatch":
+        """As `Batch.some`, so many sequences."""
+        return self.gather(torch.arange(least, device=self.actor_states.device) % len(self))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "SequenceBatch":
+        """As `Batch.map`, of rows and states."""
+        states = function(self.actor_states), function(self.critic_states)
+        return SequenceBatch(self.rows.map(function), *states, self.starts, self.valid)
+
     def steps(self) -> Batch:
         """The rows that count, `[B, ...]`."""
         return self.rows.map(self.only_steps)

@@ -1,23 +1,22 @@
 """The gradient of PPO's loss for a minGRU, written out by hand in NumPy: equal to autograd's up to rounding."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from hybridppo.agents.ppo.loop import Optimized
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.numpy_backend import Passes, clipped, has_known_networks, stacked, views_of
 from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.networks.recurrent import RecurrentNetwork
 
 Array = NDArray[Any]
 
 
-class NumpyMemory(RecurrentSteps):
-    """The memories of actor and critic in one pass, and `Passes` through the networks behind them."""
+class NumpyMemory(Backend):
+    """Forward and backward passes of both minGRUs in NumPy, and `Passes` for the networks behind them."""
 
     written_in = "agents/ppo/numpy_memory.py"
 
@@ -85,7 +84,7 @@ class NumpyMemory(RecurrentSteps):
         return np.array(sums, np.float32) / len(places)
 
     def clip(self) -> float:
-        """As in the base."""
+        """As `Backend.clip`."""
         return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
 
@@ -110,7 +109,7 @@ class _AfterMemory:
     """An agent whose networks are those behind its memories."""
 
     def __init__(self, agent: Optimized) -> None:
-        self._agent = agent
+        self._agent, self.config = agent, replace(agent.config, recurrent=None)
         self.actor_network = cast(RecurrentNetwork, agent.actor_network).network
         self.critic_network = cast(RecurrentNetwork, agent.critic_network).network
 

@@ -6,9 +6,9 @@
 
 A run is a training with one option, evaluated every 100,000 steps by 10 episodes with the most probable actions. Each
 is a file below `--runs`; what is there is not run again, so several commands may work side by side, and each can be
-stopped. `table` writes all runs to `results/options.json`. The defaults' own runs are those of `defaults.py`. Options
-that the library does not have are written here, by what it leaves to its users: a loss, networks, and methods of a
-subclass. Needs the extras `box2d`, `mujoco` and `compiled`, and SciPy.
+stopped. `table` writes all runs to `results/options.json`. Options that the library does not have are written here, by
+what it leaves to its users: a loss, networks, and methods of a subclass. Needs the extras `box2d`, `mujoco` and
+`compiled`, and SciPy.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from hybridppo.networks.making import actor_and_critic
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import RunningMoments
 from hybridppo.rollouts.advantages import gae
-from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.views.curves import interquartile_mean
 
 MARK = 100_000
 """Steps between evaluations."""
@@ -533,22 +533,18 @@ def collected(folder: Path) -> list[dict[str, Any]]:
     return [by_name[name] for name in sorted(by_name)]
 
 
-Returns = dict[tuple[str, str], list[float]]
-"""By option and environment, those of the seeds."""
+Returns = dict[tuple[str, str], dict[int, float]]
+"""By option and environment, the return of each seed."""
 
 
 def returns_at(runs: Sequence[dict[str, Any]], mark: int) -> Returns:
-    """The evaluations at so many steps, of each seed one; of the defaults, those of `defaults.py`."""
-    by_seed: dict[tuple[str, str], dict[int, float]] = {}
-    for one in runs:
+    """The evaluations at so many steps; of runs of different length, the longest counts."""
+    found: Returns = {}
+    for one in sorted(runs, key=lambda each: int(each["total_steps"])):
         for each in one["evaluations"]:
-            if each["total_steps"] == mark and one["option"] != "defaults":
-                by_seed.setdefault((one["option"], one["env_id"]), {})[one["seed"]] = each["evaluation"]
-    known = json.loads((machine.RESULTS / "defaults.json").read_text(encoding="utf-8"))["runs"]
-    for one in known:
-        if one["candidate"] == "library" and one["total_steps"] == mark:
-            by_seed.setdefault(("defaults", one["env_id"]), {})[one["seed"]] = one["evaluation"]
-    return {name: list(of_seeds.values()) for name, of_seeds in by_seed.items()}
+            if each["total_steps"] == mark:
+                found.setdefault((one["option"], one["env_id"]), {})[one["seed"]] = each["evaluation"]
+    return found
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
@@ -558,27 +554,28 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _table_at(returns: Returns, mark: int) -> str:
+    environments = [env_id for env_id in ENVIRONMENTS if any(env_id == of for _, of in returns)]
     lines = [
-        f"After {mark:,} steps:", "", f"| option | {' | '.join(ENVIRONMENTS)} | above, below |",
-        "|---|" + "---|" * (len(ENVIRONMENTS) + 1),
+        f"After {mark:,} steps:", "", f"| option | {' | '.join(environments)} | better, worse |",
+        "|---|" + "---|" * (len(environments) + 1),
     ]  # fmt: skip
     for name, option in OPTIONS.items():
-        if not any(option_name == name for option_name, _ in returns):
-            continue
-        cells, above, below = [], 0, 0
-        for env_id in ENVIRONMENTS:
-            found, usual = returns.get((name, env_id)), returns.get(("defaults", env_id))
-            if found is None or usual is None:
+        cells, better, worse = [], 0, 0
+        for env_id in environments:
+            found, usual = returns.get((name, env_id), {}), returns.get(("defaults", env_id), {})
+            same = sorted(found.keys() & usual.keys())
+            if not same:
                 cells.append("")
                 continue
-            middle = float(interquartile_mean(np.array(found)))
-            low, high = bootstrap_interval(np.array(usual))
-            above, below = above + (middle > high), below + (middle < low)
-            text = f"{middle:,.0f}" if name != "defaults" else f"{middle:,.0f} ({low:,.0f} to {high:,.0f})"
-            cells.append(f"**{text}**" if middle > high else f"*{text}*" if middle < low else text)
-            cells[-1] += f"; {len(found)}"
-        counts = "" if name == "defaults" else f"{above}, {below}"
-        lines.append(f"| {option.what} | {' | '.join(cells)} | {counts} |")
+            middle, of_usual = (
+                float(interquartile_mean(np.array([of[seed] for seed in same]))) for of in (found, usual)
+            )
+            better, worse = better + (middle > of_usual), worse + (middle < of_usual)
+            beside = "" if name == "defaults" else f" / {of_usual:,.0f}"
+            cells.append(f"{middle:,.0f}{beside}; {len(same)}")
+        if any(cells):
+            counts = "" if name == "defaults" else f"{better}, {worse}"
+            lines.append(f"| {option.what} | {' | '.join(cells)} | {counts} |")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/updates.py
     python benchmarks/updates.py --rounds 50 --cases wide --threads 1,2
-    python benchmarks/updates.py --cases small --forms numpy,mingru,mingru_autograd --output updates_memory
+    python benchmarks/updates.py --cases small --forms numpy,mingru --output updates_memory
 
 A round updates an agent of each form once with the same rollout, on each number of threads, in another order than the
 round before, and takes the bound: the products and tanh of all its minibatches by the fastest kernel for each, on one
@@ -15,6 +15,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from operator import truediv
 from typing import Any
@@ -54,7 +55,9 @@ def own_loss(inputs: Any, config: Any, clip_range: Any) -> Any:
     return ppo_loss(inputs, config, clip_range)
 
 
-def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> dict[str, Any]:
+def measure(
+    case: Case, rounds: int, threads: list[int], forms: list[str], clock: Callable[[], float]
+) -> dict[str, Any]:
     """Milliseconds of an update by each form, of every round."""
     rollouts = {name: rollout_of(case, recurrent=name) for name in (None, *CELLS)}
     env = gym.make(case.env_id)
@@ -73,9 +76,9 @@ def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> di
             milliseconds[BOUND].append(1e3 * minibatches * seconds_per_minibatch(case, fastest, minibatches, 1))
         for name in list(agents)[:: 1 if i % 2 else -1]:
             with limit_threads(numbers[name]):
-                start = time.perf_counter()
+                start = clock()
                 agents[name].update(rollouts[agents[name].config.recurrent])
-                milliseconds[name].append(1e3 * (time.perf_counter() - start))
+                milliseconds[name].append(1e3 * (clock() - start))
     return {name: figures[3:] for name, figures in milliseconds.items()}  # the first warm up
 
 
@@ -102,10 +105,14 @@ def main() -> int:
     parser.add_argument("--forms", default="numpy,compiled", help=f"of {','.join(FORMS)} (default %(default)s)")
     parser.add_argument("--output", default="updates", help="the name of the results (default %(default)s)")
     parser.add_argument("--threads", default="1", help="one or several numbers (default %(default)s)")
+    parser.add_argument("--processor-time", action="store_true", help="instead of time, if other work runs beside it")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.processor_time else time.perf_counter
     threads, forms = [int(number) for number in arguments.threads.split(",")], arguments.forms.split(",")
     updates = {
-        name: measure(ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads, forms)
+        name: measure(
+            ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads, forms, clock
+        )
         for name in arguments.cases.split(",")
     }
     payload = {"arguments": vars(arguments), "updates": updates}

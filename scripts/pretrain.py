@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # where `trai
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
 EPISODES, POINTS = 100, 40
 FRAMES, HEIGHT = 4, 160
-MOST_STEPS = 240
-"""Of the episode that the picture is made of."""
+MOST_STEPS, IN_VIEW = 240, 80
+"""Of the episode that the picture is made of; MuJoCo's cameras stand still."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,8 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
         frames.append(frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)))
 
     try:
-        _play(lambda names: dict.fromkeys(names, agent), made, 1, 10_000, True, MOST_STEPS, keep)
+        most = IN_VIEW if asked.package == "mujoco" else MOST_STEPS
+        _play(lambda names: dict.fromkeys(names, agent), made, 1, 10_000, True, most, keep)
     finally:
         made.close()
     chosen = [frames[at] for at in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).round().astype(int)]

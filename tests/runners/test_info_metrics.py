@@ -169,13 +169,16 @@ def test_what_is_no_number_is_named(value: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics cannot be had from CompiledEnvironments"),
+        pytest.param(
+            {"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics cannot be had from CompiledEnvironments",
+            marks=pytest.mark.extras,
+        ),
         ({"config": ppo_config(num_envs=1, episodes_per_rollout=2)}, "from what a EpisodeSampler steps"),
         ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from what a ShardsSampler steps"),
         ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
         ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),
     ],
-)
+)  # fmt: skip
 def test_where_they_cannot_be_had_is_said(options: dict[str, Any], message: str) -> None:
     if options.get("vectorization") == "compiled":
         pytest.importorskip("numba")

@@ -1,4 +1,4 @@
-"""The changes of an algorithm in docs/extending.md run as they are written, everywhere, and go on to the same bits."""
+"""Changes of docs/own_loss.md and examples/sac.py run as they are written, everywhere, and resume to the same bits."""
 
 import re
 from dataclasses import replace
@@ -12,13 +12,10 @@ from stop_after import StopAfter
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
-SECTION = re.compile(r"^### ([^\n]+)\n(?:(?!^### ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
-BLOCKS = {
-    name: text
-    for part in re.findall(r"^## Changes of .*?(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    for name, text in SECTION.findall(part)
-}
+ROOT = Path(__file__).parents[1]
+SECTION = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?```python\n(.*?)```", re.MULTILINE | re.DOTALL)
+BLOCKS = dict(SECTION.findall((ROOT / "docs" / "own_loss.md").read_text(encoding="utf-8")))
+BLOCKS["SAC"] = (ROOT / "examples" / "sac.py").read_text(encoding="utf-8")
 PLACES: dict[str, dict[str, Any]] = {
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "workers": {"num_workers": 2},

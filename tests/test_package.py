@@ -5,6 +5,7 @@ import configparser
 import functools
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,16 @@ def test_every_room_is_on_a_floor() -> None:
     assert {room_of(module) for module in SOURCES} == set().union(*FLOORS)
     loose = [path.stem for path in (ROOT / "hybridppo").glob("*.py") if not path.stem.startswith("__")]
     assert len(loose) <= 8
+
+
+def test_the_picture_has_the_rooms_of_each_floor() -> None:
+    picture = (ROOT / "docs" / "pictures" / "rooms.svg").read_text(encoding="utf-8")
+    floors: dict[str, set[str]] = {}
+    for height, room in re.findall(r'<text class="n" x="[\d.]+" y="(\d+)">(\w+)/<', picture):
+        floors.setdefault(height, set()).add(room)
+    is_folder = {room: SOURCES[f"hybridppo.{room}"].name == "__init__.py" for room in set().union(*FLOORS) - {""}}
+    rooms = [{room for room in floor if is_folder.get(room)} for floor in reversed(FLOORS)]
+    assert list(floors.values()) == [floor for floor in rooms if floor]
 
 
 @pytest.mark.parametrize("room", sorted(set().union(*FLOORS)))

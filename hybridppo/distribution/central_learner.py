@@ -1,13 +1,13 @@
-"""A learner's process of `Central`, started by `LearnerPool` as `python -m hybridppo.distribution.central_learner`.
+"""A learner of `Central`: it samples its share of the environments, and computes gradients of its own rollouts.
 
-It steps its share of the environments by the parameters that it was given, and computes gradients of its own rollouts.
-Parameters and gradients cross in shared memory, and who is next in messages. It ends when told to, or with the server.
+It runs in a process of this machine, started as `python -m hybridppo.distribution.central_learner`, or in an actor of
+Ray's (`ray_learners.py`).
 """
 
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.loop import Backend, Exchange
+from hybridppo.agents.common.loop import Exchange
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -29,72 +30,32 @@ from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.threads import limit_threads
 
-FIRST = 0
-"""The learner that draws what a training in one process would."""
 
+class Talk(Protocol):
+    """Sends the server a message and waits for its reply."""
 
-class Closed(Exception):  # noqa: N818 - no error
-    """The server has no more to do."""
-
-
-class Server:
-    """The server of parameters, as a learner has it.
-
-    Args:
-        connection: to it.
-        parameters: `[P]`, this learner's, which the server writes before it says that the learner goes on.
-        gradient: `[P]`, which the learner writes before it says that it has.
-        heartbeat: `[2]`; the second number is how many gradients were given.
-        agent: the learner's.
-    """
-
-    def __init__(
-        self, connection: "Connection[Any, Any]", parameters: Any, gradient: Any, heartbeat: Any, agent: PPO
-    ) -> None:
-        self._connection, self._heartbeat, self._agent = connection, heartbeat, agent
-        self._parameters, self._gradient = torch.from_numpy(parameters), torch.from_numpy(gradient)
-
-    def wait(self) -> tuple[str, Any]:
-        """What the server says next; the agent's parameters are then those that it has written.
-
-        Raises:
-            Closed: where it says that all is over.
-        """
-        kind, value = self._connection.recv()
-        if kind == "close":
-            raise Closed
-        self._agent.parameters.values.data.copy_(self._parameters)
-        return kind, value
-
-    def tell(self, kind: str, value: Any = None) -> None:
-        """Say something."""
-        self._connection.send((kind, value, None))
-
-    def begin(self) -> None:
-        """As in the protocol."""
-        self.tell("begins")
-        self.wait()
-
-    def give(self, *, goes_on: bool) -> float:
-        """As in the protocol."""
-        self._gradient.copy_(self._agent.parameters.gradient)
-        self._heartbeat[1] += 1
-        self.tell("gradient", goes_on)
-        return float(self.wait()[1])
+    def __call__(self, kind: str, value: Any = None) -> tuple[str, Any]:
+        """Return the kind and the value of the reply."""
+        ...
 
 
 class Served(Exchange):
-    """Each learner has minibatches of its own, and a server steps along its gradients, in turn with others'."""
+    """Sends the gradient of each minibatch to the server, and learns on with the parameters that come back.
+
+    Args:
+        agent: the learner's.
+        talk: to the server.
+    """
 
     is_alone = False
 
-    def __init__(self, server: Server) -> None:
-        self._server, self._num_left = server, 0
+    def __init__(self, agent: PPO, talk: Talk) -> None:
+        self._agent, self._talk, self._num_left = agent, talk, 0
         self.seen: dict[str, tuple[Any, Any, int]] = {}
-        """The moments of what this learner has seen, of which the server is told."""
+        """The moments of the observations and returns of this update."""
 
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
-        """As in the base; noted."""
+        """As in the base; they are kept in `seen`."""
         mean, variance, number = super().moments(what, own)
         self.seen[what] = mean.numpy(), variance.numpy(), number
         return mean, variance, number
@@ -103,94 +64,130 @@ class Served(Exchange):
         """As in the base."""
         found = super().minibatches(backend, batch, order, sizes)
         self._num_left = len(sizes)
-        self._server.begin()
+        self._take_parameters(self._talk("begin"))
         return found
 
-    def descend(self, descend: Callable[[], Tensor | float]) -> float:
+    def descend(self, descend: Callable[[], Any]) -> float:
         """By the server."""
         self._num_left -= 1
-        return self._server.give(goes_on=self._num_left > 0)
+        return self._take_parameters(self._talk("gradient", (self._agent.parameters.gradient.numpy(), self._num_left)))
+
+    def _take_parameters(self, reply: tuple[str, Any]) -> float:
+        """Return the norm of the last gradient."""
+        _, (norm, parameters) = reply
+        self._agent.parameters.values.data.copy_(torch.from_numpy(parameters))
+        return float(norm)
 
 
-def serve(connection: "Connection[Any, Any]") -> None:
-    """Make environments and an agent as the first messages say; then an update per message."""
-    mine = connection.recv()
-    setup = cloudpickle.loads(connection.recv_bytes())
-    config, options, seed, number = setup["config"], setup["options"], setup["seed"], mine["worker"]
-    arrays = SharedArrays(setup["layout"], setup["path"])
-    source = source_here(setup["source"], options.imports)
-    seed_globals(mine["seed"], "making environments")
-    environments = make_environments(source, config.num_envs, options, first=mine["envs"].start)
-    try:
-        spaces = environments.observation_space, environments.action_space
-        seed_of_agent = seed_of(seed, _owner("agent", number))
-        agent = make_agent(setup["kind"], *spaces, config, seed=seed_of_agent, **setup["own"])
-        assert isinstance(agent, PPO)  # the server has seen to it
-        heartbeat = arrays["heartbeats"][number]
-        server = Server(connection, arrays["parameters"][number], arrays["gradients"][number], heartbeat, agent)
-        cpu = SingleDevice("cpu")
-        served = Served(server)
-        agent.share(lambda: served)
-        products = float32_products(config.precision, cpu.sampling_device, cpu.learning_device)
-        with limit_threads(config.torch_threads or 1), products:
-            cpu.prepare(agent)
-            noise = np.random.default_rng(seed_of(seed, _owner("noise", number)))
-            sampler = Sampler(
-                environments, agent.distribution, num_steps=config.num_steps, env_seed=mine["seed"], noise=noise,
+class Learner:
+    """The environments and the agent of a learner.
+
+    Args:
+        setup: what all learners are made from.
+        envs: its share of the environments.
+        env_seed: of the first of them.
+    """
+
+    def __init__(self, setup: dict[str, Any], envs: slice, env_seed: int) -> None:
+        config, self._seed, self._number = setup["config"], setup["seed"], envs.start // setup["config"].num_envs
+        self._threads = config.torch_threads or 1
+        seed_globals(env_seed, "making environments")
+        source = source_here(setup["source"], setup["options"].imports)
+        self._environments = environments = make_environments(
+            source, config.num_envs, setup["options"], first=envs.start
+        )
+        try:
+            spaces = environments.observation_space, environments.action_space
+            agent = make_agent(setup["kind"], *spaces, config, seed=self._own_seed("agent"), **setup["own"])
+            assert isinstance(agent, PPO)  # the server has checked it
+            self._agent = agent
+            self._noise = np.random.default_rng(self._own_seed("noise"))
+            self._sampler = Sampler(
+                environments, agent.distribution, num_steps=config.num_steps, env_seed=env_seed, noise=self._noise,
                 memory=agent.memory,
             )  # fmt: skip
-            sampler.show_steps_in(heartbeat)
-            server.tell("ready")
-            _learn(served, server, agent, cpu, sampler, noise)
-    except Closed:
-        return
-    except TrainingError as error:
-        server.tell("diverged", str(error))
-    finally:
-        environments.close()
-        arrays.close()
+        except BaseException:
+            self.close()
+            raise
+        self.heartbeat = np.zeros(1, np.int64)
+        """`[1]`, the rows of the rollout that are sampled."""
 
+    def _own_seed(self, what: str) -> int:
+        """The first learner draws the numbers that a training in one process draws."""
+        return seed_of(self._seed, what if self._number == 0 else f"{what} of learner {self._number}")
 
-def _learn(
-    served: Served,
-    server: Server,
-    agent: PPO,
-    cpu: SingleDevice,
-    sampler: Sampler,
-    noise: np.random.Generator,
-) -> None:
-    while True:
-        kind, value = server.wait()
-        if kind == "restart":
-            sampler.restart(value["envs"])
-            noise.bit_generator.state = np.random.default_rng(value["noise"]).bit_generator.state
-            continue
-        agent.version, share_done, known = value
-        served.seen.clear()
+    def learn(self, talk: Talk) -> None:
+        """Do what the server asks for, until `talk` raises."""
+        agent, cpu = self._agent, SingleDevice("cpu")
+        self._sampler.show_steps_in(self.heartbeat)
+        served = Served(agent, talk)
+        agent.share(lambda: served)
+        products = float32_products(agent.config.precision, cpu.sampling_device, cpu.learning_device)
+        with limit_threads(self._threads), products:
+            cpu.prepare(agent)
+            answer: tuple[str, Any] = ("ready", None)
+            while True:
+                kind, task = talk(*answer)
+                agent.parameters.values.data.copy_(torch.from_numpy(task["parameters"]))
+                if kind == "restart":
+                    self._sampler.restart(task["envs"])
+                    self._noise.bit_generator.state = np.random.default_rng(task["noise"]).bit_generator.state
+                    answer = "ready", None
+                    continue
+                try:
+                    answer = "done", self._update(task, served, cpu)
+                except TrainingError as error:
+                    answer = "diverged", str(error)
+
+    def _update(self, task: dict[str, Any], served: Served, cpu: SingleDevice) -> dict[str, Any]:
+        """Sample a rollout, and learn from it; what the server counts."""
+        agent, sampler = self._agent, self._sampler
+        agent.version = task["version"]
         for name, part in agent.normalization.parts.items():
-            part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in known[name].items()})
-        agent.anneal(share_done)
+            part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in task["moments"][name].items()})
+        agent.anneal(task["share_done"])
         begun, steps, restarts = time.perf_counter(), sampler.env_steps, sampler.env_restarts
         episodes = sampler.statistics.episodes
         with cpu.sampling(agent) as actor:
             rollout = sampler.collect(actor)
         sampled = time.perf_counter()
+        served.seen = {}
         with cpu.learning(agent):
             metrics = agent.update(cpu.to_learner(rollout))
-        done = {
+        return {
             "metrics": metrics,
             "version": rollout.version,
-            "seen": dict(served.seen),
+            "seen": served.seen,
             "episodes": sampler.statistics.since(episodes),
             "env_steps": sampler.env_steps - steps,
             "env_restarts": sampler.env_restarts - restarts,
             "seconds": (sampled - begun, time.perf_counter() - sampled),
         }
-        server.tell("done", done)
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._environments.close()
 
 
-def _owner(what: str, number: int) -> str:
-    return what if number == FIRST else f"{what} of learner {number}"
+def serve(connection: "Connection[Any, Any]") -> None:
+    """Make the learner that the first messages describe, and let it talk through the connection."""
+    mine, setup = connection.recv(), cloudpickle.loads(connection.recv_bytes())
+
+    def talk(kind: str, value: Any = None) -> tuple[str, Any]:
+        connection.send(("done", (kind, value), 0.0))
+        reply: tuple[str, Any] = connection.recv()
+        if reply[0] == "close":
+            raise EOFError
+        return reply
+
+    learner = Learner(setup, mine["envs"], mine["seed"])
+    arrays = SharedArrays(setup["layout"], setup["path"])
+    try:
+        learner.heartbeat = arrays["heartbeats"][mine["worker"]]
+        learner.learn(talk)
+    finally:
+        learner.close()
+        arrays.close()
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
 """A server of parameters, and learners that send it gradients, each at its own pace (`Central`).
 
-The process that called `train` is the server: it has the agent, its optimizer and the run directory. What a learner
-does is in `central_learner.py`.
+The process that called `train` is the server: it has the agent, its optimizer and the run directory. Learners
+(`central_learner.py`) are processes of this machine, or actors of Ray's on any machine. They send a message and wait
+for the reply, and the server decides when it replies:
+
+    learner                           server
+    "ready", "done", update           "update": newest parameters and moments, as soon as it is wanted
+    "begin"                           parameters, as soon as one more learner may compute a gradient
+    "gradient", gradient              parameters, after the optimizer's step, and as after "begin"
 """
 
 import logging
 import math
 import time
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from types import SimpleNamespace, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -24,20 +28,21 @@ from hybridppo.agents.common.schedules import ADAPTIVE
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
+from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.dividing import as_copies, require_shareable
 from hybridppo.distribution.local import LocalTeam
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments
+from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
-from hybridppo.errors import ConfigurationError, DistributionError, EnvStateError, TrainingError
-from hybridppo.interfaces import Agent, Metrics, SamplingActor
+from hybridppo.errors import ConfigurationError, DistributionError, EnvError, EnvStateError, TrainingError
+from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -48,39 +53,40 @@ from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import seed_of
 
+if TYPE_CHECKING:
+    from hybridppo.distribution.ray_learners import LearnerActors  # which loads Ray
+
 logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.25
-"""How long to wait for a message at most, before looking whether to stop, and whether all go on."""
+"""Seconds to wait for a message before the server checks whether the run was asked to stop."""
 NOT_SAVED = "learners of distribution central step them, each at its own pace"
-
-Message = tuple[str, Any] | WorkerLostError
 
 
 class BoundedLag:
-    """Who computes a gradient, and by which version of the parameters.
+    """Decides which learner may compute a gradient, and which may step.
 
-    A version is an optimizer step. At most `max_lag + 1` learners compute at the same time, and one that has ended
-    waits for those that began before it wherever its step would make theirs too old. The oldest never waits. Nothing
-    that was computed is thrown away. Source: Li et al., "Scaling Distributed Machine Learning with the Parameter
-    Server", 2014, bounded delay.
+    A version is an optimizer step. At most `max_lag + 1` learners compute at the same time. A learner with a gradient
+    waits for those that began before it if its step would make their gradients too old; the oldest never waits. So no
+    gradient is thrown away. Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", 2014,
+    bounded delay.
 
     Args:
-        max_lag: how many steps of others may lie between the parameters of a gradient and its own step.
+        max_lag: the most optimizer steps between the parameters of a gradient and its own step.
         version: of the parameters now.
     """
 
     def __init__(self, max_lag: int, version: int = 0) -> None:
         self.max_lag, self.version = max_lag, version
         self._computing: dict[int, int] = {}
-        """The version by which each learner computes, in the order in which they began."""
+        """The version with which each learner computes, in the order in which they began."""
 
     def may_begin(self) -> bool:
-        """Whether another may begin: were all to end in the order in which they began, none would be too old."""
+        """Whether one more may begin: if all end in the order in which they began, no gradient is too old."""
         return len(self._computing) <= self.max_lag
 
     def begin(self, learner: int) -> None:
-        """It computes by the version that there is now."""
+        """A learner computes with the parameters of now."""
         self._computing[learner] = self.version
 
     def may_step(self, learner: int) -> bool:
@@ -93,62 +99,32 @@ class BoundedLag:
         raise KeyError(learner)
 
     def step(self, learner: int) -> int:
-        """Its step is made; its lag."""
+        """Its step is made; the lag of its gradient."""
         lag = self.version - self._computing.pop(learner)
         self.version += 1
         return lag
 
     def forget(self, learner: int) -> None:
-        """It is lost, with its gradient, if it has begun one."""
+        """It is lost."""
         self._computing.pop(learner, None)
 
 
-class LearnerPool(WorkerPool):
-    """Processes of learners, whose messages come when they will."""
+class LearnerProcesses(WorkerPool):
+    """Learners in processes of this machine; the arguments are those of `LearnerActors`."""
 
-    def __init__(self, envs: list[slice], setup: bytes, heartbeats: Any, timeout: float) -> None:
+    def __init__(self, shares: list[slice], setup: dict[str, Any], timeout: float) -> None:
+        layout: dict[str, tuple[tuple[int, ...], str]] = {"heartbeats": ((len(shares), 1), "int64")}
+        self._arrays = arrays = SharedArrays(layout)
+        setup = {**setup, "layout": layout, "path": arrays.path}
+        heartbeats = arrays["heartbeats"]
         module = "hybridppo.distribution.central_learner"
-        super().__init__(envs, setup, lambda number: int(heartbeats[number][0]), timeout, module=module, role="learner")
-        self._heartbeats = heartbeats
-        self._alive: dict[int, tuple[list[int], float]] = {}
-
-    def messages(self, learners: Collection[int]) -> list[tuple[int, Message]]:
-        """What some of them have said, or how one was lost; nothing where a while passes without either."""
-        waiting = {self._connections[learner]: learner for learner in learners}
-        found: list[tuple[int, Message]] = []
-        for connection in wait(list(waiting), timeout=min(SECONDS_BETWEEN_LOOKS, self._timeout / 4)):
-            learner = waiting.pop(cast("Connection[Any, Any]", connection))
-            self._alive.pop(learner, None)
-            found.append((learner, self._message(learner)))
-        now = time.monotonic()
-        for learner in waiting.values():
-            done = self._heartbeats[learner].tolist()
-            before, since = self._alive.setdefault(learner, (done, now))
-            if done != before:
-                self._alive[learner] = done, now
-            elif now - since > self._timeout:
-                del self._alive[learner]  # of another in its place, nothing is known
-                found.append((learner, WorkerLostError(self._silent(learner))))
-        return found
-
-    def _silent(self, learner: int) -> str:
-        rows, gradients = self._heartbeats[learner].tolist()
-        return (
-            f"{self.name(learner)} has made no step and given no gradient for {self._timeout:g} s, after {rows} steps "
-            f"of its rollout and {gradients} gradients: a step or a reset hangs, or is slower than worker_timeout "
-            "(--worker-timeout) allows"
+        super().__init__(
+            shares, pack(setup), lambda number: int(heartbeats[number, 0]), timeout, module=module, role="learner"
         )
 
-    def _message(self, learner: int) -> Message:
-        try:
-            kind, value, _ = self._connections[learner].recv()
-        except (EOFError, OSError):
-            return WorkerLostError(f"{self.name(learner)} has died{self._how_it_ended(learner)}")
-        if kind == "error":
-            raise DistributionError(f"{self.name(learner)} failed: {value}")
-        if kind == "diverged":
-            raise TrainingError(f"{self.name(learner)}: {value}")
-        return kind, value
+    def close(self) -> None:  # noqa: D102 - as in the base
+        super().close()
+        self._arrays.close()
 
 
 @dataclass
@@ -159,29 +135,29 @@ class Update:
     lags: list[int] = field(default_factory=list)
     """Of its gradients."""
     waits: int = 0
-    """How often it waited, for the bound on the lag."""
+    """How often the learner waited for the bound."""
     begun_at: int | None = None
-    """The version when its first gradient was begun."""
+    """The version with which the first gradient was computed."""
     done: dict[str, Any] = field(default_factory=dict)
-    """What the learner says of it when it has ended."""
+    """What the learner counted."""
 
 
 class Learners(BaseSampler):
     """Learners 0 to `learners - 1`, each with an equal share of the environments.
 
-    To the loop it is the sampler: it counts steps and episodes, when they are learned from. What one does is in
-    `central_learner.py`.
+    The loop takes them for the sampler: they count steps and episodes once these are learned from.
 
     Args:
         source: as for `make_environments`.
         template: one of the environments, for its spaces and mode of reset; closed.
-        agent: whose parameters they share, and whose optimizer steps.
+        agent: the server's.
         learners: how many.
         max_lag: see `BoundedLag`.
         options: how environments are made and stepped.
         seed: the run's.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: of the run; learners have generators of their own.
+        over_ray: whether learners are actors of Ray's.
     """
 
     def __init__(
@@ -196,30 +172,21 @@ class Learners(BaseSampler):
         seed: int,
         env_seed: int,
         noise: np.random.Generator,
+        over_ray: bool,
     ) -> None:
         config, agents = agent.config, template.num_agents
         share = config.num_envs // learners
-        # The base is asked for no more than the shape of the whole, and its statistics.
+        # The base needs the shape of the whole, for its statistics.
         shape = config.num_steps, config.num_envs * agents
         buffer = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
-        super().__init__(
-            bytearray(1), [buffer], agent.distribution, template.encode, noise=noise, memory=agent.memory,
-            num_agents=agents, skips_row_after_end=False,
-        )  # fmt: skip
-        self._agent, self._seed, self._env_seed, self._options = agent, seed, env_seed, options
+        # Learners' environments have no infos here, and cannot be steered.
+        out_of_reach = EnvironmentShards([template])
+        super().__init__(out_of_reach, bytearray(1), [buffer], agent.distribution, noise=noise, memory=agent.memory)
+        self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
         template.close()
         self._loop = agent.loop()
         self._lag = BoundedLag(max_lag, version=self._steps_made())
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
-        size = agent.parameters.values.numel()
-        shared: dict[str, tuple[tuple[int, ...], str]] = {
-            "parameters": ((learners, size), "float32"),
-            "gradients": ((learners, size), "float32"),
-            "heartbeats": ((learners, 2), "int64"),
-        }
-        self._arrays = SharedArrays(shared)
-        self._parameters = torch.from_numpy(self._arrays["parameters"])
-        self._gradients = torch.from_numpy(self._arrays["gradients"])
         setup = {
             "source": to_send(source),
             "options": options,
@@ -227,14 +194,12 @@ class Learners(BaseSampler):
             "kind": type(agent),
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,
-            "layout": shared,
-            "path": self._arrays.path,
         }
-        self._pool = LearnerPool(self._envs, pack(setup), self._arrays["heartbeats"], options.worker_timeout)
+        self._pool = _pool(self._envs, setup, options.worker_timeout, over_ray=over_ray)
         self._here = set(range(learners))
-        self._idle: list[int] = list(range(learners))
-        self._asking: deque[int] = deque()
-        self._ended: dict[int, bool] = {}  # who waits for its step, and whether it goes on after
+        self._idle = list(range(learners))
+        self._waiting: dict[int, tuple[Any, int] | None] = {}
+        """Learners that wait for parameters, the first first: with a gradient and how many follow it, or to begin."""
         self._norms = dict.fromkeys(range(learners), 0.0)
         self._updates = {number: Update(number) for number in range(learners)}
         self._done: deque[Update] = deque()
@@ -247,8 +212,6 @@ class Learners(BaseSampler):
         except BaseException:
             self.close()
             raise
-        if not options.restarts:  # another learner would have to map it
-            self._arrays.unlink()
 
     @property
     def num_learners(self) -> int:
@@ -256,30 +219,36 @@ class Learners(BaseSampler):
         return len(self._here)
 
     def _steps_made(self) -> int:
-        slots = self._agent.optimizer.state[self._agent.parameters.values]
-        return int(slots["step"])
+        return int(self._agent.optimizer.state[self._agent.parameters.values]["step"])
 
     def begin(self, share_done: float) -> None:
         """Let all that have nothing to do sample, and learn from it."""
         while self._idle:
             learner = self._idle.pop(0)
             self._updates[learner] = Update(learner)
-            known = {
+            moments = {
                 name: {key: tensor.numpy() for key, tensor in part.moments.state_dict().items()}
                 for name, part in self._agent.normalization.parts.items()
             }
-            self._tell(learner, "update", (self._lag.version, share_done, known))
+            task = {"version": self._lag.version, "share_done": share_done, "moments": moments}
+            self._send(learner, "update", {**task, "parameters": self._parameters()})
+
+    def _parameters(self) -> Any:
+        return self._agent.parameters.values.detach().numpy()
 
     def next_update(self) -> Update | None:
-        """Make the steps that can be made; the next update that has ended, or None where none has for a while."""
+        """Make the steps that may be made; the next update that has ended, or None if none ended for a while."""
         if not self._done:
-            busy = self._here - {*self._asking, *self._ended, *self._idle}
-            for learner, message in self._pool.messages(busy):
-                if isinstance(message, WorkerLostError):
-                    self._lose(learner, message)
-                else:
-                    self._hear(learner, *message)
-            self._make_steps()
+            busy = self._here - self._waiting.keys() - set(self._idle)
+            try:
+                for learner, answer in self._pool.answers(sorted(busy), patience=SECONDS_BETWEEN_LOOKS):
+                    if isinstance(answer, WorkerLostError):
+                        self._lose(learner, answer)
+                    else:
+                        self._take(learner, *answer[0])
+            except EnvError as error:
+                raise DistributionError(str(error)) from error
+            self._reply()
         if not self._done:
             return None
         update = self._done.popleft()
@@ -293,75 +262,70 @@ class Learners(BaseSampler):
         self._losses.end_row(update.learner)
         return update
 
-    def _hear(self, learner: int, kind: str, value: Any) -> None:
-        if kind == "begins":
-            self._asking.append(learner)
-        elif kind == "gradient":
-            self._ended[learner] = value
+    def _take(self, learner: int, kind: str, value: Any) -> None:
+        """A learner's message."""
+        update = self._updates[learner]
+        if kind == "ready":
+            self._idle.append(learner)
+        elif kind == "diverged":
+            raise TrainingError(f"{self._pool.name(learner)}: {value}")
+        elif kind == "done":
+            update.done = value
+            self._done.append(update)
         else:
-            self._updates[learner].done = value
-            self._done.append(self._updates[learner])
-            return
-        is_waiting = not (self._lag.may_begin() if kind == "begins" else self._lag.may_step(learner))
-        self._updates[learner].waits += is_waiting
+            self._wait(learner, value)
 
-    def _make_steps(self) -> None:
-        """Make all steps that may be made, and let begin who may."""
-        while True:
-            ready = [learner for learner in self._ended if self._lag.may_step(learner)]
-            if ready:
-                self._step(ready[0])
-            elif self._asking and self._lag.may_begin():
-                learner = self._asking.popleft()
-                update = self._updates[learner]
+    def _wait(self, learner: int, gradient: tuple[Any, int] | None) -> None:
+        """Let a learner wait for parameters until the bound allows it."""
+        self._waiting[learner] = gradient
+        self._updates[learner].waits += not self._may_go_on(learner)
+
+    def _may_go_on(self, learner: int) -> bool:
+        return self._lag.may_begin() if self._waiting[learner] is None else self._lag.may_step(learner)
+
+    def _reply(self) -> None:
+        """Make all steps that may be made, and give parameters to all learners that may go on."""
+        while (learner := next(filter(self._may_go_on, self._waiting), None)) is not None:
+            gradient, update = self._waiting.pop(learner), self._updates[learner]
+            if gradient is not None:
+                self._step(learner, gradient[0])
+                if gradient[1]:  # more of them follow
+                    self._wait(learner, None)
+                    continue
+            else:
                 self._lag.begin(learner)
                 if update.begun_at is None:
                     update.begun_at = self._lag.version
-                self._tell(learner, "go", self._norms[learner])
-            else:
-                return
+            self._send(learner, "parameters", (self._norms[learner], self._parameters()))
 
-    @np.errstate(over="ignore", invalid="ignore")  # what comes of it is looked at below
-    def _step(self, learner: int) -> None:
+    @np.errstate(over="ignore", invalid="ignore")  # the norm shows it
+    def _step(self, learner: int, gradient: Any) -> None:
         """The optimizer's step along a learner's gradient."""
-        goes_on = self._ended.pop(learner)
-        self._agent.parameters.gradient.copy_(self._gradients[learner])
+        self._agent.parameters.gradient.copy_(torch.from_numpy(gradient))
         self._norms[learner] = norm = float(self._loop.descend())
         if not math.isfinite(norm):
-            self._refuse(learner)
+            raise TrainingError(
+                f"{self._pool.name(learner)}: its gradient after {self._lag.version} steps is not finite. Usual "
+                f"causes: a learning rate that is too large (learning_rate is {self._agent.config.learning_rate:g}), "
+                "rewards or observations that are not normalised. The parameters are lost and not saved: fix the "
+                "cause, and start anew or from the last checkpoint, which was written before"
+            )
         self._updates[learner].lags.append(self._lag.step(learner))
-        if not goes_on:
-            self._tell(learner, "stepped", norm)
-            return
-        if not self._lag.may_begin():
-            self._updates[learner].waits += 1
-        self._asking.append(learner)
 
-    def _refuse(self, learner: int) -> NoReturn:
-        raise TrainingError(
-            f"{self._pool.name(learner)}: its gradient after {self._lag.version} steps is not finite. Usual causes: a "
-            f"learning rate that is too large (learning_rate is {self._agent.config.learning_rate:g}), rewards or "
-            "observations that are not normalised. The parameters are lost, and nothing of them was saved: mend the "
-            "cause, and start anew or from the last checkpoint, which was written before"
-        )
-
-    def _tell(self, learner: int, kind: str, value: Any) -> None:
-        """Let a learner go on, by the parameters as they are now."""
-        self._parameters[learner].copy_(self._agent.parameters.values.detach())
+    def _send(self, learner: int, kind: str, value: Any) -> None:
         try:
             self._pool.send(learner, (kind, value))
         except WorkerLostError as lost:
             self._lose(learner, lost)
 
     def _lose(self, learner: int, error: WorkerLostError) -> None:
-        """Start another in place of one that is lost, where that is asked for; else go on without it."""
+        """Replace a lost learner if that is asked for; else go on without it."""
         self._lag.forget(learner)
-        self._ended.pop(learner, None)
-        for waiting in (self._asking, self._idle):
-            if learner in waiting:
-                waiting.remove(learner)
+        self._waiting.pop(learner, None)
+        if learner in self._idle:
+            self._idle.remove(learner)
         self._pool.end(learner)
-        if self._options.restarts:
+        if self._restarts:
             seed = self._env_seed + self._envs[learner].start
             self._losses.replace(learner, error, seed, partial(self._start_anew, learner))
             return
@@ -372,7 +336,7 @@ class Learners(BaseSampler):
                 "checkpoint, also with distribution='local'"
             )
         logger.warning(
-            "%s\nThe other learners go on, without its environments (on_env_error='restart' starts another).", error
+            "%s\nThe other learners go on without its environments (on_env_error='restart' starts another).", error
         )
 
     def _start_anew(self, learner: int, env_seed: int) -> None:
@@ -381,50 +345,65 @@ class Learners(BaseSampler):
         self._pool.end(learner)
         self._pool.start(learner, env_seed)
         self._pool.wait_until_ready([learner])
-        self._pool.send(learner, ("restart", self._seeds(learner, env_seed)))
-        self._idle.append(learner)
+        self._pool.send(learner, ("restart", self._restart(learner, env_seed)))  # it is idle when it has answered
 
-    def _seeds(self, learner: int, env_seed: int) -> dict[str, int]:
-        return {"envs": env_seed, "noise": seed_of(self._seed, f"noise of learner {learner} from {env_seed}")}
-
-    @property
-    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return 0.0
+    def _restart(self, learner: int, env_seed: int) -> dict[str, Any]:
+        noise = seed_of(self._seed, f"noise of learner {learner} from {env_seed}")
+        return {"envs": env_seed, "noise": noise, "parameters": self._parameters()}
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._env_seed, self._lag.version = env_seed, self._steps_made()
+        self._env_seed, self._lag.version, self._idle = env_seed, self._steps_made(), []
         for learner in sorted(self._here):
-            self._tell(learner, "restart", self._seeds(learner, env_seed + self._envs[learner].start))
+            self._send(learner, "restart", self._restart(learner, env_seed + self._envs[learner].start))
 
     def check(self, rollout: Any) -> None:
         """Any rollout will do: it is sampled again."""
 
     def close(self) -> None:  # noqa: D102 - as in the base
-        if self._closed:
-            return
-        self._closed = True
-        self._pool.close()
-        self._arrays.close()
+        if not self._closed:
+            self._closed = True
+            self._pool.close()
 
-    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> NoReturn:
-        raise AssertionError("learners sample for themselves")
-
-    def _fill_wait(self) -> tuple[int, FinalObservations]:
-        raise AssertionError("learners sample for themselves")
-
-    def _stepper_state(self) -> StepperState:
+    def _stepper_state(self) -> NoReturn:
         raise EnvStateError(NOT_SAVED)
 
-    def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
+    def _load_stepper_state(self, *saved: Any) -> NoReturn:
         raise EnvStateError(NOT_SAVED)
+
+
+def _pool(
+    envs: list[slice], setup: dict[str, Any], timeout: float, *, over_ray: bool
+) -> "LearnerProcesses | LearnerActors":
+    if not over_ray:
+        return LearnerProcesses(envs, setup, timeout)
+    from hybridppo.distribution.ray_learners import LearnerActors
+
+    return LearnerActors(envs, setup, timeout)
 
 
 class ServerOfParameters(LocalTeam):
-    """The server's side of a training."""
+    """The server's side of a training.
 
-    def __init__(self, policy: Central) -> None:
-        self._learners = policy.learners
+    Args:
+        policy: with the number of learners and the bound.
+        address: of a Ray cluster that is there, in which the learners are; None for processes of this machine.
+    """
+
+    def __init__(self, policy: Central, address: str | None) -> None:
+        self._learners, self._address = policy.learners, address
+        self._cluster: Cluster | None = None
         self._max_lag = policy.learners - 1 if policy.max_lag is None else policy.max_lag
+
+    def __enter__(self) -> "ServerOfParameters":
+        if self._address is not None:
+            self._cluster = Cluster("central", self._address, self._learners)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
 
     def settled(self, run: RunOptions) -> RunOptions:
         """With both numbers of the distribution."""
@@ -502,6 +481,7 @@ class ServerOfParameters(LocalTeam):
             seed=self._seed,
             env_seed=options["env_seed"],
             noise=options["noise"],
+            over_ray=self._cluster is not None,
         )
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:

@@ -117,26 +117,26 @@ class RayPool:
             self._owed[worker].append(getattr(self._handles[worker], method).remote(*arguments))
 
     def answers(
-        self, workers: Collection[int], *, patient: bool = True, together: bool = False
+        self, workers: Collection[int], *, patience: float | None = None, together: bool = False
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
         """What each answers next, with the seconds it took, as they do; or how it was lost.
 
         Args:
             workers: who owe an answer.
-            patient: whether to wait; else only what is there already.
+            patience: seconds to wait for the first of them, and then only for those that are there; None for all.
             together: whether all are needed before anything can go on, which takes fewer waits.
 
         Raises:
             EnvError: if one failed.
         """
-        return self._answers(workers, self._timeout, patient=patient, together=together)
+        return self._answers(workers, self._timeout, patience=patience, together=together)
 
     def _answers(
         self,
         workers: Collection[int],
         timeout: float,
         *,
-        patient: bool = True,
+        patience: float | None = None,
         together: bool = False,
         at_start: bool = False,
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
@@ -145,9 +145,12 @@ class RayPool:
         for worker in workers:
             progress.setdefault(worker, _Progress(-1, time.monotonic()))
         self._listen_again()
+        seconds = SECONDS_BETWEEN_LOOKS if patience is None else min(patience, SECONDS_BETWEEN_LOOKS)
         while waiting:
             count = len(waiting) if together else 1
-            ready, _ = ray.wait(list(waiting), num_returns=count, timeout=SECONDS_BETWEEN_LOOKS if patient else 0)
+            ready, _ = ray.wait(list(waiting), num_returns=count, timeout=seconds)
+            if patience is not None:
+                ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for ref in ready:
                 worker = waiting.pop(ref)
                 del progress[worker]
@@ -165,7 +168,7 @@ class RayPool:
                     self.end(worker)
                     yield worker, self._silent(worker, progress.pop(worker).rows, timeout)
             self._listened = time.monotonic()
-            if not patient:
+            if patience is not None:
                 return
 
     def _listen_again(self) -> None:

@@ -53,5 +53,5 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
     if isinstance(policy, Central):
         from hybridppo.distribution.central_server import ServerOfParameters
 
-        return ServerOfParameters(policy)
+        return ServerOfParameters(policy, run.address)
     return LocalTeam()

@@ -151,22 +151,23 @@ class WorkerPool:
             raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
 
     def answers(
-        self, workers: Sequence[int], *, at_start: bool = False, patient: bool = True
+        self, workers: Sequence[int], *, at_start: bool = False, patience: float | None = None
     ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
         """What each worker answers next, as they do; or how it was lost, if it died or makes no more steps.
 
         Args:
             workers: who owe an answer.
             at_start: whether they are being started.
-            patient: whether to wait; else only what is there already.
+            patience: seconds to wait for the first of them, and then only for those that are there; None for all.
         """
         timeout = self._seconds_to_start if at_start else self._timeout
         waiting = {self._connections[worker]: worker for worker in workers}
         alive = self._rows_at
         for worker in workers:
             alive.setdefault(worker, (-1, time.monotonic()))
+        longest = min(1.0, timeout / 4)
         while waiting:
-            for connection in wait(list(waiting), timeout=min(1.0, timeout / 4) if patient else 0.0):
+            for connection in wait(list(waiting), longest if patience is None else min(longest, patience)):
                 worker = waiting.pop(cast("Connection[Any, Any]", connection))
                 alive.pop(worker, None)
                 yield worker, self._receive(worker)
@@ -187,7 +188,7 @@ class WorkerPool:
                             "step or a reset hangs, or is slower than worker_timeout (--worker-timeout) allows"
                         ),
                     )
-            if not patient:
+            if patience is not None:
                 return
 
     def _receive(self, worker: int) -> "tuple[Any, float] | WorkerLostError":

@@ -72,9 +72,9 @@ class Processes:
         self._pool.send(worker, (kind, value))
 
     def answers(  # noqa: D102 - as in the protocol
-        self, workers: Sequence[int], *, patient: bool = True
+        self, workers: Sequence[int], *, patience: float | None = None
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        return self._pool.answers(workers, patient=patient)
+        return self._pool.answers(workers, patience=patience)
 
     def _rows_of(self, worker: int) -> int:
         return int(self._arrays[f"heartbeat{worker}"][0])

@@ -98,13 +98,13 @@ class Transport(Protocol):
         ...
 
     def answers(
-        self, workers: Sequence[int], *, patient: bool = True
+        self, workers: Sequence[int], *, patience: float | None = None
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
         """What each answers next, with the seconds it took, as they do; or how it was lost.
 
         Args:
             workers: who owe an answer.
-            patient: whether to wait; else only what is there already.
+            patience: seconds to wait for the first of them, and then only for those that are there; None for all.
         """
         ...
 

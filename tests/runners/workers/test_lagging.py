@@ -163,8 +163,8 @@ class Scripted:
             self._acts_by[worker] = self._published
         self._asked[worker].append((kind, value))
 
-    def answers(self, workers: Sequence[int], *, patient: bool = True) -> Iterator[tuple[int, Any]]:
-        owing = set(workers) if patient else set()  # nothing is there before somebody waits for it
+    def answers(self, workers: Sequence[int], *, patience: float | None = None) -> Iterator[tuple[int, Any]]:
+        owing = set(workers) if patience is None else set()  # nothing is there before somebody waits for it
         while owing:
             worker = self.order[self._next % len(self.order)]
             self._next += 1

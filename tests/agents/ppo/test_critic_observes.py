@@ -20,7 +20,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions
 
 SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-STEPS = 4 * 24 * 6
+STEPS = 4 * 24 * 4
+"""Two rollouts: the run goes on in an episode that lacks an agent."""
 
 
 class Stated(Matching):

@@ -177,7 +177,8 @@ def test_what_is_no_number_is_named(value: Any) -> None:
     ("options", "message"),
     [
         pytest.param(
-            {"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics are not available from CompiledEnvironments",
+            {"env": "CartPole-v1", "vectorization": "compiled"},
+            "info_metrics are not available from CompiledEnvironments",
             marks=pytest.mark.extras,
         ),
         ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from the environments of several learners"),

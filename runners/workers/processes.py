@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine, and write straight into a rollout in shared memory."""
+"""Workers in processes of this machine, which write straight into a rollout in shared memory."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ Array = NDArray[Any]
 
 
 class Processes:
-    """As `Transport`; closed, it has ended the processes and let go of the memory.
+    """A `Transport` to processes of this machine. `close` ends them and frees the memory.
 
     Args:
-        work: what they are started for.
+        work: the work of the workers.
     """
 
     def __init__(self, work: Work) -> None:
@@ -56,7 +56,7 @@ class Processes:
         if self._has_begun:
             return
         self._has_begun = True
-        if not self._restarts:  # another worker would have to map it
+        if not self._restarts:  # else another worker would have to map it
             self._arrays.unlink()
         if self._pin_for is not None:
             assert self._arrays.memory is not None  # not closed yet

@@ -249,7 +249,7 @@ AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "the global generator": (Drawing, "warning: it draws from Python's or NumPy's global generator"),
     "nothing at all": (
         object,
-        "error: the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made obj",
+        "error: the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made",
     ),
 }
 

@@ -66,6 +66,9 @@ def ours(**changes: Any) -> PPOConfig:
 COMPILED = {"compiled": True}
 MUJOCO: dict[str, Any] = {"package": "mujoco"}
 GRID: dict[str, Any] = {"package": "minigrid"}
+SMALL: dict[str, Any] = {
+    "num_steps": 128, "num_minibatches": 8, "num_epochs": 4, "learning_rate": 1e-3, "entropy_coef": 0.01,
+}  # fmt: skip
 SMALL_IMAGES: dict[str, Any] = {
     "num_steps": 128, "num_minibatches": 4, "num_epochs": 4, "learning_rate": 1e-3, "entropy_coef": 0.01,
     "hidden_sizes": (64,), "shared_trunk": True, "activation": "relu",
@@ -111,22 +114,38 @@ AGENTS: dict[str, Asked] = {
         package="pettingzoo",
         options={"action_masks": True, "self_play": GAME, "compiled": True},
     ),
-    "MiniGrid-Empty-8x8-v0": Asked(60_000, ours(**SMALL_IMAGES), **GRID),
+    "MiniGrid-Empty-8x8-v0": Asked(80_000, ours(**SMALL), **GRID, options=COMPILED),
     "Reacher-v5": Asked(400_000, ours(**MANY, gamma=0.9), **MUJOCO, options=COMPILED),
     "InvertedDoublePendulum-v5": Asked(300_000, ours(**MANY), **MUJOCO, options=COMPILED),
     "MountainCarContinuous-v0": Asked(100_000, tuned("MountainCarContinuous-v0"), seed=1),
-    "MiniGrid-DoorKey-5x5-v0": Asked(150_000, ours(**SMALL_IMAGES), **GRID),
+    "MiniGrid-DoorKey-5x5-v0": Asked(200_000, ours(**SMALL), **GRID, options={**COMPILED, "target_return": 0.96}),
+    "MiniGrid-LavaGapS5-v0": Asked(200_000, ours(**SMALL), **GRID, options={**COMPILED, "target_return": 0.95}),
+    "CliffWalkingSlippery-v1": Asked(
+        300_000,
+        ours(**TABLES, gamma=0.99, entropy_coef=0.1, schedules="entropy_coef=linear"),
+        env_kwargs={"max_episode_steps": 200},
+    ),
+    "FrozenLake8x8-v1": Asked(400_000, ours(**{**TABLES, "num_envs": 16}, gamma=0.999, entropy_coef=0.01)),
     "MinAtar/Breakout-v1": Asked(500_000, ours(**SMALL_IMAGES), package="minatar"),
     "Swimmer-v5": Asked(500_000, ours(**MANY, gamma=0.9999, gae_lambda=0.98), **MUJOCO, options=COMPILED),
     "Hopper-v5": Asked(500_000, ours(**MANY), **MUJOCO, options=COMPILED),
     "LunarLander-v3": Asked(500_000, ours(**MANY, gamma=0.999, gae_lambda=0.98), package="box2d", options=COMPILED),
+    "CartPole-without-velocities": Asked(
+        100_000,
+        ours(
+            num_steps=128, num_epochs=8, num_minibatches=8, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9,
+            hidden_sizes=(64,), recurrent="mingru",
+        ),
+        env="hybridppo.tools.pretrained.worlds:places_alone",
+    ),
     "MiniGrid-MemoryS7-v0": Asked(
-        400_000,
+        1_200_000,
         PPOConfig(
             num_envs=16, num_steps=128, num_minibatches=8, num_epochs=4, learning_rate=1e-3, entropy_coef=0.01,
-            hidden_sizes=(32,), recurrent="mingru", recurrent_size=64, sequence_length=64,
+            hidden_sizes=(32,), recurrent="mingru", recurrent_size=64,
         ),
         **GRID,
+        options={"target_return": 0.93},
     ),
     "Pusher-v5": Asked(400_000, ours(**MANY), **MUJOCO, options=COMPILED),
     "LunarLanderContinuous-v3": Asked(
@@ -143,7 +162,7 @@ AGENTS: dict[str, Asked] = {
 def train(name: str, asked: Asked, run_dir: Path, seed: int) -> None:
     """Train the agent, or go on with a run that was stopped."""
     if (run_dir / "config.json").exists():
-        hybridppo.resume(run_dir, progress=sys.stderr.isatty())
+        hybridppo.resume(run_dir, total_steps=asked.total_steps, progress=sys.stderr.isatty())
         return
     hybridppo.train(
         asked.train_in or asked.env or name,
@@ -179,7 +198,7 @@ def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> di
         "env_kwargs": asked.env_kwargs,
         "trained_in": asked.train_in,
         "agent": name_of(asked.config),
-        "total_steps": asked.total_steps,
+        "total_steps": lines[-1]["env_steps"],
         "seed": seed,
         "settings": {key: value for key, value in asdict(asked.config).items() if value != usual[key]},
         "options": asked.options,

@@ -17,15 +17,6 @@ def flat_grid(env_id: str) -> "gym.Env[Any, Any]":
     return TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
 
 
-def image_of_grid(env_id: str) -> "gym.Env[Any, Any]":
-    """A world of MiniGrid whose image is a vector of numbers."""
-    from minigrid.wrappers import ImgObsWrapper
-
-    env = FlattenObservation(ImgObsWrapper(gym.make(env_id)))
-    seen = Box(0.0, 255.0, env.observation_space.shape, np.float32)
-    return TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
-
-
 def control(domain: str, task: str) -> "gym.Env[Any, Any]":
     """A task of DeepMind's control suite as CleanRL takes it: by shimmy, flattened, 1,000 steps, which truncate."""
     from dm_control import suite

@@ -80,4 +80,4 @@ def test_the_command_lists_agents_and_shows_cards(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit, match="0"):
         main(["agents", "CartPole-v1"])
     assert '"return_mean": 500' in capsys.readouterr().out
-    assert card_of("CartPole-v1")["command"].startswith("python scripts/pretrain.py CartPole-v1")
+    assert card_of("CartPole-v1")["command"].startswith("python scripts/pretrain.py")

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
-from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -237,71 +236,47 @@ class TensorSampler(BaseSampler):
     # Checkpoints
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
-        state: dict[str, Any] = {
-            "env_steps": self.env_steps,
-            "key": list(self._key),
-            "number": self._number,
-            "has_told": self._has_told,
-            "statistics": self._statistics.state(),
-            "noise": self._noise.bit_generator.state,
-            **self._steering_state(),
-        }
-        try:
-            if self.failure is not None:
-                raise EnvStateError(self.failure)
-            environment = self._environments.tensors_of_state()
-        except EnvStateError as error:  # the rollout under way is lost too: nothing could continue it
-            number = self._number - (self._under_way is not None)
-            return {}, {**state, "number": number, "environments": {"not_saved": str(error)}}
+        tensors, state = super().state()
+        is_dropped = self._under_way is not None and "not_saved" in state["environments"]
+        return tensors, {
+            **state, "key": list(self._key), "number": self._number - is_dropped, "has_told": self._has_told
+        }  # fmt: skip
+
+    def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        environment = self._environments.tensors_of_state()
         tensors = {f"environment.{name}": tensor for name, tensor in environment.items()}
-        tensors["observation"] = self._observation
-        if self._memory is not None:
-            tensors |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
+        return {**tensors, **self._own_tensors()}, {"is_saved": True}
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """What the sampler carries from step to step."""
+        if self._memory is None:
+            return {"observation": self._observation}
+        return {"observation": self._observation, "memory.state": self._state_of_actor, "memory.starts": self._starts}
+
+    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         under_way = self._under_way
-        if under_way is not None:
-            assert not under_way.is_running, "a rollout is being sampled: pause it first"
-            rows = rows_that_matter(self._block, under_way.filled, self._memory)
-            tensors |= {f"buffer.{name}": part.clone() for name, part in rows.items()}
-            state["under_way"] = {
-                "version": under_way.version,
-                "filled": under_way.filled,
-                "finals_given": self._finals_given[: under_way.filled],
-            }
-        return tensors, {**state, "environments": {"is_saved": True}}
+        if under_way is None:
+            return {}, None
+        assert not under_way.is_running, "a rollout is being sampled: pause it first"
+        filled = under_way.filled
+        rows = rows_that_matter(self._block, filled, self._memory)
+        saved = {"version": under_way.version, "filled": filled, "finals_given": self._finals_given[:filled]}
+        return {f"buffer.{name}": part.clone() for name, part in rows.items()}, saved
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base, for a run in the same kind of environment."""
         if "key" not in state:
             raise ValueError("it was sampled in environments of another kind, that are no tensors")
-        self.env_steps, self._number = whole(state, "env_steps"), whole(state, "number")
         low, high = state["key"]
         self._key = whole({"key": low}, "key"), whole({"key": high}, "key")
-        self._has_told = bool(state["has_told"])
-        self._noise.bit_generator.state = state["noise"]
-        self._statistics.load_state(state["statistics"])
-        self._load_steering(state)
-        reason = self._load_environment(tensors, state["environments"])
-        if reason is not None:
-            self._statistics.drop_running()
-            self.restart(env_seed)
-            return reason
-        load_into("observation", self._observation, tensors)
-        if self._memory is not None:
-            load_into("memory.state", self._state_of_actor, tensors)
-            load_into("memory.starts", self._starts, tensors)
-        if (under_way := state.get("under_way")) is not None:
-            self._load_under_way(tensors, under_way)
-        return None
+        self._number, self._has_told = whole(state, "number"), bool(state["has_told"])
+        return super().load_state(tensors, state, env_seed=env_seed)
 
-    def _load_environment(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> str | None:
-        if "not_saved" in saved:
-            return str(saved["not_saved"])
+    def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
         own = {name.removeprefix("environment."): t for name, t in tensors.items() if name.startswith("environment.")}
-        try:
-            self._environments.load_tensors(own)
-        except EnvStateError as error:
-            return str(error)
-        return None
+        self._environments.load_tensors(own)
+        for name, mine in self._own_tensors().items():
+            load_into(name, mine, tensors)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         filled = whole(state, "filled")

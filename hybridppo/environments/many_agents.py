@@ -139,7 +139,7 @@ class ManyAgents(SubEnvironments):
         for i, state in enumerate(states):
             present = state["present"]
             if len(present) != self.num_agents or not all(type(is_there) is bool for is_there in present):
-                raise ValueError(f"present is no list of {self.num_agents} truths")
+                raise ValueError(f"present must be a list of {self.num_agents} booleans")
             self._present[self._columns[i]] = present
             self._parallel(i).put_present(np.array(present))
 

@@ -353,7 +353,7 @@ def _spaces_of(env: Any, agents: tuple[Any, ...], kind: str) -> list[gym.Space[A
     spaces = [getattr(env, f"{kind}_space")(agent) for agent in agents]
     for agent, space in zip(agents, spaces, strict=True):
         if not isinstance(space, gym.Space):
-            raise EnvError(f"the {kind} space of agent {agent!r} is no gymnasium.spaces.Space: {shown(space)}")
+            raise EnvError(f"the {kind} space of agent {agent!r} is not a gymnasium.spaces.Space: {shown(space)}")
     return spaces
 
 

@@ -266,7 +266,7 @@ class TensorSampler(BaseSampler):
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base, for a run in the same kind of environment."""
         if "key" not in state:
-            raise ValueError("it was sampled in environments of another kind, that are no tensors")
+            raise ValueError("it was sampled in environments that are not tensors")
         low, high = state["key"]
         self._key = whole({"key": low}, "key"), whole({"key": high}, "key")
         self._number, self._has_told = whole(state, "number"), bool(state["has_told"])

@@ -35,7 +35,7 @@ class Cluster:
 
     Raises:
         ConfigurationError: if Ray is not installed, or this process has joined another cluster by itself.
-        DistributionError: where no cluster answers at the address, or none can be started here.
+        DistributionError: if no cluster answers at the address, or none can be started here.
     """
 
     def __init__(self, policy: str, address: str | None, num_cpus: int) -> None:
@@ -57,7 +57,7 @@ class Cluster:
             return
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.is_started_here = address == "local"
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody unless it is asked for
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no statistics are sent unless asked for
         options: dict[str, Any] = {"logging_level": logging.ERROR, "address": address}
         if self.is_started_here:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
@@ -97,7 +97,7 @@ class Cluster:
 def _taken_from_ray() -> Any:
     """Ray's handler of SIGTERM, which leaves the process, taken away for as long as a training saves and ends by it.
 
-    None where there is none, or somebody else's.
+    None if there is none, or somebody else's.
     """
     handler = signal.getsignal(signal.SIGTERM)
     is_rays = str(getattr(handler, "__module__", "")).partition(".")[0] == "ray"
@@ -164,7 +164,7 @@ def _resolved(address: str) -> tuple[str, str]:
 
 
 def _require_somebody_at(address: str) -> None:
-    """Raise an OSError where nobody listens: Ray itself would try for minutes."""
+    """Raise an OSError if nobody listens at the address: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
@@ -173,7 +173,7 @@ def _require_somebody_at(address: str) -> None:
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
     """Within it, Ray may set handlers of signals, as it does; what a signal does is not its to decide."""
-    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
+    if threading.current_thread() is not threading.main_thread():  # only it can set a handler
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

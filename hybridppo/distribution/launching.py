@@ -46,12 +46,12 @@ def is_joining() -> bool:
 class Launched:
     """Learners 1 to `size - 1`, each `python -m hybridppo.training.learner_process`.
 
-    Each reads what it is told from its standard input, and ends when that does: with this process, however it ends.
+    Each reads its setup from its standard input, and ends when that does: with this process, however it ends.
 
     Args:
         size: how many learners there are, with that of this process.
         port: of the store that they meet at, on this machine.
-        setup: what all are told, pickled.
+        setup: the settings of all, pickled.
     """
 
     def __init__(self, size: int, port: int, setup: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What learners say to each other, through torch.distributed; and who is missing where nothing comes."""
+"""What learners say to each other, through torch.distributed; and who is missing if no message comes."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from hybridppo.system.interruption import give_up_if_stopped
 
 T = TypeVar("T")
 SECONDS_TO_EXPLAIN = 5.0
-"""How long to wait, where nothing comes any more, for those that are left to say that it is not they."""
+"""How long to wait, if no message comes any more, for the other learners to answer."""
 SECONDS_TO_STOP = 10.0
 """How long one that was asked to stop waits for the others: torchrun and schedulers kill it after 30 s, and it has to
 say why it stops before."""
@@ -55,7 +55,7 @@ class Link:
         start_timeout: seconds within which all must be there.
         store_at: host and port of the store, if there are several machines; None if all are on this one, and listen on
             its loopback alone.
-        how_it_ended: of one by its rank, where that is known: empty for one that runs, None where nobody knows.
+        how_it_ended: of one by its rank, if that is known: empty for one that runs, else None.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Link:
 
     def report(self, problem: str) -> None:
         """Tell the others why this process goes."""
-        with contextlib.suppress(RuntimeError):  # nobody is there any more to be told
+        with contextlib.suppress(RuntimeError):  # the others are gone
             self._tell_of_end(problem)
 
     def _tell_of_end(self, problem: str) -> None:
@@ -394,7 +394,7 @@ def is_gone(pid: int) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """What the others are told of an error: the library's own say all there is to say."""
+    """The text of an error for the others: the library's own errors need no traceback."""
     told = f"{type(error).__name__}: {error}"
     return told if isinstance(error, HybridPPOError) else f"{told}\n{''.join(traceback.format_exception(error))}"
 

@@ -209,7 +209,7 @@ class RayPool:
 
     def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
         try:
-            # What is there is fetched at leisure: a busy machine may take a while for it.
+            # The answer is there; a busy machine may take a while to fetch it.
             kind, value, seconds = unpacked(ray.get(self._owed[worker].popleft(), timeout=self._timeout))
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error

@@ -35,7 +35,7 @@ class RaySamplers(RayPool):
         self._columns, self._distribution = work.columns, work.setup["distribution"]
         self._memory = work.setup["memory"]
         self._tasks: dict[int, deque[tuple[Fill, int]]] = {}
-        """What is being filled, and in which buffer, in the order in which it was asked for."""
+        """The rollouts that are being filled, and their buffers, in the order of the requests."""
         self._stopped: dict[int, int] = {}
         """The last attempt of each that was asked to stop."""
         self._attempt = 0

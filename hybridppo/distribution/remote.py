@@ -134,7 +134,7 @@ class Fill:
     attempt: int
     """Which of all parts that it ever asked for."""
     version: int
-    """Of the parameters that act, or of older ones than those."""
+    """The version of the parameters that act, or an older one."""
     first: int
     """Row to begin with."""
     end: int | None

@@ -108,7 +108,7 @@ class Team(LocalTeam):
         each = self.shards // self.size
         self._mine = range(rank * each, (rank + 1) * each)
         self.link: Link | None = None
-        """To the others, where there are any, as soon as they are there."""
+        """The connection to the others, once they are there."""
         self._timeout, self._joins = timeout, joins
         self._address = address
         self._cluster: Cluster | None = None
@@ -166,7 +166,7 @@ class Team(LocalTeam):
             self._cluster.close()
 
     def _let_go(self, seconds: float) -> None:
-        """Of the others, who have so long to end by themselves."""
+        """Wait for the others, which have so long to end by themselves."""
         self._put_back()
         for wire in self._wires.values():
             wire.close()
@@ -291,7 +291,7 @@ class Team(LocalTeam):
         parts: list[Environments] = []
         try:
             for shard in self._mine:
-                with accelerator_of(self._device).selected():  # as simulators expect of the device that they are told
+                with accelerator_of(self._device).selected():  # as simulators expect of their device
                     parts.append(make_environments(source, share, options, first=shard * share, copies=copies))
                 self._require_there(parts[-1])
         except BaseException:
@@ -533,8 +533,8 @@ class Losses:
             may: whether learners can be started from here at all.
 
         Raises:
-            LearnerLostError: the same, where nobody asked for restarts, where there is no checkpoint to go on from, or
-                where this has happened too often without another one between.
+            LearnerLostError: the same, if restarts were not asked for, if there is no checkpoint to continue from, or
+                if this has happened too often without another one between.
         """
         directory = job.directory
         if not (may and job.settings.environment.restarts) or directory is None or job.interruption.requested:

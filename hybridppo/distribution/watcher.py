@@ -21,7 +21,7 @@ Process = tuple[int, str]
 
 
 def processes() -> dict[int, tuple[int, str, str]]:
-    """Of every process: its parent's number, name, and when it was started."""
+    """The parent, name and start of every process."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():

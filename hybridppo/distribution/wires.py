@@ -213,7 +213,7 @@ _locks = threading.Lock(), threading.Lock()
 
 
 def fence() -> None:
-    """What was written before is seen by whoever sees what is written after; likewise what is read.
+    """Order memory accesses: a process that sees a later write also sees the earlier ones.
 
     Some processors (ARM's) change the order otherwise. Nothing passes a lock that is taken after another was let go.
     """

@@ -53,7 +53,7 @@ class SharedRunner(Runner):
 
     def run(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         with self._apart():
-            pass  # callbacks are told of the start
+            pass  # callbacks get the start
         metrics = super().run()
         self._is_over = True  # the others have ended or are about to, and everything is saved
         return metrics

@@ -45,7 +45,7 @@ class WorkerPool:
 
     Args:
         envs: the environments of each worker.
-        setup: pickled, what all workers are told (`process.serve`).
+        setup: pickled, sent to all workers (`process.serve`).
         rows_of: the number of rows that a worker has filled, which shows that it does not hang.
         timeout: seconds without a step after which a worker counts as hung.
         module: the module that a process runs.

@@ -35,7 +35,7 @@ class Share:
     """Steps some of the environments with its own actor.
 
     Args:
-        setup: what all workers are told: `source` and `options` of the environments, their number `num_envs` and
+        setup: sent to all workers: `source` and `options` of the environments, their number `num_envs` and
             `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; `fields` of a
             rollout.
         envs: the environments of this worker.

@@ -38,7 +38,7 @@ class Work:
     num_parameters: int
     """The number of the actor's parameters."""
     setup: dict[str, Any]
-    """What all workers are told (`Share`)."""
+    """Sent to all workers (`Share`)."""
     options: EnvironmentOptions
     pin_for: torch.device | None
     """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""

@@ -199,6 +199,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     def put_present(self, present: Array) -> None:
         """Set which agents are present, after the environment was restored within an episode."""
         self.present[:] = present
+        self._rows[~self.present] = 0  # the episode before had other agents, and critics may see all rows
         self._forget_the_missing()
 
     @property

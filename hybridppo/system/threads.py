@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from hybridppo.system.blas import libraries
 
 
 def cpu_cores() -> int:
@@ -22,7 +22,7 @@ def limit_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with threadpool_limits(count, user_api="blas"):
+        with libraries().limit(limits=count, user_api="blas"):
             yield
     finally:
         torch.set_num_threads(before)

@@ -47,10 +47,5 @@ def one_torch_thread() -> Iterator[None]:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """A context in which NumPy multiplies on one thread: others would spin for tens of milliseconds afterwards."""
-    with _blas().limit(limits=1, user_api="blas"):
+    with libraries().limit(limits=1, user_api="blas"):
         yield
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()  # which inspects all loaded libraries

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridppo.environments.base import EnvState
 from hybridppo.errors import EnvStateError
-from hybridppo.interfaces import SamplingActor
+from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
@@ -61,6 +61,7 @@ class ShardsSampler(BaseSampler):
         )  # fmt: skip
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
+        self._metrics: Metrics = {}
 
     # Rollouts
 
@@ -73,15 +74,22 @@ class ShardsSampler(BaseSampler):
         before = [self._counted(sampler) for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
+        of_shards: list[Metrics] = []
         for process in self._gather(json.dumps(own, allow_nan=False).encode()):
-            for steps, restarts, episodes, of_policies in json.loads(process):
+            for steps, restarts, episodes, of_policies, metrics in json.loads(process):
+                of_shards.append(metrics)
                 self.env_steps += steps
                 self.env_restarts += restarts
                 self.statistics.add_ended(*episodes)
                 for policy, (agent_steps, of_policy) in zip(self.by_policy.values(), of_policies, strict=True):
                     policy.agent_steps += agent_steps
                     policy.statistics.add_ended(*of_policy)
+        self._metrics = {name: _joined(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
+
+    def metrics(self) -> Metrics:
+        """As in the base, of all shards."""
+        return self._metrics
 
     @staticmethod
     def _counted(sampler: BaseSampler) -> tuple[int, int, int, list[tuple[int, int]]]:
@@ -96,7 +104,7 @@ class ShardsSampler(BaseSampler):
             for policy, (agent_steps, own) in zip(sampler.by_policy.values(), of_policies, strict=True)
         ]
         ended = sampler.statistics.since(episodes)
-        return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies
+        return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies, sampler.metrics()
 
     def pause(self) -> None:
         """Wait for a rollout that is under way: others would wait for this process's part."""
@@ -221,3 +229,8 @@ class ShardsSampler(BaseSampler):
 
     def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
         raise EnvStateError(_IN_SHARDS)
+
+
+def _joined(name: str, of_shards: Sequence[float]) -> float:
+    """A metric of all shards: the sum of what is counted, and the mean of all else."""
+    return sum(of_shards) if name == "steps_dropped" else sum(of_shards) / len(of_shards)

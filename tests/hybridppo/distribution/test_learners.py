@@ -509,3 +509,15 @@ def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])
+
+
+@beside_the_extras
+def test_metrics_of_lag_are_those_of_all_learners() -> None:
+    history: list[dict[str, float]] = []
+    train(
+        distribution=MultiLearner(2), placement=hybridppo.Mirrored("cpu", "cpu", max_lag=3), num_workers=2,
+        on_iteration=history.append,
+    )  # fmt: skip
+    assert all(0.0 <= metrics["policy_lag_mean"] <= 3 for metrics in history)
+    assert 0.0 < history[-1]["samplers_busy"] <= 1.0
+    assert history[-1]["steps_dropped"] >= 0

@@ -8,12 +8,14 @@
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
+# make bench-peers  the same beside PPO of other libraries, each in an environment of its own
+# make bench-published  tables that others have published, made again
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests and every measurement of placements, on a machine with a CUDA device
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test lint slow gpu mutants extras docs wheel bench bench-all bench-gpu clean
+.PHONY: train test lint slow gpu mutants extras docs wheel bench bench-peers bench-published bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -64,6 +66,12 @@ bench-gpu: $(VENV)/installed-bench
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/fixed_work.py $(ARGS)
+
+bench-peers: $(VENV)/installed-extras
+	$(BIN)/python benchmarks/field.py $(ARGS)
+
+bench-published: $(VENV)/installed-extras
+	$(BIN)/python benchmarks/published/run.py $(ARGS)
 
 bench-all: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/fixed_work.py --placements cpu,overlap --learning-device cpu

@@ -1,4 +1,4 @@
-"""What learns: a folder for each agent, what they share in `common/`, and their names in `registry.py`.
+"""Agents, a folder each; their common parts are in `common/`, their names in `registry.py`.
 
 Begin with `ppo/`.
 """

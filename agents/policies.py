@@ -1,9 +1,9 @@
-"""Several policies that are trained together: an agent for each, sampled in the same environments.
+"""Several policies that are trained together: an agent for each, in the same environments.
 
     config = PoliciesConfig({"tagger": PPOConfig(), "runner": PPOConfig()}).with_agents(environments.agents)
     agent = Policies(environments.observation_space, environments.action_space, config, seed=0)
 
-Each agent of an environment is a column of the rollouts, and belongs to one policy, which learns from its own columns.
+Each agent of an environment is a column of the rollouts and has one policy, which learns from its own columns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,30 +36,30 @@ from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole
 
 PolicyOf = Callable[[str], str]
-"""The name of the policy that an agent has, by the agent's name."""
+"""From the name of an agent to the name of its policy."""
 
 ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions", "critic_observes")
-"""What all configurations of a training have alike, for they are sampled together."""
+"""Fields that must be equal in all configurations, because the policies are sampled together."""
 REFUSED = ("episodes_per_rollout", "use_sde")
-"""Fields that cannot be had with several policies."""
+"""Fields that are not supported with several policies."""
 
 
 def policy_by_name(agent: str) -> str:
-    """An agent's name without its number, as PettingZoo numbers agents: `tagger` of `tagger_3`."""
+    """The name of an agent without its number: `tagger` for `tagger_3`."""
     name, _, number = agent.rpartition("_")
     return name if name and number.isdigit() else agent
 
 
 def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: PolicyOf | None = None) -> dict[str, str]:
-    """By the name of each agent of an environment, in their order, the policy that it has.
+    """The policy of each agent of an environment, by the agents' names in their order.
 
     Args:
-        agents: their names.
-        policies: the names of the policies.
-        policy_of: says which policy an agent has; None for `policy_by_name`.
+        agents: names of the agents.
+        policies: names of the policies.
+        policy_of: returns the policy of an agent; None for `policy_by_name`.
 
     Raises:
-        ConfigurationError: if there is one agent only, an agent's policy is not there, or a policy has no agent.
+        ConfigurationError: if there is only one agent, the policy of an agent is missing, or a policy has no agent.
     """
     if not agents:
         raise ConfigurationError("several policies are for environments of several agents, and this has one agent")
@@ -81,20 +81,20 @@ def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: Polic
 
 
 def columns_of(agents: Mapping[str, str], policies: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Of each policy, which agents of an environment are its own, by what `policies_of` gives."""
+    """For each policy, the indices of its agents in an environment; `agents` is the result of `policies_of`."""
     return {policy: tuple(i for i, own in enumerate(agents.values()) if own == policy) for policy in policies}
 
 
 def spaces_of_policy(
     observation_space: gym.Space[Any], action_space: gym.Space[Any], policy: str, agents: Mapping[str, str]
 ) -> tuple[gym.Space[Any], gym.Space[Any]]:
-    """The observation space and the action space that all agents of a policy have.
+    """The observation space and the action space of the agents of a policy.
 
     Args:
-        observation_space: of the environment's agents.
-        action_space: of the environment's agents.
-        policy: the policy's name.
-        agents: as `policies_of` gives them.
+        observation_space: space of the environment's agents.
+        action_space: space of the environment's agents.
+        policy: name of the policy.
+        agents: the result of `policies_of`.
 
     Raises:
         ConfigurationError: if the agents of the policy have different spaces.
@@ -122,12 +122,12 @@ def acting_together(
     spaces: Sequence[tuple[gym.Space[Any], gym.Space[Any]]],
     columns: Sequence[Sequence[int]],
 ) -> tuple[Distribution, Sizes]:
-    """The distribution of policies with different spaces, and the sizes that their actors have within it.
+    """The joint distribution of policies with different spaces, and the sizes of their actors in it.
 
     Args:
-        distributions: of each policy.
-        spaces: of each policy, the observation space and the action space.
-        columns: of each policy, which agents of an environment are its own.
+        distributions: one for each policy.
+        spaces: observation space and action space of each policy.
+        columns: for each policy, the indices of its agents in an environment.
     """
     together = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
     sizes = [
@@ -142,16 +142,16 @@ class PoliciesConfig:
     """The settings of several policies.
 
     Raises:
-        ConfigurationError: naming what cannot be had.
+        ConfigurationError: with the field that is invalid or not supported.
     """
 
     policies: Mapping[str, PPOConfig]
-    """By the names of the policies."""
+    """The settings by the names of the policies."""
     agents: Mapping[str, str] = field(default_factory=dict)
-    """By the name of each agent of an environment, in their order, the policy that it has. Empty before there is an
-    environment."""
+    """The policy of each agent of an environment, by the agents' names in their order; empty until the environment is
+    known."""
     played: tuple[str, ...] = ()
-    """The policies that act and do not learn."""
+    """The policies that act but do not learn."""
 
     def __post_init__(self) -> None:
         if not self.policies:
@@ -180,41 +180,41 @@ class PoliciesConfig:
             )
 
     def __getattr__(self, name: str) -> Any:
-        """What all have alike."""
+        """The common value of a field in `ALIKE` or `REFUSED`."""
         if name in ALIKE or name in REFUSED:
             return getattr(next(iter(self.policies.values())), name)
         raise AttributeError(f"the settings of several policies have no {name}: it is each policy's own")
 
     @property
     def remembering(self) -> PPOConfig:
-        """The settings of the policy with the largest memory; if none has one, of any."""
+        """The settings of the policy with the largest state; of any if none is recurrent."""
         return max(self.policies.values(), key=lambda config: 0 if config.memory is None else config.memory.state_size)
 
     @property
     def memory(self) -> MemoryLayout | None:
-        """The memory of all policies, as large as the largest."""
+        """The layout of the largest state."""
         return self.remembering.memory
 
     @property
     def recurrent(self) -> str | None:
-        """The kind of memory, if a policy has one."""
+        """The kind of recurrent network, if a policy has one."""
         return self.remembering.recurrent
 
     @property
     def sequence_length(self) -> int:
-        """The length of sequences, if a policy has a memory."""
+        """The length of sequences, if a policy is recurrent."""
         return self.remembering.sequence_length
 
     def replaced(self, **changes: Any) -> "PoliciesConfig":
-        """With other values for some fields of every policy."""
+        """The settings with other values for some fields of every policy."""
         return replace(self, policies={name: replace(config, **changes) for name, config in self.policies.items()})
 
     def with_agents(self, agents: Sequence[str], policy_of: PolicyOf | None = None) -> "PoliciesConfig":
-        """For environments with these agents.
+        """The settings for environments with these agents.
 
         Args:
-            agents: their names.
-            policy_of: says which policy an agent has; None for `policy_by_name`.
+            agents: names of the agents.
+            policy_of: returns the policy of an agent; None for `policy_by_name`.
 
         Raises:
             ConfigurationError: as `policies_of`.
@@ -223,11 +223,11 @@ class PoliciesConfig:
 
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
-        """Of each policy, which agents of an environment are its own."""
+        """For each policy, the indices of its agents in an environment."""
         return columns_of(self.agents, self.policies)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The settings as a JSON object."""
         return {
             "policies": {name: config.to_json() for name, config in self.policies.items()},
             "agents": dict(self.agents),
@@ -239,14 +239,14 @@ class Policies:
     """An agent for each of several policies.
 
     Args:
-        observation_space: that all agents of an environment have, or `SpacesOfAgents`.
-        action_space: likewise.
-        config: the settings; made for an environment, or the agents cannot act together.
-        seed: of the initial parameters and of the order of minibatches; each policy has its own part.
+        observation_space: space of all agents of an environment, or `SpacesOfAgents`.
+        action_space: space of all agents of an environment, or `SpacesOfAgents`.
+        config: the settings, with the agents of the environment (`with_agents`).
+        seed: seed of the initial parameters and of the order of minibatches, different for each policy.
     """
 
     name: ClassVar[str] = "policies"
-    """What files call it."""
+    """Name of the agent in files."""
 
     def __init__(
         self,
@@ -278,11 +278,11 @@ class Policies:
         self.version = 0
         self.records_graphs = all(agent.records_graphs for agent in self.agents.values())
         self._learned: dict[str, Metrics] = {}
-        """What has been learned in an update that was broken off, by policy."""
+        """Metrics of the policies that have learned in an unfinished update."""
 
     @property
     def config(self) -> PoliciesConfig:
-        """The settings. New ones are those of the agents, too."""
+        """The settings; new ones are set in the agents, too."""
         return self._config
 
     @config.setter
@@ -293,7 +293,7 @@ class Policies:
 
     @property
     def should_stop(self) -> Callable[[], bool]:
-        """Asked in the course of an update, by every agent."""
+        """Called during the update of every agent."""
         return self._any.should_stop
 
     @should_stop.setter
@@ -303,11 +303,11 @@ class Policies:
 
     @property
     def own(self) -> dict[str, object]:
-        """What only Python can make again: nothing."""
+        """Custom parts that a file cannot hold: none."""
         return {}
 
     def like(self, config: PoliciesConfig, *, seed: int = 0) -> "Policies":
-        """Fresh agents of the same spaces."""
+        """New agents with the same spaces."""
         return Policies(self.observation_space, self.action_space, config, seed=seed)
 
     def act(
@@ -318,14 +318,14 @@ class Policies:
         state: Any = NO_STATE,
         batch: bool = False,
     ) -> Any:
-        """The actions of the agents that are there, by their names; with `state`, a pair of them and the next states.
+        """The actions of the present agents, by name; with `state`, a pair of them and the next states.
 
         Args:
-            observation: of each, by its name.
-            deterministic: as for an agent's own `act`.
-            action_mask: what each is allowed, by its name, if masks were trained with.
-            state: what each remembers, by its name; None begins an episode.
-            batch: whether there is a batch of observations, and of masks, for each.
+            observation: observations by the agents' names.
+            deterministic: as in the `act` of one agent.
+            action_mask: masks by the agents' names, if the policies were trained with masks.
+            state: states by the agents' names; None starts an episode.
+            batch: whether each agent has a batch of observations and of masks.
         """
         masks = {} if action_mask is None else action_mask
         if state is NO_STATE:
@@ -343,7 +343,7 @@ class Policies:
         }
 
     def agent_of(self, name: str) -> PPO:
-        """Whose policy an agent of an environment has, by its name."""
+        """The agent with the policy of this agent of an environment."""
         return self.agents[self.config.agents.get(name, policy_by_name(name))]
 
     def names_of(self, policy: str) -> list[str]:
@@ -351,19 +351,19 @@ class Policies:
         return [name for name, own in self.config.agents.items() if own == policy]
 
     def save(self, path: str | Path) -> Path:
-        """Write all agents to one file; `hybridppo.load` gives them back."""
+        """Write all agents to one file that `hybridppo.load` reads."""
         return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
-        """As for each agent."""
+        """As `PPO.anneal`, for each agent."""
         for agent in self.agents.values():
             agent.anneal(progress)
 
     def update(self, rollout: Any) -> Metrics:
-        """An update of every agent that learns, from its own columns; what all measured, by policy and name.
+        """Update every agent that learns from its own columns; return the metrics of all by policy and name.
 
         Raises:
-            Stopped: if a stop was requested. Agents that have learned are not asked again, by the same rollout.
+            Stopped: if a stop was requested. Agents that have learned do not learn from the same rollout again.
         """
         for name, agent in self.agents.items():
             if name not in self._learned and name not in self.config.played:
@@ -373,9 +373,9 @@ class Policies:
         return {f"{name}/{what}": value for name, metrics in learned.items() for what, value in metrics.items()}
 
     def _own_rows(self, name: str, rollout: Rollout) -> Rollout:
-        """A policy's rows, with the numbers that are its own, and its own memory."""
+        """The columns of a policy, with its own sizes and state."""
         agent, own = self.agents[name], torch.tensor(self.columns[name], device=rollout.rewards.device)
-        # Policies of runs of earlier releases may have had fewer updates than others.
+        # Policies of runs by earlier releases may have had fewer updates than others.
         version = rollout.version + agent.version - self.version
         part = replace(rollout.of_agents(own, len(self.config.agents)), version=version)
         if self.memory is not None:
@@ -396,7 +396,7 @@ class Policies:
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As for an agent: tensors by name, and what JSON can hold."""
+        """The state of all agents: tensors by name, and a JSON object."""
         parts = {name: agent.state() for name, agent in self.agents.items()}
         tensors = {
             f"policies.{name}.{what}": tensor
@@ -410,10 +410,10 @@ class Policies:
         }
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from what `state` gave.
+        """Restore the result of `state`.
 
         Raises:
-            CheckpointError: if there are tensors of no policy, or of one that is not here.
+            CheckpointError: if there are tensors of an unknown policy.
         """
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.agents}
         for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""The agents that there are, by name: the type of a configuration chooses one. A further agent is one line here."""
+"""The agents by name. The type of a configuration chooses the agent; a further agent is one line here."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,16 +25,16 @@ AnyConfig = PPOConfig | DDPGConfig | PoliciesConfig
 
 @dataclass(frozen=True)
 class AgentKind:
-    """What there is to know of an agent beside its name."""
+    """What the library must know of an agent besides its name."""
 
     agent: type[Any]
     config: type[Any]
     explaining_memory: Callable[[Any, gym.Space[Any], gym.Space[Any]], AbstractContextManager[None]]
-    """Within it, the want of memory is an error that says which field of the configuration to lower."""
+    """A context in which errors for lack of memory say which field of the configuration to lower."""
     parts: tuple[str, ...] = ()
-    """What the agent takes of one's own besides the configuration, by the names of its arguments."""
+    """Names of the arguments for custom parts."""
     before_its_field: Mapping[str, Any] = field(default_factory=dict)
-    """What a run was that names no such field: where that is not the default of now."""
+    """Values of fields in runs that began before the fields existed, if they differ from the present defaults."""
 
 
 AGENTS: dict[str, AgentKind] = {
@@ -48,7 +48,7 @@ AGENTS: dict[str, AgentKind] = {
     "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg, parts=("schedules",)),
     "td3": AgentKind(TD3, TD3Config, explaining_memory_of_ddpg, parts=("schedules",)),
 }
-"""By the name that `config.json` and the command line have for them."""
+"""By their names in `config.json` and on the command line."""
 
 
 @contextlib.contextmanager
@@ -63,14 +63,14 @@ def _explaining_memory_of_policies(
 
 
 _KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig, _explaining_memory_of_policies)}
-"""With the agent of several policies, which nobody asks for by its name."""
+"""With the agent of several policies, which has no name on the command line."""
 
 
 def name_of(config: AnyConfig) -> str:
-    """The name of the agent that a configuration is for.
+    """The name of the agent for a configuration.
 
     Raises:
-        ConfigurationError: where it is a configuration of none.
+        ConfigurationError: if it is not the configuration of an agent.
     """
     for name, kind in _KINDS.items():
         if type(config) is kind.config:
@@ -80,13 +80,13 @@ def name_of(config: AnyConfig) -> str:
 
 
 def agent_class(config: AnyConfig) -> type[AnyAgent]:
-    """The agent that a configuration is for."""
+    """The agent's class for a configuration."""
     found: type[AnyAgent] = _KINDS[name_of(config)].agent
     return found
 
 
 def default_config(agent: object) -> AnyConfig:
-    """The configuration that an agent's class comes with: PPO's for what is none."""
+    """The default configuration of an agent's class, or of an agent; PPO's for anything else."""
     for kind in reversed(AGENTS.values()):  # TD3 is a DDPG, too
         if isinstance(agent, type) and issubclass(agent, kind.agent):
             made: AnyConfig = kind.config()
@@ -103,11 +103,11 @@ def make_agent(
     seed: int,
     **parts: Any,
 ) -> AnyAgent:
-    """An agent of this kind, with parts of one's own where they are not None.
+    """Make an agent of this class, with those custom parts that are not None.
 
     Raises:
-        ConfigurationError: where such an agent takes no such part.
-        EnvError: for spaces that are not supported.
+        ConfigurationError: if the agent has no such part.
+        EnvError: if a space is not supported.
     """
     name = name_of(config)
     given = {part: value for part, value in parts.items() if value is not None}
@@ -121,16 +121,16 @@ def make_agent(
 def explaining_memory(
     config: AnyConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> AbstractContextManager[None]:
-    """Within it, the want of memory is an error that says which field of the configuration to lower."""
+    """A context in which errors for lack of memory say which field of the configuration to lower."""
     return _KINDS[name_of(config)].explaining_memory(config, observation_space, action_space)
 
 
 def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
-    """The configuration whose fields these are.
+    """The configuration with these fields.
 
     Raises:
-        KeyError: where there is no such agent.
-        ConfigurationError: where a field cannot be what it is.
+        KeyError: if there is no such agent.
+        ConfigurationError: if a field is invalid.
     """
     if agent == Policies.name:
         policies = {name: PPOConfig(**each) for name, each in settings["policies"].items()}
@@ -140,7 +140,7 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
 
 
 def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
-    """As `config_from_json`, of a run or a saved agent, which may have begun before there were all of the fields."""
+    """As `config_from_json`, for a run or a saved agent that may be older than some fields."""
     if agent == Policies.name:
         policies = {name: {**BEFORE_ITS_FIELD, **each} for name, each in settings["policies"].items()}
         return config_from_json(agent, {"agents": {}, **settings, "policies": policies})
@@ -148,10 +148,10 @@ def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
 
 
 def replaced(config: AnyConfig, **changes: Any) -> AnyConfig:
-    """The configuration with other values for some fields; of several policies, of each of theirs."""
+    """The configuration with other values for some fields; for several policies, of each."""
     return config.replaced(**changes) if isinstance(config, PoliciesConfig) else replace(config, **changes)
 
 
 def agents_by_policy(agent: AnyAgent, name: str = "policy") -> dict[str, Any]:
-    """An agent by the name of its policy; of several policies, all agents."""
+    """The agent by the name of its policy; for several policies, all agents."""
     return dict(agent.agents) if isinstance(agent, Policies) else {name: agent}

@@ -15,15 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import machine
-import numpy as np
-from gymnasium.spaces import Box
-from gymnasium.wrappers import TransformObservation
 from missing_runs import kept_runs
 from settings import cleanrl
 
 import hybridppo
+from hybridppo.tools.pretrained.worlds import places_alone
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from toy_environments import DelayedCopy, TMaze
@@ -43,12 +40,6 @@ BALANCE: dict[str, Any] = {
     "gae_lambda": 0.9, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),
     "normalize_observations": True, "normalize_rewards": True,
 }  # fmt: skip
-
-
-def places_alone() -> gym.Env[Any, Any]:
-    """CartPole, of which only the cart's place and the pole's angle are seen."""
-    seen = Box(-np.inf, np.inf, (2,), np.float32)
-    return TransformObservation(gym.make("CartPole-v1"), lambda observation: observation[[0, 2]], seen)
 
 
 TASKS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {

@@ -22,6 +22,7 @@ import auto
 import comparison
 import compiled
 import defaults
+import field
 import fixed_work
 import import_time
 import lag
@@ -41,6 +42,7 @@ import tag_learned
 import updates
 import wall_clock
 import workers
+from published import run as published
 
 DOCUMENT = Path(__file__).with_name("README.md")
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -84,6 +86,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "compiled": compiled.as_markdown,
     "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
+    "field": field.as_markdown,
     "fixed_work": _fixed_work,
     "fixed_work-compiled": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
@@ -95,6 +98,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "off_policy_steps": off_policy_steps.as_markdown,
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
+    "published": lambda result: published.as_markdown(result["runs"]),
     "publishing": publishing.as_markdown,
     "publishing-cuda": publishing.as_markdown,
     "self_play": lambda result: self_play.as_markdown(result["runs"]),

@@ -20,7 +20,7 @@ from typing import Any
 import machine
 
 import hybridppo
-from hybridppo.agents.ppo.loop import OptimizationLoop
+from hybridppo.agents.common.loop import OptimizationLoop
 
 LEARNERS, MAX_LAG = 4, 12
 SECONDS_OF_AN_UPDATE, TIMES_AS_SLOW, SECONDS_OF_A_SLOW_LINK = 0.2, 10, 0.03

@@ -2,8 +2,7 @@
 
     python examples/sac.py
 
-It is TD3 but for three methods: how actions are explored, which networks there are, and how they learn. Sections and
-appendices are those of the paper.
+It is TD3 with other exploration, networks and losses. Sections and appendices are those of the paper.
 """
 
 import math
@@ -16,8 +15,9 @@ from torch.nn.functional import softplus
 
 import hybridppo
 from hybridppo import TD3, TD3Config
-from hybridppo.agents.ddpg.gradient_steps import AutogradSteps, critic_loss, targets
+from hybridppo.agents.ddpg.backend import critic_loss, targets
 from hybridppo.agents.ddpg.networks import Critics
+from hybridppo.rollouts.replay import Transitions
 from hybridppo.spaces.deterministic import DeterministicActions, GaussianExploration, deterministic_actions
 
 LOG_STD = (-5.0, 2.0)
@@ -61,41 +61,26 @@ class EntropyCritics(Critics):
         self.log_alpha = nn.Parameter(torch.zeros(()))
 
 
-class SACSteps(AutogradSteps):
-    """The gradient steps of critics, actor and entropy weight."""
-
-    def critic_step(self, minibatch: Any, noise: Tensor) -> None:
-        """One step of the critics and of the entropy's weight."""
-        self._noise = noise
-        with torch.no_grad():
-            actions, log_prob = drawn(self._actor(minibatch.next_observations), noise)
-            following = self._target_critic(minibatch.next_observations, actions)
-            following = following - (self._critic.log_alpha.exp() * log_prob)[:, None]
-            target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=following)
-        with self._critic_learning():
-            values = self._critic(minibatch.observations, minibatch.actions)
-            loss = critic_loss(values=values, targets=target)
-            # The target of the entropy is -1 for each number of an action (section 5).
-            surplus = (actions.shape[-1] - log_prob).mean()
-            self._descend("critic", loss + self._critic.log_alpha * surplus, self._critic_parameters)
-        with torch.no_grad():
-            self._statistics[:2] += torch.stack((loss, values.mean()))
-
-    def actor_step(self, minibatch: Any) -> None:
-        """One step of the actor."""
-        with self._actor_learning():
-            actions, log_prob = drawn(self._actor(minibatch.observations), self._noise)
-            values = self._critic(minibatch.observations, actions).amin(-1)
-            loss = (self._critic.log_alpha.exp().detach() * log_prob - values).mean()
-            self._descend("actor", loss, self._actor_parameters)
-        with torch.no_grad():
-            self._statistics[2:] += loss
-
-
 class SAC(TD3):
-    """TD3 with exploration, networks and steps of its own."""
+    """TD3 with exploration, networks and losses of its own."""
 
-    steps = SACSteps
+    def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
+        """The loss of the critics and of the entropy's weight, and the values."""
+        following, weight = minibatch.next_observations, self.critics.log_alpha
+        with torch.no_grad():
+            actions, log_prob = drawn(self.actor(following), minibatch.noise)
+            next_values = self.target_critics(following, actions) - (weight.exp() * log_prob)[:, None]
+            target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=next_values)
+        values = self.critics(minibatch.observations, minibatch.actions)
+        # The target of the entropy is -1 for each number of an action (section 5).
+        surplus = (actions.shape[-1] - log_prob).mean()
+        return critic_loss(values=values, targets=target) + weight * surplus, values
+
+    def actor_loss(self, minibatch: Transitions) -> Tensor:
+        """The loss of the actor."""
+        actions, log_prob = drawn(self.actor(minibatch.observations), minibatch.noise)
+        values = self.critics(minibatch.observations, actions).amin(-1)
+        return (self.critics.log_alpha.exp().detach() * log_prob - values).mean()
 
     def made_exploration(self) -> GaussianExploration:
         """Actions of the actor's normals, uniform ones at first."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from hybridppo.tools.experiments.suites import run_benchmark as run_benchmark
     from hybridppo.tools.experiments.tuning import tuned as tuned
     from hybridppo.tools.export.exporting import export as export
+    from hybridppo.tools.pretrained.gallery import pretrained as pretrained
     from hybridppo.tools.views.playing import play as play
     from hybridppo.tools.views.playing import record_video as record_video
     from hybridppo.tools.views.plotting import plot_runs as plot_runs
@@ -96,6 +97,7 @@ _NAMES = {
     "hybridppo.tools.experiments.suites": "run_benchmark",
     "hybridppo.tools.experiments.tuning": "tuned",
     "hybridppo.tools.export.exporting": "export",
+    "hybridppo.tools.pretrained.gallery": "pretrained",
     "hybridppo.tools.views.playing": "play record_video",
     "hybridppo.tools.views.plotting": "plot_runs",
     "hybridppo.tools.views.report": "write_report",

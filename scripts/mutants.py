@@ -49,6 +49,7 @@ TESTS: dict[str, str] = {
     "hybridppo/rollouts/replay.py": "hybridppo/rollouts/test_replay.py runners/test_off_policy.py",
     "hybridppo/spaces/deterministic.py": "hybridppo/spaces/test_deterministic.py agents/ddpg/test_ddpg.py",
     "agents/ddpg": "agents/ddpg agents/test_every_agent.py",
+    "agents/common/loop.py": "agents/ppo/test_backends.py agents/ddpg agents/ppo agents/test_every_agent.py",
     "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py "
     "runners/test_many_agents_everywhere.py::test_agents_with_a_replay_buffer_say_that_they_learn_from_one",
     "agents/ppo": "agents/ppo hybridppo/networks/test_modes.py runners/samplers/test_episode_sampler.py "
@@ -85,7 +86,7 @@ MARKS = "not slow and not gpu and not wheel"
 """Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
 NOT_BY_DEFAULT = (
     "hybridppo/auto",
-    "agents/ppo/recorded_step.py",
+    "agents/common/recorded_step.py",
     "agents/ppo/config.py",
     "agents/ddpg/config.py",
 )

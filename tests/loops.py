@@ -1,19 +1,22 @@
 """Optimisation loops for tests: with a backend of one's choice, alone."""
 
+from typing import Any
+
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop
-from hybridppo.agents.ppo.recorded_step import RecordedStep
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.recorded_step import RecordedStep
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.system.recording import Record
 
 
-def loop_of(agent: PPO, backend: type[Backend] = Backend) -> OptimizationLoop:
+def loop_of(agent: Any, backend: Any = Backend) -> OptimizationLoop:
     """A loop with this backend, whatever the agent would take."""
     return OptimizationLoop(agent, backend(agent), Exchange())
 
 
-def recorded_loop_of(agent: PPO, record: Record) -> tuple[OptimizationLoop, RecordedStep]:
+def recorded_loop_of(agent: Any, record: Record, backend: Any = Backend) -> tuple[OptimizationLoop, RecordedStep]:
     """A loop whose steps are recorded."""
-    plain = loop_of(agent)
+    plain = loop_of(agent, backend)
     recorded = RecordedStep(plain, agent, record)
     return OptimizationLoop(agent, plain.backend, Exchange(), recorded), recorded
 

@@ -27,6 +27,7 @@ EVERYWHERE = {
     "hybridppo/runners/__init__.py",
     "hybridppo/runners/runner.py",
     "hybridppo/tools/experiments/tuned.json",
+    "hybridppo/tools/pretrained/CartPole-v1.safetensors",
     "hybridppo/tools/views/report.html",
 }
 

@@ -1,4 +1,4 @@
-"""What an agent's `act` is given: observations, masks, states; one of each, or a batch."""
+"""Checks and converts the arguments of an agent's `act`: observations, masks and states, single or in batches."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -18,7 +18,7 @@ from hybridppo.spaces.registry import first_of, kind_of
 from hybridppo.spaces.state_dependent import Drawing
 
 NO_STATE: Any = object()
-"""Where no state is passed."""
+"""Default of `act`'s argument `state`."""
 
 
 def rows_of(
@@ -27,7 +27,7 @@ def rows_of(
     """An observation and its mask as the actor takes them, `[1, *row]`; a batch of them, `[N, *row]`.
 
     Raises:
-        EnvError: if they are not what the agent takes.
+        EnvError: if they are not valid.
     """
     if not isinstance(space, MaskedObservation):
         if action_mask is not None:
@@ -48,7 +48,7 @@ def rows_of(
 
 
 def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> None:
-    """Refuse an array of another shape than an observation, or a batch of them, has."""
+    """Refuse an array without the shape of an observation, or of a batch of them."""
     expected = tuple(space.shape or ())
     if encode.frames is not None and shape[int(batch) :] != expected:
         number = encode.frames.num_frames
@@ -65,7 +65,7 @@ def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: Observat
 
 
 def _length(values: Any) -> int:
-    """How many observations a batch has."""
+    """The length of a batch of observations."""
     shape = np.shape(values)
     if not shape or not shape[0]:
         raise BadValueError(f"a batch of observations needs an axis for them, got {shown(values)}")
@@ -76,7 +76,7 @@ def _masked_rows(observation: Any, action_mask: Any, space: MaskedObservation, b
     """Rows `[N, *row]` of observations with their masks.
 
     Raises:
-        BadValueError: if they are not of their spaces.
+        BadValueError: if they are not in their spaces.
         EnvError: if a mask is missing or allows nothing.
     """
     needs = "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
@@ -93,11 +93,11 @@ def _masked_rows(observation: Any, action_mask: Any, space: MaskedObservation, b
 
 
 class OwnParts:
-    """Observations of which an agent needs some parts alone: the others may be missing.
+    """Completes observations of which an agent needs only some parts.
 
     Args:
-        space: of whole observations.
-        keys: of the parts that are needed.
+        space: space of whole observations.
+        keys: the keys of the parts that are needed.
     """
 
     def __init__(self, space: gym.Space[Any], keys: Sequence[str]) -> None:
@@ -107,14 +107,14 @@ class OwnParts:
         whole: Any = self._space.sample()
         self._is_dict = isinstance(whole, dict)
         self._whole = whole
-        """What stands for the parts that nobody looks at."""
+        """A sample in place of parts that are not needed."""
         self._needed = [key for key in self._parts_of(whole) if str(key) in keys]
 
     def completed(self, observation: Any, batch: bool) -> Any:
         """A whole observation, or a batch of them.
 
         Raises:
-            EnvError: if it lacks a part that is needed.
+            EnvError: if a part that is needed is missing.
         """
         given = self._parts_of(observation)
         missing = [key for key in self._needed if key not in given]
@@ -138,10 +138,10 @@ class OwnParts:
 
 
 def remind(actor: TorchActor, state: Any, recurrent: str | None, num_rows: int | None) -> None:
-    """Give an actor the state that was passed to `act`, `NO_STATE` if none was; `num_rows` is None but for a batch.
+    """Set the state of an actor to the one passed to `act`; `num_rows` is None except for a batch.
 
     Raises:
-        EnvError: if it is missing, not expected, or not what `act` gave.
+        EnvError: if the state is missing, unexpected or invalid.
     """
     if not isinstance(actor, TorchRecurrentActor):
         if state is not NO_STATE and state is not None:
@@ -174,15 +174,15 @@ def chosen(actor: TorchActor, rows: NDArray[Any], distribution: Distribution, de
 def answer(
     actions: NDArray[Any], distribution: Distribution, space: gym.Space[Any], actor: TorchActor, state: Any, batch: bool
 ) -> Any:
-    """What `act` returns: the action, or the batch of them as vectors of environments take it; with its next state.
+    """The result of `act`: an action, or a batch as vector environments take it; with the next state if one was passed.
 
     Args:
         actions: `[N, *action]`.
-        distribution: of the actions.
-        space: of one action.
-        actor: that has acted.
-        state: as it was passed to `act`.
-        batch: whether a batch was asked for.
+        distribution: distribution of the actions.
+        space: space of one action.
+        actor: the actor after its call.
+        state: the state passed to `act`.
+        batch: whether the result is a batch.
     """
     found = distribution.to_env(actions)
     found = found if batch else first_of(space)(found)

@@ -1,4 +1,4 @@
-"""The checks that every agent's configuration is made of: each refuses a field with its rule and the value seen."""
+"""Checks of configurations. Each refuses a field with its rule and its value."""
 
 from collections.abc import Collection
 from dataclasses import fields
@@ -8,17 +8,17 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.mlp import ACTIVATIONS
 
 LARGEST_FLOAT = 3.4028234663852886e38
-"""Of 32 bits, in which all arithmetic is done."""
+"""The largest float32, the type of all arithmetic."""
 MOST_ROWS = 2**31 - 1
-"""As many as 32 bits can count."""
+"""The largest int32."""
 MOST_THREADS = 1024
 
 
 def require(config: Any, field: str, holds: bool, rule: str) -> None:
-    """Refuse a field of which a rule does not hold.
+    """Refuse a field if a rule does not hold.
 
     Raises:
-        ConfigurationError: naming the field, the rule and the value.
+        ConfigurationError: with the field, the rule and the value.
     """
     if not holds:
         raise ConfigurationError(f"{field} {rule}, got {shown(getattr(config, field))}")
@@ -27,16 +27,16 @@ def require(config: Any, field: str, holds: bool, rule: str) -> None:
 def check_types(
     config: Any, *, optional: Collection[str] = (), whole: Collection[str] = (), elsewhere: Collection[str] = ()
 ) -> None:
-    """Refuse what is of another type than its default, and make floats of whole numbers where floats are meant.
+    """Refuse fields of another type than their default's; convert integers to floats for fields that are floats.
 
     Args:
-        config: a frozen dataclass, being made.
+        config: a frozen dataclass, during its creation.
         optional: fields that may be None.
-        whole: fields whose default is None, and that are whole numbers where they are not.
-        elsewhere: fields that have a rule of their own.
+        whole: fields with the default None that are integers otherwise.
+        elsewhere: fields that are checked elsewhere.
 
     Raises:
-        ConfigurationError: naming the field, the rule and the value.
+        ConfigurationError: with the field, the rule and the value.
     """
     for field in fields(config):
         value, default = getattr(config, field.name), field.default
@@ -48,17 +48,17 @@ def check_types(
             require(config, field.name, type(value) is int, "must be a whole number")
         elif isinstance(default, float) or default is None:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and no nan
+            in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
             require(config, field.name, in_range, "must be a finite number of 32 bits")
-            # Of a whole number torch would ask for 64 bits.
+            # For an integer, torch would use 64 bits.
             object.__setattr__(config, field.name, float(value))
 
 
 def check_encoders(config: Any) -> None:
-    """Refuse `encoder_sizes` of which no layers can be made; lists of sizes become tuples.
+    """Refuse invalid `encoder_sizes`; lists of sizes become tuples.
 
     Raises:
-        ConfigurationError: naming the field, the rule and the value.
+        ConfigurationError: with the field, the rule and the value.
     """
     sizes = config.encoder_sizes
     if sizes is None:
@@ -70,10 +70,10 @@ def check_encoders(config: Any) -> None:
 
 
 def check_keys(config: Any, field: str) -> None:
-    """Refuse keys of parts of observations that are none; a list of keys becomes a tuple.
+    """Refuse a field that is not None and not a tuple of keys; a list of keys becomes a tuple.
 
     Raises:
-        ConfigurationError: naming the field, the rule and the value.
+        ConfigurationError: with the field, the rule and the value.
     """
     keys = getattr(config, field)
     if keys is None:
@@ -89,10 +89,10 @@ def _are_widths(widths: Any) -> bool:
 
 
 def check_hidden_layers(config: Any) -> None:
-    """Refuse `hidden_sizes` and `activation` of which no networks can be made; a list of sizes becomes a tuple.
+    """Refuse invalid `hidden_sizes` and `activation`; a list of sizes becomes a tuple.
 
     Raises:
-        ConfigurationError: naming the field, the rule and the value.
+        ConfigurationError: with the field, the rule and the value.
     """
     sizes = config.hidden_sizes
     require(config, "hidden_sizes", isinstance(sizes, (list, tuple)), "must be a tuple of whole numbers")

@@ -1,4 +1,4 @@
-"""Errors where a device or the machine has not the memory that a configuration needs."""
+"""Errors if a device or the machine lacks the memory that a configuration needs."""
 
 import contextlib
 import os
@@ -10,18 +10,18 @@ import torch
 from hybridppo.errors import OutOfMemoryError
 
 _SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED", "Storage size calculation")
-"""What torch writes where it raises a bare RuntimeError for want of memory: CPU, Windows, CUDA and its libraries."""
+"""Parts of torch's messages in a bare RuntimeError for lack of memory: CPU, Windows, CUDA and its libraries."""
 
 
 @contextlib.contextmanager
 def explaining(needs: Callable[[], dict[str, int]]) -> Iterator[None]:
-    """Within it, the want of memory is an error that says what needs it and which field to lower.
+    """A context in which errors for lack of memory say what needs it and which field to lower.
 
     Args:
-        needs: bytes by what needs them, roughly, each named with the fields to lower.
+        needs: returns estimated bytes by purpose, with the fields to lower.
 
     Raises:
-        OutOfMemoryError: instead of torch's and NumPy's own.
+        OutOfMemoryError: in place of torch's and NumPy's errors.
     """
     try:
         yield
@@ -42,9 +42,9 @@ def explaining(needs: Callable[[], dict[str, int]]) -> Iterator[None]:
 
 
 def host_memory() -> int | None:
-    """Bytes of memory that are free for this process, by the system's or the container's word; None where neither says.
+    """Free memory for this process in bytes, by the system and by the container; None if neither is known.
 
-    What the system would give back, such as files that it keeps in memory, counts as free.
+    Memory that the system would release, such as cached files, counts as free.
     """
     found = [number for number in (_available(), _left_in_container()) if number is not None]
     return min(found, default=None)
@@ -57,14 +57,14 @@ def _available() -> int | None:
                 return 1024 * int(line.split()[1])
     except (OSError, ValueError):
         pass
-    try:  # all of it, where nobody says what is free (macOS); Windows has no such question
+    try:  # all memory, where the free memory is unknown (macOS); Windows has no such call
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
 
 
 def _left_in_container() -> int | None:
-    """Of a control group's limit (version 2), what is not used by processes."""
+    """The part of a control group's limit (version 2) that no process uses."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit = int((folder / "memory.max").read_text())
@@ -75,7 +75,7 @@ def _left_in_container() -> int | None:
 
 
 def readable(size: float) -> str:
-    """A number of bytes."""
+    """A number of bytes with its unit."""
     units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024

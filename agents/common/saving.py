@@ -1,17 +1,23 @@
-"""An agent out of a training, into one file."""
+"""An agent in one file, and the parts of an agent's state."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from hybridppo.errors import CheckpointError
+from hybridppo.networks.adam import FlatAdam
+from hybridppo.networks.parameters import FlatParameters
 from hybridppo.run_directory.agent_file import write_agent_file
 from hybridppo.spaces.serialization import space_to_json
 
 
 def save_agent(agent: Any, path: str | Path) -> Path:
-    """Write an agent's networks, spaces and configuration to a file, which `hybridppo.load` takes.
+    """Write an agent's networks, spaces and configuration to a file for `hybridppo.load`.
 
     Raises:
-        RunDirectoryError: where the disk will not take it.
+        RunDirectoryError: if the disk refuses it.
     """
     tensors, state = agent.state()
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
@@ -26,3 +32,31 @@ def save_agent(agent: Any, path: str | Path) -> Path:
     path = Path(path)
     write_agent_file(path, kept, description)
     return path
+
+
+def tensors_by_part(tensors: Mapping[str, Tensor], parts: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    """Tensors named `part.name` by their parts.
+
+    Raises:
+        CheckpointError: if there is a tensor of another part.
+    """
+    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        if part not in found:
+            raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(found)}")
+        found[part][rest] = tensor
+    return found
+
+
+def load_optimizer(optimizer: FlatAdam, parameters: FlatParameters, tensors: Mapping[str, Tensor]) -> None:
+    """Restore an optimizer's state from dense tensors.
+
+    Raises:
+        RuntimeError: if a tensor has another shape.
+    """
+    for name, slot in optimizer.state[parameters.values].items():
+        saved = parameters.spread(tensors[name])
+        if saved.shape != slot.shape:  # which `copy_` might broadcast
+            raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
+        slot.copy_(saved)

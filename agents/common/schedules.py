@@ -17,9 +17,9 @@ from hybridppo.agents.common.checks import LARGEST_FLOAT, require
 from hybridppo.errors import ConfigurationError, shown
 
 ScheduleFunction = Callable[[float], float]
-"""From the share of the training that is done, 0 to 1, to the value."""
+"""From the progress of the training, 0 to 1, to the value."""
 Schedules = Mapping[str, str | ScheduleFunction]
-"""By the names of fields, names of schedules or functions."""
+"""Named schedules or functions, by field."""
 Config = TypeVar("Config")
 
 CURVES: dict[str, ScheduleFunction] = {
@@ -27,10 +27,10 @@ CURVES: dict[str, ScheduleFunction] = {
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
 }
-"""By name, the share of the configured value that is left when a share of the training is done."""
+"""By name, the share of the configured value at a progress of 0 to 1."""
 ADAPTIVE = "adaptive"
 AT_MOST_ONE = ("gamma", "gae_lambda")
-"""Fields whose values must not exceed 1."""
+"""Fields whose values must be at most 1."""
 
 
 def parsed(schedules: object) -> dict[str, Any]:
@@ -52,15 +52,15 @@ def parsed(schedules: object) -> dict[str, Any]:
 
 
 def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = False) -> None:
-    """Refuse a field `schedules` that names no schedules; it becomes text that `parsed` takes.
+    """Refuse a field `schedules` with invalid schedules; it becomes text for `parsed`.
 
     Args:
-        config: a frozen dataclass, being made.
-        fields: that may have a schedule.
+        config: a frozen dataclass, during its creation.
+        fields: fields that may have a schedule.
         adaptive: whether the learning rate may be adaptive.
 
     Raises:
-        ConfigurationError: naming the field, the rule and the value.
+        ConfigurationError: with the field, the rule and the value.
     """
     names = [*CURVES, ADAPTIVE] if adaptive else [*CURVES]
     rule = (
@@ -92,7 +92,7 @@ def _is_curve(text: str) -> bool:
 
 
 def share_left(name: str, done: float) -> float:
-    """The share of the configured value that a schedule gives when a share of the training is done."""
+    """The share of the configured value at a progress of `done`, 0 to 1."""
     curve, _, share = name.partition(":")
     warmup = float(share or 0.0)
     if done < warmup:
@@ -101,19 +101,19 @@ def share_left(name: str, done: float) -> float:
 
 
 def with_values(config: Config, **values: float) -> Config:
-    """A configuration with other values, which are not checked: at the end of a schedule they may be 0."""
+    """A copy of the configuration with other values, unchecked: at the end of a schedule they may be 0."""
     changed = copy.copy(config)
     vars(changed).update(values)
     return changed
 
 
 class Scheduled:
-    """The numbers of a configuration that have schedules.
+    """The fields of a configuration that have schedules.
 
     Args:
-        functions: those that are functions, by field; names are in the configuration.
-        fields: that may have a schedule.
-        config: an agent's, whose `named_schedules` has the names.
+        functions: schedules that are functions, by field; named ones are in the configuration.
+        fields: fields that may have a schedule.
+        config: an agent's configuration with `named_schedules`.
 
     Raises:
         ConfigurationError: if a field cannot have a schedule, or has two.
@@ -134,15 +134,15 @@ class Scheduled:
         self.fields = [*self.functions, *config.named_schedules]
 
     def at(self, config: Config, done: float, **known: float) -> Config:
-        """The configuration when a share of the training is done; itself if nothing is scheduled.
+        """The configuration at a progress of `done`; the same object if nothing is scheduled.
 
         Args:
-            config: as it was given.
-            done: the share of the training, 0 to 1.
-            **known: values that neither a name nor a function gives.
+            config: the configuration.
+            done: progress of the training, 0 to 1.
+            **known: values that follow from neither a name nor a function.
 
         Raises:
-            ConfigurationError: if a function gives what the field cannot be.
+            ConfigurationError: if a function returns an invalid value.
         """
         if not self.fields:
             return config
@@ -156,7 +156,7 @@ class Scheduled:
         return with_values(config, **values, **known)
 
     def metrics(self, config: Any) -> dict[str, float]:
-        """The current values by field, but for the learning rate, which is a metric anyway."""
+        """The current values by field, except the learning rate, which is a metric anyway."""
         return {field: getattr(config, field) for field in self.fields if field != "learning_rate"}
 
 
@@ -176,10 +176,10 @@ def _checked(field: str, value: Any, done: float) -> float:
 
 
 class AdaptiveRate:
-    """A learning rate that is lowered if the policy moves too far, and raised if it moves too little.
+    """A learning rate that falls if the policy changes too much, and rises if it changes too little.
 
-    The rule is rsl_rl's; there it follows each minibatch and the analytic KL divergence, here each epoch and the mean
-    of its minibatches' `approx_kl`, which every backend measures.
+    The rule is rsl_rl's. There it uses the analytic KL divergence of each minibatch, here the mean `approx_kl` of each
+    epoch, which every backend measures.
     """
 
     least, most = 1e-5, 1e-2
@@ -188,7 +188,7 @@ class AdaptiveRate:
         self.rate = rate
 
     def follow(self, kl: float, desired: float) -> bool:
-        """Change the rate after an epoch of this mean KL divergence; whether it has changed."""
+        """Change the rate after an epoch with this mean KL divergence; return whether it has changed."""
         before = self.rate
         if kl > 2.0 * desired:
             self.rate = max(self.least, self.rate / 1.5)

@@ -1,7 +1,6 @@
 """Deep deterministic policy gradient, and TD3: off-policy agents that learn from a replay buffer.
 
-`ddpg.py` is the agent, `config.py` the settings of both, `gradient_steps.py` an optimizer step on a minibatch;
-`compiled_steps.py` does the same as machine code. TD3 is the same agent under another configuration. Not here: the
-replay buffer (`hybridppo/rollouts/replay.py`) and the loop that fills it (`runners/off_policy.py`). Begin with
-`ddpg.py`.
+`ddpg.py` is the agent with its losses, `config.py` the settings of both, and `backend.py` computes gradients;
+`compiled_backend.py` is compiled. TD3 is the same agent under another configuration. The replay buffer is
+`hybridppo/rollouts/replay.py`, and the loop that fills it `runners/off_policy.py`. Begin with `ddpg.py`.
 """

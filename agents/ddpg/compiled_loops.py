@@ -1,7 +1,7 @@
-"""A gradient step of DDPG and TD3 as it is compiled: targets, gradients, Adam, and the target networks that follow.
+"""The optimizer step of DDPG and TD3 that is compiled: targets, gradients, Adam, and target networks.
 
-Never called as it stands here; `compiled_steps.py` compiles it and calls it. A minibatch is always two shards, whose
-gradients are added: two threads may have one each, and not a bit depends on whether they do.
+Python never calls these functions; `compiled_backend.py` compiles and calls them. A minibatch always has two shards,
+whose gradients are added: with one thread or two, the result has the same bits.
 """
 
 from typing import Any
@@ -24,43 +24,43 @@ from hybridppo.compiled.perceptrons import (
 )
 
 NOISE_CLIP, TAU, BETA_1, BETA_2, EPS, ACTOR_RATE, CRITIC_RATE, ACTOR_STEP, CRITIC_STEP = range(9)
-"""Where each setting is."""
+"""Indices of the settings."""
 NUM_SETTINGS = 9
 NUM_SHARDS = 2
 BOTH = 2
-"""Whose part of the work is done: of both shards, or of one."""
+"""Value of `part` for both shards."""
 
 
 def take_step(
     parameters: Any, batch: Any, moves_actor: bool, part: int, signals: Any, form: Any, settings: Any, packed: Any,
     shards: Any, statistics: Any,
 ) -> None:  # fmt: skip
-    """A step of the critics on a minibatch, and perhaps one of the actor, whom the target networks follow then.
+    """A step of the critics on a minibatch, and if it is due one of the actor and of the target networks.
 
     Args:
         parameters: `[P]` each: the parameters, the actor's before the critics'; their gradient, written; Adam's first
-            and second moments; and the target networks' parameters.
-        batch: observations `[B, obs]`; actions `[B, d]`, from -1 to 1; returns `[B]`, the discounted rewards that were
-            observed; discounts `[B]`, of the next observations; those, `[B, obs]`; and noise `[B, d]`, on the actions
-            of targets.
-        moves_actor: whether the actor is stepped too.
-        part: the shard that this thread has, or `BOTH`.
+            and second moments; and the parameters of the target networks.
+        batch: observations `[B, obs]`; actions `[B, d]`, from -1 to 1; returns `[B]`, the discounted rewards of the
+            steps; discounts `[B]`, of the next observations; the next observations, `[B, obs]`; and noise `[B, d]`, for
+            the actions of targets.
+        moves_actor: whether the actor makes a step, too.
+        part: the shard of this thread, or `BOTH`.
         signals: where two threads wait for each other, see `meet`.
-        form: `[2, L + 1]`, the numbers between layers, of the actor and of each of `C` critics; `[1 + C, L, 2]`, where
-            weights and biases begin; and whether hidden layers have tanh, and not ReLU.
-        settings: `[NUM_SETTINGS]`; steps are counted by the caller.
+        form: `[2, L + 1]`, the sizes of the layers of the actor and of each of `C` critics; `[1 + C, L, 2]`, where
+            weights and biases begin; and whether hidden layers have tanh (else ReLU).
+        settings: `[NUM_SETTINGS]`; the caller counts the steps.
         packed: scratch of both threads: `[(2 + 2 * C) * L, *, *]`, weights of the actor, the critics, and their targets
-            for `forward`; `[(1 + C) * L, *, *]`, those for `backward`; `[*, *]`, what the first critic's first layer
-            has of actions; and `[(2 + 2 * C) * L, 1, *]`, biases.
-        shards: scratch, for each of two: blocks `[2, 2 * (L + 3), block, *]`; weights `[2, L, *, *]`; vectors
-            `[2, L + 1, 1, *]`, of which the last is zeros; actions `[2, B, d]`; targets `[2, B]`; gradients `[2, P]`,
-            zeros between parameters; and sums `[2, 3]`.
+            for `forward`; `[(1 + C) * L, *, *]`, those for `backward`; `[*, *]`, the weights of actions in the first
+            critic's first layer; and `[(2 + 2 * C) * L, 1, *]`, biases.
+        shards: scratch of each of two shards: blocks `[2, 2 * (L + 3), block, *]`; weights `[2, L, *, *]`; vectors `[2,
+            L + 1, 1, *]`, the last of which is zeros; actions `[2, B, d]`; targets `[2, B]`; gradients `[2, P]`, zeros
+            between parameters; and sums `[2, 3]`.
         statistics: `[3]`, added to.
     """
     values, target = parameters[0], parameters[4]
     gradients, sums = shards[5], shards[6]
     num_critics, size = len(form[1]) - 1, len(batch[2])
-    critics, end = form[1][1, 0, 0], len(values)  # where their parameters lie
+    critics, end = form[1][1, 0, 0], len(values)  # the range of their parameters
     pack_critics(values, target, part, form, packed)
     if part != BOTH and not meet(signals, part, 1):
         return
@@ -99,18 +99,18 @@ def take_step(
 
 
 def rows_of(shard: int, size: int) -> slice:
-    """Those of a minibatch that a shard has."""
+    """The rows of a minibatch in a shard."""
     return slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
 
 
 def scratch_of(shards: Any, shard: int) -> Any:
-    """What a shard writes on its way."""
+    """The scratch memory of a shard."""
     blocks, weights, vectors, acted, targets, gradients, sums = shards
     return blocks[shard], weights[shard], vectors[shard], acted[shard], targets[shard], gradients[shard], sums[shard]
 
 
 def pack_critics(values: Any, target: Any, part: int, form: Any, packed: Any) -> None:
-    """Lay out what the critics' step passes through: the critics, and all target networks; half of it for each part."""
+    """Lay out the weights for the critics' step: critics and all target networks; each part has half of them."""
     sizes, offsets, _ = form
     up, down, _, biases = packed
     num_layers, num_critics = sizes.shape[1] - 1, len(offsets) - 1
@@ -127,7 +127,7 @@ def pack_critics(values: Any, target: Any, part: int, form: Any, packed: Any) ->
 
 
 def pack_actor(values: Any, part: int, form: Any, packed: Any, num_actions: int) -> None:
-    """Likewise for the actor's step: the actor and the first critic, of whose inputs actions alone matter then."""
+    """Lay out the weights for the actor's step: the actor and the first critic, of whose inputs only actions matter."""
     sizes, offsets, _ = form
     up, down, inward, biases = packed
     num_layers = sizes.shape[1] - 1
@@ -146,7 +146,7 @@ def pack_actor(values: Any, part: int, form: Any, packed: Any, num_actions: int)
 
 
 def find_targets(batch: Any, rows: slice, form: Any, clip: float, packed: Any, scratch: Any) -> None:
-    """What the critics learn towards, for the rows of a shard; the formulas are in `gradient_steps.py`."""
+    """The targets of the critics for the rows of a shard; the formulas are in `backend.py`."""
     sizes, offsets, is_tanh = form
     up, biases = packed[0], packed[3]
     blocks, acted, targets = scratch[0], scratch[3], scratch[4]
@@ -174,7 +174,7 @@ def find_targets(batch: Any, rows: slice, form: Any, clip: float, packed: Any, s
             forward(sizes[1], up[own], biases[own], blocks, num_rows, is_tanh)
             for r in range(num_rows):
                 value = outputs[r, 0]
-                if critic == 0 or value < targets[start + r] or value != value:  # what is no number stays that
+                if critic == 0 or value < targets[start + r] or value != value:  # keeps NaN
                     targets[start + r] = value
     for row in range(len(returns)):
         targets[row] = discounts[row] * targets[row] + returns[row]
@@ -183,7 +183,7 @@ def find_targets(batch: Any, rows: slice, form: Any, clip: float, packed: Any, s
 def differentiate_critics(
     values: Any, batch: Any, rows: slice, size: int, form: Any, packed: Any, scratch: Any
 ) -> None:
-    """What a shard of a minibatch of `size` adds to the gradient of the critics' loss."""
+    """Add a shard of a minibatch of `size` to the gradient of the critics' loss."""
     observations, actions, sizes, offsets, is_tanh = batch[0][rows], batch[1][rows], form[0][1], form[1], form[2]
     up, down, _, biases = packed
     blocks, weights, vectors, _, targets, gradient, sums = scratch
@@ -213,7 +213,7 @@ def differentiate_critics(
 
 
 def differentiate_actor(values: Any, observations: Any, size: int, form: Any, packed: Any, scratch: Any) -> None:
-    """Likewise to the gradient of the actor's: less what the first critic says."""
+    """Add a shard to the gradient of the actor's loss, the negative value of the first critic."""
     sizes, offsets, is_tanh = form
     up, down, inward, biases = packed
     blocks, weights, vectors, acted, _, gradient, sums = scratch
@@ -254,14 +254,14 @@ def differentiate_actor(values: Any, observations: Any, size: int, form: Any, pa
 
 
 def clear(vectors: Any, weights: Any, num_rows: int) -> None:
-    """Of a shard without rows, there is no gradient."""
+    """Set the gradient to zero if a shard has no rows."""
     if num_rows == 0:
         vectors[:] = np.float32(0.0)
         weights[:] = np.float32(0.0)
 
 
 def put(rows: Any, out: Any, first: int, end: int) -> None:
-    """Rows from a column on, and zeros beyond what they have."""
+    """Copy rows into columns from `first` on, and zeros up to `end`."""
     for r in range(len(rows)):
         for k in range(rows.shape[1]):
             out[r, first + k] = rows[r, k]
@@ -270,7 +270,7 @@ def put(rows: Any, out: Any, first: int, end: int) -> None:
 
 
 def put_both(observations: Any, actions: Any, out: Any, width: int) -> None:
-    """What critics look at."""
+    """Copy the critics' inputs."""
     put(observations, out, 0, observations.shape[1])
     put(actions[: len(observations)], out, observations.shape[1], up_to_whole(width))
 
@@ -288,6 +288,6 @@ def descend(parameters: Any, gradients: Any, first: int, end: int, rate: int, st
 
 
 def follow(values: Any, target: Any, tau: Any) -> None:
-    """Move target networks towards the others."""
+    """Move the target networks towards the networks."""
     for k in range(len(target)):
         target[k] += tau * (values[k] - target[k])

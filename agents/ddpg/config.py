@@ -22,61 +22,59 @@ Exploration = Literal["gaussian", "ou"]
 @names_what_was_meant
 @dataclass(frozen=True)
 class DDPGConfig:
-    """DDPG's settings, checked when made: what cannot work is refused with the field and the rule."""
+    """DDPG's settings. Invalid values are refused with the field and the rule."""
 
     num_envs: int = 1
-    """Environments stepped side by side."""
+    """Environments that are stepped together."""
     train_frequency: int = 1
-    """Steps of each environment between two updates. Large numbers sample first and update afterwards."""
+    """Steps of each environment between two updates. With large numbers, sampling and updates take long turns."""
     gradient_steps: int | None = None
-    """Optimizer steps per update; None for as many as environment steps were sampled for it (train_frequency *
-    num_envs)."""
+    """Optimizer steps per update; None for as many as environment steps were sampled (train_frequency * num_envs)."""
     batch_size: int = 256
-    """Transitions in the minibatch of an optimizer step."""
+    """Transitions in a minibatch."""
     buffer_size: int = 1_000_000
-    """Transitions that the replay buffer holds, of all environments together; the oldest make room for new ones."""
+    """Transitions in the replay buffer, of all environments together; new ones replace the oldest."""
     buffer_on: BufferSide = field(default="learner", metadata=SAME_RESULT)
-    """Where the replay buffer lies: with the "learner", where every transition crosses once, or on the "host", where
-    minibatches cross instead: for buffers that a GPU's memory cannot hold."""
+    """Where the replay buffer is: with the "learner", where every transition is copied once, or on the "host", where
+    minibatches are copied instead: for buffers that do not fit into a GPU's memory."""
     learning_starts: int = 1_000
-    """Environment steps before the first update, all together; their actions are drawn uniformly."""
+    """Environment steps of all environments before the first update; their actions are drawn uniformly."""
     steps_per_iteration: int = 1_000
-    """Environment steps, all together, that a line of metrics is of."""
+    """Environment steps of all environments for each line of metrics."""
     learning_rate: float = 1e-3
-    """Adam's step size."""
+    """Learning rate of Adam."""
     critic_learning_rate: float | None = None
-    """The critic's own step size; None for the same as the actor's."""
+    """Learning rate of the critic; None for the same as the actor's."""
     schedules: str = ""
-    """Learning rates that change in the course of the training, with names of schedules: linear, cosine or constant,
-    with a share of the training for a warm-up, as "learning_rate=cosine:0.05". A dict or JSON will do."""
+    """Named schedules of learning rates: linear, cosine or constant, with a share of the training for warm-up, as
+    "learning_rate=cosine:0.05". Also a dict or JSON."""
     gamma: float = 0.99
     """Discount per step."""
     n_steps: int = 1
-    """Rewards that a target adds up before it trusts the critic."""
+    """Steps of a target whose rewards are summed before the critic's value."""
     tau: float = 0.005
-    """How far the target networks move towards the others after an update of the actor."""
+    """How far the target networks move towards the networks after a step of the actor."""
     exploration: Exploration = "gaussian"
-    """Noise on the actions while sampling: "gaussian", drawn anew for every step, or "ou", an Ornstein-Uhlenbeck
-    process, which wanders."""
+    """Noise on the actions while sampling: "gaussian", independent in every step, or "ou", an Ornstein-Uhlenbeck
+    process."""
     exploration_std: float = 0.1
-    """Deviation of the noise's draws, where actions reach from -1 to 1 (they are scaled to the bounds of their space
-    afterwards)."""
+    """Deviation of the noise, for actions from -1 to 1 (scaled to the bounds of their space afterwards)."""
     ou_theta: float = 0.15
-    """What share of itself an Ornstein-Uhlenbeck process loses in a step."""
+    """The share of an Ornstein-Uhlenbeck process that decays in a step."""
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers, of actor and critics each."""
+    """Sizes of the hidden layers of actor and critics."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """False always takes plain autograd, the reference, even if compiled_updates says otherwise."""
+    """False always uses autograd, the reference, whatever compiled_updates is."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
-    """On a CPU, let Numba compile the update (the extra `compiled`), once: the same result up to rounding, and on two
-    torch threads as on one, bit by bit."""
+    """On a CPU, let Numba compile the update once (the extra `compiled`): the same result up to rounding, with the same
+    bits on one and on two torch threads."""
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
-    """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
+    """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
     launch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
-    """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other."""
+    """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
 
     def __post_init__(self) -> None:
         check_hidden_layers(self)
@@ -105,17 +103,17 @@ class DDPGConfig:
 
     @property
     def named_schedules(self) -> dict[str, str]:
-        """The schedules that have names, by field."""
+        """The named schedules, by field."""
         return parsed(self.schedules)
 
     @property
     def num_critics(self) -> int:
-        """How many critics there are; targets trust the lowest."""
+        """The number of critics; targets use the lowest value."""
         return 1
 
     @property
     def policy_delay(self) -> int:
-        """Optimizer steps of the critics for each of the actor and of the target networks."""
+        """Optimizer steps of the critics for each step of the actor and of the target networks."""
         return 1
 
     @property
@@ -125,17 +123,17 @@ class DDPGConfig:
 
     @property
     def target_noise_clip(self) -> float:
-        """How large that noise may be."""
+        """Largest absolute value of that noise."""
         return 0.0
 
     @property
     def num_steps(self) -> int:
-        """Of each environment per rollout, as a sampler is asked for them."""
+        """Steps of each environment per rollout."""
         return self.train_frequency
 
     @property
     def episodes_per_rollout(self) -> int | None:
-        """None: rollouts are of so many steps."""
+        """None: rollouts have a fixed number of steps."""
         return None
 
     @property
@@ -145,25 +143,25 @@ class DDPGConfig:
 
     @property
     def precision(self) -> Precision:
-        """In which numbers matrices are multiplied."""
+        """Precision of matrix products."""
         return "fp32"
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them; `DDPGConfig(**fields)` makes it again."""
+        """The fields as a JSON object; `DDPGConfig(**fields)` restores it."""
         return asdict(self)
 
 
 @names_what_was_meant
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
-    """TD3's settings: those of DDPG, two critics, and what keeps them from overestimating."""
+    """TD3's settings: those of DDPG, with two critics and smoothed targets against overestimation."""
 
     policy_delay: int = 2
-    """Optimizer steps of the critics for each of the actor and of the target networks."""
+    """Optimizer steps of the critics for each step of the actor and of the target networks."""
     target_noise_std: float = 0.2
-    """Deviation of the noise on the actions of targets, which smooths what the critics learn."""
+    """Deviation of the noise on the actions of targets, which smooths the critics' targets."""
     target_noise_clip: float = 0.5
-    """How large that noise may be."""
+    """Largest absolute value of that noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,10 +171,10 @@ class TD3Config(DDPGConfig):
 
     @property
     def named_schedules(self) -> dict[str, str]:
-        """The schedules that have names, by field."""
+        """The named schedules, by field."""
         return parsed(self.schedules)
 
     @property
     def num_critics(self) -> int:
-        """Two; targets trust the lower."""
+        """Two; targets use the lower value."""
         return 2

@@ -9,9 +9,9 @@ Function Approximation Error in Actor-Critic Methods", 2018. Where implementatio
 whenever the actor is stepped, as in TD3; observations are not normalised, and weights are not decayed.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,16 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
-from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
+from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.agents.ddpg.backend import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, CapturedSteps, GradientSteps, Optimized
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
-from hybridppo.errors import CheckpointError, ConfigurationError, TrainingError
+from hybridppo.errors import TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
-from hybridppo.networks.modes import depend_on_training, noise_from
+from hybridppo.networks.modes import depend_on_training, noise_from, share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.acting import TorchActor
 from hybridppo.placements.crossing import Counters, Crossing
@@ -44,63 +46,32 @@ from hybridppo.spaces.deterministic import (
 )
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.system.accelerator import accelerator_of, sent
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
 
 MINIBATCHES_AT_ONCE = 32
-"""How many are gathered, and cross, together."""
-
-
-@dataclass(frozen=True)
-class Minibatches:
-    """Some minibatches `[G, B, ...]`, and the noise on the actions of their targets, `[G, B, d]`."""
-
-    transitions: Transitions
-    noise: Tensor
-
-    @property
-    def observations(self) -> Tensor:
-        """Those of the transitions."""
-        return self.transitions.observations
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all tensors together."""
-        return self.transitions.num_bytes + int(self.noise.nbytes)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Minibatches":
-        """The minibatches with `function` applied to each of their tensors."""
-        return Minibatches(self.transitions.map(function), function(self.noise))
-
-    def split(self) -> Iterator[tuple[Transitions, Tensor]]:
-        """One after the other, as views."""
-        columns = (getattr(self.transitions, field.name).unbind() for field in fields(Transitions))
-        for *tensors, noise in zip(*columns, self.noise.unbind(), strict=True):
-            yield Transitions(*tensors), noise
+"""Minibatches that are gathered and copied together."""
 
 
 class DDPG:
     """DDPG, or TD3, with multilayer perceptrons.
 
     Args:
-        observation_space: of one environment, of any kind in `hybridppo/spaces/` but images.
-        action_space: of one environment: a `Box` of finite bounds.
+        observation_space: space of one environment, of any kind in `hybridppo/spaces/` except images.
+        action_space: space of one environment: a `Box` with finite bounds.
         config: the settings.
-        seed: of the initial parameters, and of what is drawn from the replay buffer.
-        schedules: functions of the share of the training that is done, 0 to 1, by the learning rates that they give;
-            schedules with names are the configuration's.
+        seed: seed of the initial parameters, and of draws from the replay buffer.
+        schedules: functions of the progress of the training, 0 to 1, by the names of learning rates; named schedules
+            are in the configuration.
 
     Raises:
-        ConfigurationError: for schedules of what cannot have any.
-        EnvError: for spaces that are not supported.
+        ConfigurationError: if a schedule is for a field that cannot have one.
+        EnvError: if a space is not supported.
     """
 
     name: ClassVar[str] = "ddpg"
-    """What files call it."""
-    steps: ClassVar[type[AutogradSteps]] = AutogradSteps
-    """What it learns by; others are forms of it."""
+    """Name of the agent in files."""
 
     def __init__(
         self,
@@ -113,10 +84,6 @@ class DDPG:
     ) -> None:
         self.config = config = config if config is not None else self._default_config()
         self._schedules = Scheduled(schedules, SCHEDULABLE, config)
-        if self._schedules.fields and config.cuda_graphs:
-            raise ConfigurationError(
-                "cuda_graphs records the learning rates, which have schedules: leave one of them out"
-            )
         self.observation_space, self.action_space = observation_space, action_space
         self.exploration = self.made_exploration()
         self.distribution: Distribution = self.exploration.actions
@@ -125,13 +92,13 @@ class DDPG:
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order, self._noise_seed = np.random.default_rng(order), order
         self._depends_on_training = False
-        # Their bits depend on the number of threads, and threads take longer to start than the work to do.
+        # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
             self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(initial))
         self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         self.optimizer = PartAdam(self.parameters, _learning_rates(config))
-        # Beside the moments, which lie where the parameters do: a placement moves them together.
+        # Beside the moments, so that a placement moves them together.
         values = self.parameters.values.data
         self.optimizer.state[self.parameters.values] |= {
             "target": values.clone(),
@@ -139,28 +106,28 @@ class DDPG:
         }
         self.version = 0
         self.memory: MemoryLayout | None = None
-        """Its actor remembers nothing."""
+        """None: the actor is not recurrent."""
         self.should_stop: Callable[[], bool] = _never
         self.records_graphs = config.cuda_graphs
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
-        # Draws ahead of `_order`, which follows once there is something to show for it.
+        # Draws ahead of `_order`, which follows after an update.
         self._ahead = np.random.default_rng(order)
-        self._steps: GradientSteps | None = None
-        self._steps_binding = 0
+        self._loop: OptimizationLoop | None = None
+        self._loop_binding = 0
 
     @staticmethod
     def _default_config() -> DDPGConfig:
         return DDPGConfig()
 
     def made_exploration(self) -> GaussianExploration:
-        """What a sampler draws actions by, made once; a subclass may have another."""
+        """The distribution that a sampler draws actions from; called once. A subclass may have another."""
         config, actions = self.config, deterministic_actions(self.action_space, std=self.config.exploration_std)
         if config.exploration == "ou":
             return OrnsteinUhlenbeckExploration(actions, config.learning_starts, config.ou_theta)
         return GaussianExploration(actions, config.learning_starts)
 
     def made_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
-        """Actor and critics, made once; a subclass may have others."""
+        """Actor and critics; called once. A subclass may have others."""
         config = self.config
         num_outputs = self.distribution.output_size
         return actor_and_critics(
@@ -169,17 +136,17 @@ class DDPG:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """All modules that have tensors; the target networks are one tensor of the optimizer's."""
+        """All modules with tensors; the target networks are one tensor of the optimizer's."""
         return [self.actor, self.critic]
 
     @property
     def own(self) -> dict[str, object]:
-        """What only Python can make again: `agent`, if its class has no name of its own for files, and `schedules`."""
+        """Custom parts that a file cannot hold: `agent`, if the class has no name in files, and `schedules`."""
         parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def like(self, config: DDPGConfig, *, seed: int = 0) -> "DDPG":
-        """A fresh agent of the same kind, spaces and schedules."""
+        """A new agent of the same class, with the same spaces and schedules."""
         parts = {name: part for name, part in self.own.items() if name != "agent"}
         make: Callable[..., DDPG] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
@@ -192,18 +159,18 @@ class DDPG:
         state: Any = NO_STATE,
         batch: bool = False,
     ) -> Any:
-        """The action for one observation of the environment, in the form that its `step` takes; or a batch of them.
+        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
 
         Args:
-            observation: as the environment gives it; with `batch`, as gymnasium's vectors give them.
-            deterministic: the actor's own action; else with the noise of exploration, by a generator that the operating
-                system seeds.
-            action_mask: None; there is nothing to mask.
-            state: passed, makes the answer a pair of action and None: the agent has no memory.
-            batch: whether `observation` is a batch. The actions are a batch then, `[N, *shape]`.
+            observation: as the environment returns it; with `batch`, as gymnasium's vector environments return it.
+            deterministic: True for the actor's own action, False to add the noise of exploration, whose generator the
+                operating system seeds.
+            action_mask: must be None.
+            state: if passed, the result is a pair of the action and None, because the agent has no memory.
+            batch: whether `observation` is a batch; the result is then a batch `[N, *shape]`.
 
         Raises:
-            EnvError: if a mask is given, or the observation is none of the space.
+            EnvError: if a mask is given, or the observation is not in the space.
         """
         actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
         rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
@@ -212,23 +179,23 @@ class DDPG:
         return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
     def save(self, path: str | Path) -> Path:
-        """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""
+        """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
         return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
-        """Set the learning rates for a share `progress` of the training done, 0 to 1."""
+        """Set the learning rates for a progress of the training of 0 to 1."""
         if self._schedules.fields:
             self.optimizer.set_learning_rates(_learning_rates(self._schedules.at(self.config, progress)))
 
     def new_replay(self) -> Replay:
-        """An empty replay buffer, where the configuration says: with the parameters, or on the host.
+        """An empty replay buffer, with the parameters or on the host (`buffer_on`).
 
         Raises:
-            OutOfMemoryError: where there is no room for it.
+            OutOfMemoryError: if there is not enough memory.
         """
         config = self.config
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
-        if device.type == "cpu":  # another device says so itself, when it is asked for the memory
+        if device.type == "cpu":  # other devices report it when memory is allocated
             require_memory(config, self._encode.size, self._num_actions)
         return Replay(
             config.buffer_size // config.num_envs,
@@ -239,10 +206,10 @@ class DDPG:
             device=device,
         )
 
-    def minibatches(self, replay: Replay) -> Iterator[Minibatches]:
-        """Those of the next update, in parts, where the replay buffer lies.
+    def minibatches(self, replay: Replay) -> Iterator[Transitions]:
+        """The minibatches of the next update, in parts `[G, B, ...]`, on the device of the replay buffer.
 
-        What is drawn counts once `update` has learned from it: until then, the same is drawn again.
+        Draws count after `update` has learned from them: until then, the same rows are drawn again.
         """
         config, generator = self.config, self._ahead
         generator.bit_generator.state = self._order.bit_generator.state
@@ -251,47 +218,63 @@ class DDPG:
         for size in sizes:
             rows = replay.draw(generator, (size, config.batch_size))
             noise = self._target_noise(generator, rows.shape)
-            transitions = replay.gather(rows, n_steps=config.n_steps, gamma=config.gamma)
-            yield Minibatches(transitions, sent(noise, transitions.returns.device))
+            yield replay.gather(rows, noise, n_steps=config.n_steps, gamma=config.gamma)
 
     def _target_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """`[G, B, d]`, drawn on the host, so that no device changes what a seed gives."""
+        """`[G, B, d]`, drawn on the host, so that the result does not depend on the device."""
         shape = (*shape, self._num_actions)
         if self.config.target_noise_std == 0.0:
             return np.zeros(shape, np.float32)
         return generator.standard_normal(shape, np.float32) * np.float32(self.config.target_noise_std)
 
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at in `require_finite`
-    def update(self, minibatches: Iterable[Minibatches], /) -> Metrics:
-        """An optimizer step on each minibatch, all on the agent's own device.
+    def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
+        """The loss of the critics, a scalar, and their values `[B, C]`; a subclass may have another."""
+        with torch.no_grad():
+            actions = self.target_actor(minibatch.next_observations).tanh_()
+            actions = smoothed(actions=actions, noise=minibatch.noise, clip=self.config.target_noise_clip)
+            following = self.target_critics(minibatch.next_observations, actions)
+            target = targets(returns=minibatch.returns, discounts=minibatch.discounts, next_values=following)
+        values = self.critics(minibatch.observations, minibatch.actions)
+        return critic_loss(values=values, targets=target), values
+
+    def actor_loss(self, minibatch: Transitions) -> Tensor:
+        """The loss of the actor, a scalar: the negative mean value of the first critic. A subclass may have another."""
+        actions = self.actor(minibatch.observations).tanh()
+        return -self.critics.first(minibatch.observations, actions).mean()
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether a subclass has other losses, which only autograd can differentiate."""
+        own = type(self)
+        return own.critic_loss is not DDPG.critic_loss or own.actor_loss is not DDPG.actor_loss
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked in `require_finite`
+    def update(self, minibatches: Iterable[Transitions], /) -> Metrics:
+        """An optimizer step on each minibatch, on the agent's device.
 
         Returns:
-            Nothing: `take_metrics` reads what many updates have measured, with one wait for the device.
+            An empty dict: `take_metrics` reads the statistics of many updates with one wait for the device.
 
         Raises:
-            Stopped: where `should_stop` says so. The agent is as it was before.
+            Stopped: if `should_stop` returns True. The agent is then as it was before.
         """
-        steps = self._gradient_steps()
+        loop = self.loop()
         if not self._depends_on_training:
-            return self._update(minibatches, steps)
+            return self._update(minibatches, loop)
         with noise_from((self._noise_seed, self.version), self.parameters.values.device):
-            return self._update(minibatches, steps)
+            return self._update(minibatches, loop)
 
-    def _update(self, minibatches: Iterable[Minibatches], steps: GradientSteps) -> Metrics:
+    def _update(self, minibatches: Iterable[Transitions], loop: OptimizationLoop) -> Metrics:
         before = None
-        counts, delay = dict(self._counts), self.config.policy_delay
+        counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
         try:
             for part in minibatches:
-                if before is None and self.config.steps_per_update > 1:  # a single step is stopped before it, or not
+                if before is None and self.config.steps_per_update > 1:  # a single step is stopped only before it
                     before = [tensor.clone() for tensor in self._changing()]
-                for minibatch, noise in part.split():
-                    if self.should_stop():
-                        raise Stopped
-                    counts["measured"] += 1
-                    counts["gradient_steps"] += 1
-                    moves_actor = counts["gradient_steps"] % delay == 0
-                    steps.step(minibatch, noise, moves_actor=moves_actor)
-                    counts["measured_actor"] += moves_actor
+                for of_critics, *of_actor in loop.steps(self._with_passes(part, counts)):
+                    sums[:2] += of_critics
+                    if of_actor:
+                        sums[2:] += of_actor[0]
         except Stopped:
             for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
                 tensor.copy_(saved)
@@ -301,6 +284,15 @@ class DDPG:
         self.version += 1
         return {}
 
+    def _with_passes(self, part: Transitions, counts: dict[str, int]) -> Iterator[tuple[Transitions, tuple[str, ...]]]:
+        """Each minibatch with the networks that learn from it; counts the steps."""
+        for minibatch in part.unbind():
+            moves_actor = (counts["gradient_steps"] + 1) % self.config.policy_delay == 0
+            yield minibatch, (CRITIC, ACTOR) if moves_actor else (CRITIC,)
+            counts["measured"] += 1
+            counts["gradient_steps"] += 1
+            counts["measured_actor"] += moves_actor
+
     def _changing(self) -> list[Tensor]:
         slots = self.optimizer.state[self.parameters.values].values()
         return [self.parameters.values.data, *slots, *self.learned_buffers()]
@@ -309,30 +301,42 @@ class DDPG:
         """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
         return [*self.actor.buffers(), *self.critic.buffers()] if self._depends_on_training else []
 
-    def _gradient_steps(self) -> GradientSteps:
-        """The optimizer steps for where the parameters are now."""
-        if self._steps is None or self._steps_binding != self.parameters.binding:
+    def loop(self) -> OptimizationLoop:
+        """The optimisation loop with the fastest backend for the device of the parameters."""
+        if self._loop is None or self._loop_binding != self.parameters.binding:
             self._depends_on_training = depend_on_training(self.actor, self.critic)
-            self._steps = self._backend()(self)
-            self._steps_binding = self.parameters.binding
-        return self._steps
+            self._bind_targets()
+            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
+            self._loop = self._made_loop()
+            self._loop_binding = self.parameters.binding
+        return self._loop
 
-    def _backend(self) -> Callable[[Optimized], GradientSteps]:
-        config = self.config
-        if config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
-            return CapturedSteps
-        if config.fast_updates and config.compiled_updates and self.steps is AutogradSteps:
-            from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
+    def _made_loop(self) -> OptimizationLoop:
+        record, config = recorder_for(self), self.config
+        if record is None and config.fast_updates and config.compiled_updates:
+            from hybridppo.agents.ddpg.compiled_backend import CompiledStep
 
-            if CompiledSteps.supports(self):
-                return CompiledSteps
-        return self.steps
+            if CompiledStep.supports(self):
+                return OptimizationLoop(self, Backend(self), Exchange(), CompiledStep(self))
+        loop = OptimizationLoop(self, Backend(self), Exchange())
+        if record is None:
+            return loop
+        return OptimizationLoop(self, loop.backend, loop.exchange, RecordedStep(loop, self, record))
+
+    def _bind_targets(self) -> None:
+        """Make the target networks views of their flat tensor, which moves with the optimizer's state."""
+        self.target_actor, self.target_critics = copy.deepcopy(self.actor), copy.deepcopy(self.critics)
+        targets = FlatParameters({"actor": self.target_actor, "critic": self.target_critics}, self.parameters.alignment)
+        targets.rebind(self.optimizer.state[self.parameters.values]["target"])
+        for target, network in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
+            share_buffers(target, network)
+            target.eval()
 
     def take_metrics(self) -> Metrics:
-        """Means over what was learned since the last call; not a number where nothing was. Waits for the device.
+        """Means of the statistics since the last call; NaN if there were none. Waits for the device.
 
         Raises:
-            TrainingError: where a loss or the parameters are no finite numbers any more: the agent is ruined then.
+            TrainingError: if a loss or the parameters are not finite. The agent cannot be used any more.
         """
         sums = self.require_finite()
         self.optimizer.state[self.parameters.values]["statistics"].zero_()
@@ -340,7 +344,7 @@ class DDPG:
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
         metrics = dict(zip(STATISTICS, means, strict=True))
         self._counts |= {"measured": 0, "measured_actor": 0}
-        metrics |= self._steps.metrics() if self._steps is not None else {}
+        metrics |= self._loop.metrics() if self._loop is not None else {}
         return {
             **metrics,
             "gradient_steps": self._counts["gradient_steps"],
@@ -351,7 +355,7 @@ class DDPG:
         """The sums of `STATISTICS` since the last `take_metrics`.
 
         Raises:
-            TrainingError: where one of them, or a parameter, is no finite number any more.
+            TrainingError: if one of them, or a parameter, is not finite.
         """
         values = self.parameters.values.data
         statistics = self.optimizer.state[self.parameters.values]["statistics"]
@@ -368,7 +372,7 @@ class DDPG:
         return [float(value) for value in sums]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Networks, target networks, optimizer and generators: tensors by name, and what JSON can hold."""
+        """Networks, target networks, optimizer and generators: tensors by name, and a JSON object."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
         slots = self.optimizer.state[self.parameters.values]
@@ -381,29 +385,20 @@ class DDPG:
         }
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from what `state` gave, on whatever device the agent is now.
+        """Restore the result of `state`, on the current device of the agent.
 
         Raises:
-            CheckpointError: where there are tensors that no part of the agent knows.
-            RuntimeError: where tensors are missing, unknown or of another shape.
+            CheckpointError: if there are tensors of an unknown part.
+            RuntimeError: if tensors are missing, unknown or of another shape.
         """
-        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            if part not in parts:
-                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
-            parts[part][rest] = tensor
+        parts = tensors_by_part(tensors, ("actor", "critic", "optimizer"))
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
-        if not parts["optimizer"]:  # networks alone: their targets are what they are themselves
+        if not parts["optimizer"]:  # networks alone: target networks are equal to them
             slots = self.optimizer.state[self.parameters.values]
             parts["optimizer"] = {name: self.parameters.dense(torch.zeros_like(slot)) for name, slot in slots.items()}
             parts["optimizer"]["target"] = self.parameters.dense(self.parameters.values.data)
-        for name, slot in self.optimizer.state[self.parameters.values].items():
-            saved = self.parameters.spread(parts["optimizer"][name])
-            if saved.shape != slot.shape:  # which `copy_` might spread over all
-                raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
-            slot.copy_(saved)
+        load_optimizer(self.optimizer, self.parameters, parts["optimizer"])
         self.version = whole(state, "version")
         self._counts = {name: whole(state["counts"], name) for name in self._counts}
         self._order.bit_generator.state = state["order"]
@@ -411,7 +406,7 @@ class DDPG:
 
 
 class TD3(DDPG):
-    """DDPG with `TD3Config`: two critics, smoothed targets, a delayed actor. All of it follows from the settings."""
+    """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the settings alone."""
 
     name: ClassVar[str] = "td3"
 

@@ -1,4 +1,4 @@
-"""What a configuration of DDPG or TD3 takes of memory, and whether there is that much."""
+"""Estimates the memory that a configuration of DDPG or TD3 needs."""
 
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -16,16 +16,16 @@ _FLOAT = 4
 
 
 def buffer_bytes(config: DDPGConfig, observation: int, action: int) -> int:
-    """Bytes of the replay buffer, of observations and actions of so many numbers."""
-    # observation and what follows it, action, reward; two flags with them, and one on the host
+    """Bytes of the replay buffer, for observations and actions of so many numbers."""
+    # observation and next observation, action, reward; two flags with them, and one on the host
     return config.buffer_size * (_FLOAT * (2 * observation + action + 1) + 3)
 
 
 def memory_needs(config: DDPGConfig, observation: int, action: int) -> dict[str, int]:
-    """Bytes by what needs them, roughly, each named with the fields to lower.
+    """Estimated bytes by purpose, with the fields to lower.
 
     Args:
-        config: the sizes.
+        config: the settings.
         observation: numbers in an observation.
         action: numbers in an action.
     """
@@ -48,10 +48,10 @@ def memory_needs(config: DDPGConfig, observation: int, action: int) -> dict[str,
 def explaining_memory(
     config: DDPGConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> AbstractContextManager[None]:
-    """Within it, the want of memory is an error that says what needs it and which field to lower.
+    """A context in which errors for lack of memory say what needs it and which field to lower.
 
     Raises:
-        OutOfMemoryError: instead of torch's and NumPy's own.
+        OutOfMemoryError: in place of torch's and NumPy's errors.
     """
 
     def needs() -> dict[str, int]:
@@ -62,10 +62,10 @@ def explaining_memory(
 
 
 def require_memory(config: DDPGConfig, observation: int, action: int) -> None:
-    """Refuse a replay buffer that the machine's memory cannot hold: the system gives memory before it has it.
+    """Refuse a replay buffer larger than the machine's free memory: systems promise memory that they do not have.
 
     Raises:
-        OutOfMemoryError: with what there is, and what would fit.
+        OutOfMemoryError: with the free memory, and the size that would fit.
     """
     needed, free = buffer_bytes(config, observation, action), host_memory()
     if free is not None and needed > free:

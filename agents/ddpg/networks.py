@@ -1,4 +1,4 @@
-"""The networks of DDPG and TD3: a deterministic actor, and critics that look at observation and action."""
+"""The networks of DDPG and TD3: a deterministic actor, and critics of observations and actions."""
 
 from typing import Any
 
@@ -13,23 +13,23 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 
 ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
-"""Of the last layer: at first, every action is near the middle of its bounds."""
+"""Gains of the last layers: initially, every action is near the middle of its bounds."""
 
 
 class Critics(nn.Module):
-    """`[B, obs]` and `[B, d]` -> `[B, C]`: the value of an action, as each of `C` critics has it."""
+    """`[B, obs]` and `[B, d]` -> `[B, C]`: the value of an action by each of `C` critics."""
 
     def __init__(self, critics: list[MLP]) -> None:
         super().__init__()
         self.critics = nn.ModuleList(critics)
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """What every critic says."""
+        """The values of all critics."""
         inputs = torch.cat((observations, actions), dim=-1)
         return torch.cat([critic(inputs) for critic in self.critics], dim=-1)
 
     def first(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """What the first says, `[B]`."""
+        """The value of the first critic, `[B]`."""
         values: Tensor = self.critics[0](torch.cat((observations, actions), dim=-1))
         return values.squeeze(-1)
 
@@ -42,18 +42,18 @@ def actor_and_critics(
     generator: torch.Generator,
     num_outputs: int,
 ) -> tuple[MLP, Critics]:
-    """Multilayer perceptrons.
+    """Make multilayer perceptrons.
 
     Args:
-        observation_space: of one environment.
+        observation_space: space of one environment.
         num_actions: numbers in an action.
         config: hidden layers and their activation.
-        num_critics: how many critics.
-        generator: of the initial weights.
-        num_outputs: of the actor.
+        num_critics: number of critics.
+        generator: generator of the initial weights.
+        num_outputs: number of the actor's outputs.
 
     Raises:
-        EnvError: for observations that are images or stacks of frames, and for action masks.
+        EnvError: if observations are images or stacks of frames, or have action masks.
     """
     if isinstance(observation_space, MaskedObservation):
         raise EnvError(

@@ -1,4 +1,4 @@
-"""Which backend computes an agent's gradients, and whether one that is written out by hand has that of the loss."""
+"""Chooses the backend of an agent, and compares gradients by hand with those of the loss."""
 
 import copy
 import logging
@@ -10,29 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop, Optimized
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
-from hybridppo.agents.ppo.recorded_step import RecordedStep
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.recording import GraphRecorder, Record
 
 logger = logging.getLogger(__name__)
 
 ROWS = 64
-"""That are compared: as many as it takes to meet every case of the formulas often."""
+"""Rows that are compared: enough to meet every case of the formulas often."""
 CLIP_RANGE = 0.2
-"""Any will do."""
+"""Any value is good."""
 TOLERANCE = 1e-3
-"""Of the norm of a gradient. Rounding differs by a thousandth of that; whoever changes a formula changes more."""
+"""Relative error of the norm of a gradient. Rounding gives a thousandth of that, and a changed formula more."""
 LARGEST = 3.0
-"""Of observations and actions that are compared."""
+"""Limit of observations and actions that are compared."""
 
 
 def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
-    """The loop with the fastest backend for where the parameters are now; by hand only if that is wanted."""
+    """The loop with the fastest backend for the device of the parameters; `by_hand` allows gradients by hand."""
     backend, record = backend_for(agent, by_hand=by_hand)(agent), recorder_for(agent)
     loop = OptimizationLoop(agent, backend, exchange)
     if record is None or type(backend) is not Backend:
@@ -42,8 +40,6 @@ def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> Optimiz
 
 def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
     """The fastest backend."""
-    if agent.config.recurrent is not None:
-        return RecurrentSteps
     if by_hand and agent.config.compiled_updates:
         from hybridppo.agents.ppo.compiled_backend import CompiledBackend
 
@@ -57,19 +53,13 @@ def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
     return next((kind for kind in by_numpy if kind.supports(agent)), Backend)
 
 
-def recorder_for(agent: Optimized) -> Record | None:
-    """What records steps as CUDA graphs, if that is asked for and possible."""
-    accelerator = accelerator_of(agent.parameters.values.device)
-    return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
-
-
 def reference(agent: Optimized) -> Backend:
-    """Autograd that rounds no products."""
+    """Autograd without rounding of products."""
     return backend_for(agent, by_hand=False)(_exact(agent))
 
 
 def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) -> bool:
-    """Whether a backend by hand computes the gradient of the loss as it is written; if not, a warning says so."""
+    """Whether a backend by hand computes the gradient of the loss; if not, a warning says so."""
     what = difference(reference(agent), kind(_exact(agent)), agent.parameters, batch, agent.config.clip_range_vf or 1.0)
     if what is not None:
         logger.warning(
@@ -82,17 +72,17 @@ def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) 
 
 
 def difference(plain: Backend, by_hand: Backend, parameters: FlatParameters, batch: Any, limit: float) -> str | None:
-    """What a backend by hand computes otherwise than autograd, in words; None if both agree.
+    """The first difference between a backend by hand and autograd, in words; None if they agree.
 
-    They are compared in float32, with parameters, observations and actions of about 1, whatever the agent has: with
-    small deviations or large values, rounding would drive the same formulas apart. Only the gradient is changed.
+    They are compared in float32, with parameters, observations and actions of about 1: with small deviations or large
+    values, rounding would make equal formulas differ. Only the gradient is changed.
 
     Args:
-        plain: by autograd, in float32.
-        by_hand: likewise in float32.
-        parameters: of both.
-        batch: some of whose rows are taken.
-        limit: of values, the configuration's or another.
+        plain: autograd, in float32.
+        by_hand: the backend by hand, in float32.
+        parameters: the parameters of both.
+        batch: a batch, some of whose rows are used.
+        limit: a limit of values, as `clip_range_vf`.
     """
     with _standardised(parameters):
         rows = _telling(batch, plain, limit)
@@ -116,7 +106,7 @@ def _gradient(backend: Backend, rows: Any) -> Tensor:
 
 
 def _exact(agent: Optimized) -> Optimized:
-    """The same agent for backends that round nothing."""
+    """The same agent, for backends that do not round products."""
     exact = copy.copy(agent)
     exact.config = replace(agent.config, precision="fp32")
     return exact
@@ -124,7 +114,7 @@ def _exact(agent: Optimized) -> Optimized:
 
 @contextmanager
 def _standardised(parameters: FlatParameters) -> Iterator[None]:
-    """Within it, the parameters are random: activations and logarithms of deviations are about 1 at most."""
+    """A context with random parameters: activations and log standard deviations are about 1 at most."""
     before, generator = parameters.values.detach().clone(), torch.Generator().manual_seed(0)
     try:
         with torch.no_grad():
@@ -137,12 +127,12 @@ def _standardised(parameters: FlatParameters) -> Iterator[None]:
 
 
 def _telling(batch: Any, plain: Backend, limit: float) -> Any:
-    """Some observations and actions of a batch, with other numbers beside them: ones that meet every case.
+    """Observations and actions of a batch with other columns, which cover every case of the formulas.
 
-    In a first minibatch no ratio has moved and no value is clipped, and where rewards are all alike, normalised
-    advantages are rounding errors. Here half of the ratios and of the values lie well beyond their limits, on either
-    side, and none near one. Returns above a value lie further from it than those below: where few rows come over and
-    over, their gradients would else cancel out, and rounding errors would be left.
+    In a first minibatch, no ratio has moved and no value is clipped; if rewards are all equal, normalised advantages
+    are rounding errors. Here half of the ratios and of the values are well beyond their limits, on both sides, and none
+    is near one. Returns above a value are further from it than those below: else, if few rows repeat, their gradients
+    would cancel, and rounding errors would be left.
     """
     rows = batch.some(ROWS).made().map(_bounded)
     cases = torch.arange(len(rows), device=rows.returns.device)
@@ -161,10 +151,10 @@ def _telling(batch: Any, plain: Backend, limit: float) -> Any:
 
 
 def _bounded(numbers: Tensor) -> Tensor:
-    """Numbers of about 1; choices stay among those that there are."""
+    """Numbers of about 1; choices stay valid choices."""
     return numbers.nan_to_num().clamp(-LARGEST, LARGEST) if numbers.is_floating_point() else numbers
 
 
 def _differ(found: Tensor, expected: Tensor) -> bool:
-    # Written so that numbers that are not finite differ.
+    # Written so that NaN counts as a difference.
     return not bool((found - expected).norm() <= TOLERANCE * expected.norm() + 1e-5)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,29 +15,32 @@ from hybridppo.system.accelerator import sent
 
 @dataclass
 class Batch:
-    """The steps of one or more rollouts, flattened to `[B, ...]`, with what PPO adds to them.
+    """The steps of one or more rollouts, flattened to `[B, ...]`, with the numbers that PPO adds to them.
 
-    The NumPy backend has minibatches of arrays in place of tensors. It is not frozen: that would double the time that a
-    minibatch takes to be made.
+    For the NumPy backend, minibatches have arrays in place of tensors. The class is not frozen, because creating a
+    minibatch would take twice as long.
     """
 
+    axis: ClassVar[int] = 0
+    """The axis along which minibatches are cut."""
+
     observations: Any
-    """A tensor, or `StackedRows` of which minibatches are made."""
+    """A tensor, or `StackedRows`, which become tensors in minibatches."""
     actions: Tensor
     log_probs: Tensor
     values: Tensor
     advantages: Tensor
     returns: Tensor
     weights: Tensor | None = None
-    """With a pool, `[B]`: how much more probable each action was before the update than when it was taken."""
+    """With a pool, `[B]`: the probability of each action before the update, divided by that when it was taken."""
     shares: Tensor | None = None
-    """With a pool, `[B]`: how much of the clip range is this update's; the same in every row."""
+    """With a pool, `[B]`: the share of the clip range for this update; the same in every row."""
     old_outputs: Tensor | None = None
-    """For a loss of one's own, `[B, outputs]`: the actor's before the update."""
+    """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":
-        """All rows of some batches, one batch after the other."""
+        """The rows of several batches in one."""
         names = parts[0].columns()
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
@@ -46,11 +49,11 @@ class Batch:
 
     @property
     def num_steps(self) -> int:
-        """How many of its rows count."""
+        """The number of steps."""
         return len(self)
 
     def most_minibatches(self, normalizes: bool) -> int:
-        """Into how many it may be cut: a single row has no deviation, if advantages are normalised."""
+        """The largest number of minibatches: a single row has no standard deviation to normalise by."""
         return min(len(self), max(1, len(self) // 2)) if normalizes else len(self)
 
     @property
@@ -59,20 +62,32 @@ class Batch:
         found: Tensor = self.observations.made() if isinstance(self.observations, StackedRows) else self.observations
         return found
 
+    def outputs(self, actor: Callable[[Tensor], Tensor]) -> Tensor:
+        """The actor's outputs for all rows, `[B, outputs]`."""
+        return actor(self.inputs)
+
+    def values_by(self, critic: Callable[[Tensor], Tensor]) -> Tensor:
+        """The critic's values for all rows, `[B]`."""
+        return critic(self.inputs).squeeze(-1)
+
+    def only_steps(self, tensor: Tensor) -> Tensor:
+        """The rows of `[B, ...]` that are steps: all."""
+        return tensor
+
     def made(self) -> "Batch":
-        """The same with observations that are a tensor."""
+        """The same batch with observations as a tensor."""
         return replace(self, observations=self.inputs) if isinstance(self.observations, StackedRows) else self
 
     def clip_range(self, clip_range: Any) -> Any:
-        """The clip range of its rows: a number, or with a pool `[B]`."""
+        """The clip range of the rows: a number, or `[B]` with a pool."""
         return clip_range if self.weights is None else clip_range * self.shares / self.weights
 
     def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
-        """In which order each epoch goes through the rows, `[E, B]`."""
+        """The order of the rows in each epoch, `[E, B]`."""
         return orders_on(self.returns.device, generator, len(self), epochs)
 
     def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
-        """`advantage_sums` of every minibatch, `[E, M, 4]`; arguments as for `weighed`."""
+        """`advantage_sums` of every minibatch, `[E, M, 4]`; arguments as of `weighed`."""
         weights = self.weights
         return of_minibatches(
             orders,
@@ -83,13 +98,13 @@ class Batch:
     def weighed(
         self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
     ) -> "Sequence[Batch]":
-        """For each epoch, the batch with the advantages that it learns from.
+        """For each epoch, the batch with the advantages to learn from.
 
         Args:
-            orders: of the epochs, `[E, B]`.
-            sizes: of the minibatches of each.
+            orders: order of the rows in each epoch, `[E, B]`.
+            sizes: sizes of the minibatches.
             normalizes: whether advantages are normalised within each minibatch.
-            sums: of whole minibatches, if these are parts of them.
+            sums: `advantage_sums` of whole minibatches, if these are shards of them.
         """
         weights = self.weights
         if not normalizes:
@@ -102,34 +117,34 @@ class Batch:
         return [replace(self, advantages=of_epoch) for of_epoch in advantages]
 
     def explained_variance(self) -> Tensor:
-        """Of the returns, by the values."""
+        """The explained variance of the returns by the values."""
         rows = self.steps()
         return explained_variance(values=rows.values, returns=rows.returns)
 
     def steps(self) -> "Batch":
-        """Its rows, of which each is a step."""
+        """The rows that are steps: all."""
         return self
 
     def some(self, least: int) -> "Batch":
-        """So many rows, over and over."""
+        """A batch of `least` rows, which repeat."""
         return self.gather(torch.arange(least, device=self.returns.device) % len(self))
 
     def with_columns(self, **columns: Tensor) -> "Batch":
-        """The same steps with other numbers beside them, `[B]` each, by their names."""
+        """The same batch with other columns `[B]`, by name."""
         return replace(self, **columns)
 
     def with_old_outputs(self, outputs: Tensor) -> "Batch":
-        """The same steps with the actor's outputs before the update, as `Backend.outputs_of` gives them."""
+        """The same batch with the actor's outputs before the update (`Backend.outputs_of`)."""
         return replace(self, old_outputs=outputs)
 
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
-        """The batch cut into parts of these sizes, as views."""
+        """Parts of these sizes, as views."""
         columns = self.columns()
         parts = (column.split(list(sizes)) for column in columns.values())
         return (Batch(**dict(zip(columns, part, strict=True))) for part in zip(*parts, strict=True))
 
     def gather(self, rows: Tensor) -> "Batch":
-        """The rows at `[M]` indices, copied."""
+        """The rows at indices `[M]`, copied."""
         return self.map(lambda column: column.index_select(0, rows))
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":
@@ -138,18 +153,18 @@ class Batch:
         return Batch(*mapped)
 
     def columns(self) -> dict[str, Any]:
-        """What it has for each row, by name."""
+        """The columns that are not None, by name."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: column for name, column in columns.items() if column is not None}
 
 
 def orders_on(device: torch.device, generator: np.random.Generator, size: int, epochs: int) -> Tensor:
-    """A shuffle of `size` rows for each epoch, `[epochs, size]`, on the device, in one copy that nobody waits for."""
+    """A shuffle of `size` rows for each epoch, `[epochs, size]`, copied to the device without a wait."""
     return sent(np.stack([generator.permutation(size) for _ in range(epochs)]), device)
 
 
 def of_minibatches(orders: Tensor, sizes: Sequence[int], sums_of: Callable[[Tensor], Sequence[Any]]) -> Tensor:
-    """`[E, M, 4]`: what `sums_of` gives for the indices `[E, m, B]` of minibatches of one size."""
+    """`[E, M, 4]`: the results of `sums_of` for the indices `[E, m, B]` of all minibatches of each size."""
     columns: dict[int, Tensor] = {}
     for numbers, rows in minibatches_of(orders, sizes):
         parts = sums_of(rows)
@@ -162,14 +177,14 @@ def of_minibatches(orders: Tensor, sizes: Sequence[int], sums_of: Callable[[Tens
 
 
 def sums_among(sums: Tensor | None, numbers: Sequence[int]) -> Sequence[Tensor] | None:
-    """Of `[E, M, 4]` those of some minibatches, as `normalize` takes them."""
+    """The sums of some minibatches, from `[E, M, 4]`, as `normalize` takes them."""
     if sums is None:
         return None
     return torch.stack([sums[:, number] for number in numbers], 1).unsqueeze(-2).unbind(-1)
 
 
 def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
-    """What each minibatch of epochs has, by size: which `M` minibatches have `B` rows, and `[..., M, B]` indices."""
+    """For each size of minibatches, their numbers (`M`), and the indices of their rows `[..., M, B]`."""
     if len(set(sizes)) == 1:
         yield range(len(sizes)), orders.view(*orders.shape[:-1], len(sizes), -1)
         return

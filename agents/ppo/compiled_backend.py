@@ -1,7 +1,7 @@
-"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to autograd's up to rounding.
+"""The optimizer steps of PPO compiled, for MLPs on a CPU; equal to autograd's up to rounding.
 
-A step is one call: rows gathered, actor and critic forward, the loss, backward, clipping and Adam, block by block in
-the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
+A step is one call: gather, forward, loss, backward, clipping and Adam, in blocks of rows that fit into the cache
+closest to a core. Numba compiles `compiled_loops.py` once and keeps it (`hybridppo/compiled/modules.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo import compiled_loops as loops
-from hybridppo.agents.ppo.loop import Backend, Optimized
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
@@ -32,15 +32,15 @@ from hybridppo.system.threads import one_torch_thread
 Array = NDArray[Any]
 
 KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
-"""Distributions of which there is a compiled gradient, alone or jointly."""
+"""Distributions with a compiled gradient, alone or in a joint distribution."""
 BLOCK_BYTES = 320 * 2**10
-"""Of activations of one network that pass forward and backward together."""
+"""Activations of one network in a block of rows."""
 ROWS_OF_A_THREAD = 256
-"""Fewer are not worth another thread, where they only pass forward."""
+"""With fewer rows, another thread does not pay for a forward pass."""
 PRODUCTS_OF_A_CALL = 2**25
-"""Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
+"""Rows times parameters in one call: some milliseconds, during which a stop is not checked."""
 ADVANTAGES = 2
-"""Where they are among the columns."""
+"""Row of the advantages in the columns."""
 TYPES = """
 parameters = group(f[::1], f[::1], f[::1], f[::1])
 batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
@@ -52,7 +52,7 @@ LOOPS: Texts = {
     loops.take_steps: "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
     loops.critic_values: "u(f[::1], f[:, ::1], form, scratch, f[::1])",
 }
-"""What is called from Python, and with what."""
+"""The functions that Python calls, with their types."""
 MODULE = UpdateModule(
     "updates",
     LOOPS,
@@ -65,7 +65,7 @@ class CompiledBackend(Backend):
     """Forward and backward passes, losses and Adam as machine code.
 
     Raises:
-        ConfigurationError: if Numba is not there, or cannot compile it.
+        ConfigurationError: if Numba is missing or cannot compile it.
     """
 
     written_in = "agents/ppo/compiled_loops.py"
@@ -90,7 +90,7 @@ class CompiledBackend(Backend):
 
     @staticmethod
     def supports(agent: Optimized) -> bool:
-        """Whether loss, distribution and networks are known: as of `NumpyBackend`, but fewer, and in float32."""
+        """Whether loss, distribution and networks are known: a part of what `NumpyBackend` knows, in float32."""
         return (
             agent.config.pool_size == 1
             and agent.config.precision == "fp32"
@@ -100,9 +100,9 @@ class CompiledBackend(Backend):
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """As many as torch has. Of two, each has a network, to the bits of one.
+        """A context with as many threads as torch has. With two, each has a network; the result has the same bits.
 
-        Of more, each has a share of a minibatch; what they find is added in their order, which is another rounding.
+        With more, each has a share of a minibatch; gradients are added in their order, which rounds differently.
         """
         self._num_threads = torch.get_num_threads()
         while len(self._scratch) < self._num_threads:
@@ -112,7 +112,7 @@ class CompiledBackend(Backend):
             with one_torch_thread():
                 yield
         finally:
-            self._packed = None  # it holds the rollout
+            self._packed = None  # which holds the rollout
 
     def values(self, observations: Tensor) -> Tensor:
         """As in the base."""
@@ -128,7 +128,7 @@ class CompiledBackend(Backend):
         return torch.from_numpy(values)
 
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """On one thread or two, a call for as many minibatches as take a moment; it gathers its rows itself."""
+        """With one or two threads, a call takes as many minibatches as a moment allows, and gathers its rows itself."""
         if self._num_threads > 2:
             return None
         packed, rows = self._pack(batch), order.numpy()
@@ -148,7 +148,7 @@ class CompiledBackend(Backend):
         self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
         statistics: Array,
     ) -> None:  # fmt: skip
-        """With two threads, the actor's are in this one and the critic's in another; in a minibatch they meet once."""
+        """With two threads, this one has the actor and another the critic; they meet once in a minibatch."""
         signals, norms = meeting_place()
         networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
         settings = [self._settings, self._settings.copy()]  # in which each counts its steps
@@ -162,12 +162,12 @@ class CompiledBackend(Backend):
         self._threads.run(take, len(networks), signals)
 
     def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
-        """As in the base: the whole batch, and which of its rows."""
+        """As in the base; a minibatch is the whole batch and the indices of its rows."""
         packed, rows = self._pack(batch), order.numpy()
         return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
 
     def gradient(self, minibatch: Any, clip_range: Any) -> Array:
-        """As in the base. Of more than two threads, each has a share of the rows."""
+        """As in the base. With more than two threads, each has a share of the rows."""
         packed, rows = minibatch
         size = len(rows)
         count = min(self._num_threads, size) if self._num_threads > 2 else 1
@@ -189,7 +189,7 @@ class CompiledBackend(Backend):
         return means
 
     def _pack(self, batch: Any) -> tuple[Array, Array, Array]:
-        """Observations, actions and the columns beside them; of an update, only advantages differ between epochs."""
+        """Observations, actions and columns; between the epochs of an update, only advantages change."""
         if self._packed is None or self._packed[0] is not batch.returns:
             columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
             observations = np.ascontiguousarray(array_of(batch.inputs))
@@ -199,7 +199,7 @@ class CompiledBackend(Backend):
         return self._packed[1]
 
     def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
-        """Parameters, gradient and both moments, and the number of steps so far; settings are written."""
+        """Parameters, gradient and both moments, and the number of steps so far; writes the settings."""
         config, optimizer, settings = self._agent.current, self._agent.optimizer, self._settings
         slots = optimizer.state[self._agent.parameters.values]
         step = array_of(slots["step"])
@@ -214,7 +214,7 @@ class CompiledBackend(Backend):
 
 
 def _actions_of(distribution: Any) -> tuple[Array, Array]:
-    """Of each choice among how many it is and which action, `[C, 2]`, and which actions are numbers, `[d]`."""
+    """The size and the action column of each choice, `[C, 2]`, and the action columns that are numbers, `[d]`."""
     choices: list[tuple[int, int]] = []
     numbers: list[int] = []
     column = 0
@@ -230,14 +230,14 @@ def _actions_of(distribution: Any) -> tuple[Array, Array]:
 
 
 def _whole(numbers: Any) -> Array:
-    """Of the type that the loops are compiled for."""
+    """Integers of the type that the loops are compiled for."""
     return np.array(numbers, np.int64)
 
 
 def _scratch(sizes: Array) -> tuple[Array, Array, Array]:
-    """Memory for the loops, see `loops.take_steps`."""
+    """Scratch memory for the loops, see `loops.take_steps`."""
     num_layers, widest = sizes.shape[1] - 1, perceptrons.up_to_whole(int(sizes.max()))
-    # Rows of a power of two would meet in few places of a cache.
+    # Rows of a power of two would use few places of a cache.
     stride = widest + 16
     rows = max(32, BLOCK_BYTES // (4 * stride * (num_layers + 1)))
     rows -= rows % perceptrons.MOST_ROWS

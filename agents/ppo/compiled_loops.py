@@ -1,6 +1,6 @@
-"""An optimizer step of PPO as it is compiled: the terms of `loss.py`, their gradients, clipping and Adam.
+"""The optimizer step of PPO that is compiled: the terms of `loss.py`, their gradients, clipping and Adam.
 
-Never called as it stands here; `compiled_backend.py` compiles it and calls it.
+Python never calls these functions; `compiled_backend.py` compiles and calls them.
 """
 
 import math
@@ -16,12 +16,12 @@ from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 CLIP_RANGE, CLIP_RANGE_VF, ENTROPY_COEF, VALUE_COEF, MAX_GRAD_NORM = range(5)
 ACTOR_RATE, CRITIC_RATE, BETA_1, BETA_2, EPS, STEP = range(5, 11)
-"""Where each setting is."""
+"""Indices of the settings."""
 NUM_SETTINGS = 11
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
-"""Where each statistic is, as in `loss.STATISTICS`."""
+"""Indices of the statistics, as in `loss.STATISTICS`."""
 ACTOR, CRITIC, BOTH = range(3)
-"""Whose part of the work is done."""
+"""The networks that a thread works on."""
 
 
 def take_steps(
@@ -37,32 +37,31 @@ def take_steps(
     scratch: Any,
     statistics: Any,
 ) -> None:
-    """An optimizer step on each of some minibatches in turn; `STATISTICS` of each.
+    """An optimizer step on each of some minibatches in turn, with its `STATISTICS`.
 
-    Two threads may share it, one with the actor and one with the critic: both need nothing of each other but the norm
-    of the whole gradient. Not a bit depends on whether they do.
+    Two threads may share the work, one with the actor and one with the critic: they exchange only the norm of the whole
+    gradient. The result has the same bits.
 
     Args:
         parameters: `[P]` each: the parameters, the actor's before the critic's; their gradient, written; and Adam's
             first and second moments.
-        batch: observations `[B, obs]`; actions `[B, actions]`, float32 also if they are choices; and columns `[4, B]`:
-            log-probabilities, values, the advantages that are learned from, returns.
-        rows: `[M]`, which of the batch are in the minibatches.
+        batch: observations `[B, obs]`; actions `[B, actions]`, float32 even for choices; and columns `[4, B]`:
+            log-probabilities, values, advantages to learn from, returns.
+        rows: `[M]`, indices of the rows of all minibatches.
         starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
-        network: of which this thread is: 0 for the actor, 1 for the critic, `BOTH`.
+        network: the networks of this thread: 0 for the actor, 1 for the critic, or `BOTH`.
         signals: where both threads wait for each other, see `meet`.
-        norms: `[2, 2]`, what they tell each other, by turns: while one reads, the other may write already.
+        norms: `[2, 2]`, the squared norms that both exchange, in turns: one may write while the other still reads.
         form: the networks and the actions, see below.
-        settings: `[NUM_SETTINGS]`; steps are counted in it.
-        scratch: blocks `[L + 4, block, *]`, of which the last is one row; squares `[3 * L, *, *]`; and vectors
-            `[2 * L + 1, 1, *]`, of which the last is zeros.
+        settings: `[NUM_SETTINGS]`; includes the number of steps, which is increased.
+        scratch: blocks `[L + 4, block, *]`, the last of which is one row; squares `[3 * L, *, *]`; and vectors `[2 * L
+            + 1, 1, *]`, the last of which is zeros.
         statistics: `[S, 6]`, written.
 
-    `form` is: `[2, L + 1]`, the numbers between the layers of actor and critic; `[2, L, 2]`, where their weights and
-    biases begin among the parameters; `[C, 2]`, of each choice among how many it is, and its action; `[d]`, the actions
-    that are numbers; where the log standard deviations of those begin among the parameters; how many of the last
-    numbers of an observation say which of the first outputs are allowed; and whether hidden layers have tanh, and not
-    ReLU.
+    `form` is: `[2, L + 1]`, the sizes of the layers of actor and critic; `[2, L, 2]`, where their weights and biases
+    begin among the parameters; `[C, 2]`, the size and the action column of each choice; `[d]`, the action columns that
+    are numbers; where the log standard deviations of those begin among the parameters; how many of the last numbers of
+    an observation are a mask of the first outputs; and whether hidden layers have tanh (else ReLU).
     """
     values, gradient, _, _ = parameters
     offsets = form[1]
@@ -78,14 +77,14 @@ def take_steps(
 
 
 def tell(sums: Any, size: int, network: int, statistics: Any) -> None:
-    """The means of what was measured of a network, or of both."""
+    """Write the means of the statistics of a network, or of both."""
     for k in range(GRAD_NORM):
         if network == BOTH or (network == CRITIC) == (k == VALUE_LOSS):
             statistics[k] = sums[k] / size
 
 
 def take_step(parameters: Any, network: int, offsets: Any, squares_of: Any, settings: Any, statistics: Any) -> None:
-    """Clipping by the norm of the whole gradient, of which there is the square, and Adam on a network, or on both."""
+    """Clip by the squared norm of the whole gradient, and step Adam for a network, or for both."""
     values, gradient, exp_avg, exp_avg_sq = parameters
     settings[STEP] += 1.0
     norm = math.sqrt(squares_of[ACTOR] + squares_of[CRITIC])
@@ -94,7 +93,7 @@ def take_step(parameters: Any, network: int, offsets: Any, squares_of: Any, sett
     scale = np.float32(1.0)
     if norm + 1e-6 > settings[MAX_GRAD_NORM]:
         scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
-    critic = offsets[1, 0, 0]  # where its parameters begin
+    critic = offsets[1, 0, 0]  # the start of its parameters
     for own, rate, first, end in ((ACTOR, ACTOR_RATE, 0, critic), (CRITIC, CRITIC_RATE, critic, len(values))):
         if network in (own, BOTH):
             part = slice(first, end)
@@ -116,10 +115,10 @@ def fill_gradient(
     scratch: Any,
     sums: Any,
 ) -> None:
-    """What `rows` add to the gradient of the loss over a minibatch of `size`, and to the sums of what is measured.
+    """Add `rows` to the gradient of the loss over a minibatch of `size`, and to the sums of the statistics.
 
-    There is one of `rows` at least; what `network` has of `gradient` and `sums`, `[6]`, is written; others as for
-    `take_steps`.
+    There is at least one row. The parts of `gradient` and `sums` `[6]` that belong to `network` are written. Other
+    arguments are as of `take_steps`.
     """
     observations, actions, columns = batch
     sizes, offsets, choices, numbers, free, mask_size, is_tanh = form
@@ -160,7 +159,7 @@ def fill_gradient(
 
 
 def gather(observations: Any, rows: Any, out: Any, width: int) -> None:
-    """The rows of a minibatch, with zeros beyond what they have."""
+    """Copy the rows of a minibatch, padded with zeros."""
     for r in range(len(rows)):
         row = rows[r]
         for k in range(observations.shape[1]):
@@ -170,7 +169,7 @@ def gather(observations: Any, rows: Any, out: Any, width: int) -> None:
 
 
 def mask(observations: Any, rows: Any, outputs: Any, mask_size: int) -> None:
-    """Logits of what is not allowed."""
+    """Forbid the logits of masked actions."""
     first = observations.shape[1] - mask_size
     for r in range(len(rows)):
         for k in range(mask_size):
@@ -208,7 +207,7 @@ def policy_loss(
                 d_outputs[r, k] = math.exp(outputs[r, k])
                 total += d_outputs[r, k]
             log_total, part = np.float32(math.log(total)), one / total
-            for k in range(first, first + n):  # log-probabilities here, probabilities there
+            for k in range(first, first + n):  # log-probabilities in `outputs`, probabilities in `d_outputs`
                 outputs[r, k] -= log_total
                 d_outputs[r, k] *= part
                 entropy -= d_outputs[r, k] * outputs[r, k]
@@ -223,7 +222,7 @@ def policy_loss(
         ratio = np.float32(math.exp(log_ratio))
         clipped = min(max(ratio, low), high)
         surrogate, clipped_surrogate = ratio * advantage, clipped * advantage
-        # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
+        # d policy_loss / d log_prob = -ratio * advantage / B, unless clipping makes it 0
         d_log_prob = share * surrogate if surrogate <= clipped_surrogate else share * np.float32(0.0) * surrogate
         sums[POLICY_LOSS] -= min(surrogate, clipped_surrogate)
         sums[ENTROPY] += entropy
@@ -252,7 +251,7 @@ def policy_loss(
 
 
 def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int, settings: Any, sums: Any) -> None:
-    """Half the squared errors of the critic, clipped where configured (above 0), and their gradients."""
+    """Half the squared errors of the critic, clipped if configured (above 0), and their gradients."""
     limit, share = np.float32(settings[CLIP_RANGE_VF]), np.float32(settings[VALUE_COEF] / size)
     for r in range(len(rows)):
         row = rows[r]
@@ -263,8 +262,8 @@ def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int,
             moved = value - old
             clipped_error = old + min(max(moved, -limit), limit) - wanted
             clipped_squared = clipped_error * clipped_error
-            # No gradient passes where the limit holds the value back and the error there is the worse. (Within the
-            # limits the two errors are equal, but not to the last bit.)
+            # The gradient is 0 if the value is clipped and its clipped error is the larger. (Within the limits, both
+            # errors are equal only up to rounding.)
             if abs(moved) > limit and squared < clipped_squared:
                 d_value = np.float32(0.0)
             squared = max(squared, clipped_squared)
@@ -275,8 +274,8 @@ def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int,
 
 
 def square(gradient: Any, network: int, offsets: Any, squares_of: Any) -> None:
-    """The squared norms of a network's gradient, or of both."""
-    critic = offsets[1, 0, 0]  # where it begins
+    """Write the squared norms of a network's gradient, or of both."""
+    critic = offsets[1, 0, 0]  # the start of its parameters
     if network != CRITIC:
         squares_of[ACTOR] = squared_norm(gradient[:critic])
     if network != ACTOR:

@@ -1,4 +1,4 @@
-"""The configuration of PPO. Its defaults are those that learned best over eight environments, by measurement."""
+"""The configuration of PPO. Its defaults learned best over eight measured environments."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -32,159 +32,157 @@ OPTIONAL = (
 COUNTS = (
     "num_envs", "num_steps", "num_epochs", "recurrent_size", "sequence_length", "pool_size"
 )  # fmt: skip
-"""Numbers of things, of which there is one at least."""
+"""Numbers that must be at least 1."""
 SCHEDULABLE = (
     "learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf", "entropy_coef", "value_coef",
     "max_grad_norm", "target_kl", "desired_kl", "gamma", "gae_lambda",
 )  # fmt: skip
 """Numbers that may have a schedule."""
 RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
-"""Those that `cuda_graphs` records as they are, and `torch_compile` compiles."""
+"""Numbers that `cuda_graphs` records and `torch_compile` compiles as constants."""
 USUAL_MINIBATCHES = 32
-"""How many an epoch has where nobody said,"""
+"""Default minibatches per epoch,"""
 USUAL_MINIBATCH_SIZE = 64
-"""unless they had fewer samples than that,"""
+"""if they have at least so many samples,"""
 USUAL_SEQUENCES = 8
-"""or, with a memory, fewer sequences: fewer take nearly as long, and teach no more."""
+"""or, for recurrent networks, at least so many sequences: smaller minibatches take nearly as long."""
 BEFORE_ITS_FIELD = {"normalize_observations": False, "normalize_rewards": False}
-"""What a run was that does not name such a field, as it began before there was one."""
+"""Values of fields in runs that began before the fields existed."""
 LagCorrection = Literal["vtrace", "none"]
 LARGEST_POOL = 64
-"""Beyond that, actions are too old to tell anything."""
+"""With more lag, actions are too old to learn from."""
 
 
 @names_what_was_meant
 @dataclass(frozen=True)
 class PPOConfig:
-    """PPO's settings, checked when made: what cannot work is refused with the field and the rule."""
+    """PPO's settings. Invalid values are refused with the field and the rule."""
 
     num_envs: int = 4
-    """Environments stepped side by side; where they have several agents, each is as many rows as it has agents."""
+    """Environments that are stepped together. With several agents, each environment is as many rows as it has agents.
+    """
     num_steps: int = 512
-    """Steps of each environment per rollout, where rollouts are not whole episodes."""
+    """Steps of each environment per rollout, unless rollouts are whole episodes."""
     episodes_per_rollout: int | None = None
-    """Whole episodes per rollout, one after the other, of a single environment (num_envs=1), however many steps they
-    take; None for rollouts of num_steps."""
+    """Whole episodes per rollout, of a single environment (num_envs=1) and of any length; None for rollouts of
+    num_steps."""
     pool_size: int = 1
-    """Rollouts that an update learns from: the newest, and older ones, whose actions are weighed by how probable they
-    are now (Queeney et al., 2021). 1 is PPO. They lie where the agent learns."""
+    """Rollouts per update: the newest and older ones, weighted by the present probability of their actions (Queeney et
+    al., 2021). 1 is PPO. They are kept on the learning device."""
     lag_correction: LagCorrection = "vtrace"
-    """With a placement whose max_lag is above 1, how returns and advantages are corrected for actions of older
-    parameters: by "vtrace" (Espeholt et al., 2018), or not at all ("none")."""
+    """The correction of returns and advantages for actions of older parameters, if max_lag of the placement is above 1:
+    "vtrace" (Espeholt et al., 2018), or "none"."""
     num_epochs: int = 10
-    """Epochs: how often each rollout is learned from."""
+    """Epochs per update: how often each rollout is learned from."""
     num_minibatches: int | None = None
-    """Minibatches per epoch; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
-    differ by at most one. None for 32, or fewer where those would have fewer than 64 samples each, or, with recurrent,
-    fewer than 8 sequences. Rows of a rollout that are no steps, such as resets, are left out first; if too few are
-    left, there are fewer minibatches."""
+    """Minibatches per epoch. Must divide num_envs * num_steps, unless rollouts are whole episodes: sizes then differ by
+    at most one. None for 32, or fewer so that each has at least 64 samples or, with recurrent, 8 sequences. Rows that
+    are not steps, such as resets, are left out first; if too few are left, there are fewer minibatches."""
     learning_rate: float = 3e-4
-    """Adam's step size."""
+    """Learning rate of Adam."""
     critic_learning_rate: float | None = None
-    """The critic's own step size; None for the same as the actor's."""
+    """Learning rate of the critic; None for the same as the actor's."""
     anneal_learning_rate: bool = False
-    """Lower the learning rate linearly to zero over the training, and the critic's own with it."""
+    """Reduce the learning rates linearly to zero over the training."""
     schedules: str = ""
-    """Numbers that change in the course of the training, with names of schedules: linear, cosine or constant, with
-    a share of the training for a warm-up, as "learning_rate=cosine:0.05,entropy_coef=linear"; learning_rate may be
-    adaptive. A dict or JSON will do."""
+    """Named schedules of numbers: linear, cosine or constant, with a share of the training for warm-up, as
+    "learning_rate=cosine:0.05,entropy_coef=linear"; learning_rate may be adaptive. Also a dict or JSON."""
     desired_kl: float = 0.01
-    """With learning_rate=adaptive, the approximate KL divergence of an epoch that the rate is to keep to: above
-    twice as much it is divided by 1.5, below half as much multiplied, within 1e-5 and 1e-2."""
+    """With learning_rate=adaptive, the target of an epoch's approximate KL divergence: above twice the target, the rate
+    is divided by 1.5; below half of it, multiplied. The rate stays between 1e-5 and 1e-2."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
-    """Trade-off of advantage estimates: 0 trusts the critic, 1 the observed return."""
+    """Lambda of advantage estimates: 0 trusts the critic, 1 the observed return."""
     clip_range: float = 0.2
-    """How far the probability ratio may move from 1 in one update."""
+    """How far the probability ratio may move from 1 in an update."""
     anneal_clip_range: bool = False
-    """Lower the clip range linearly to zero over the training."""
+    """Reduce the clip range linearly to zero over the training."""
     clip_range_vf: float | None = None
-    """How far a value may move in one update; None for no limit. The field disagrees: CleanRL clips at 0.2,
-    stable-baselines3 does not. A limit suits values of about 1 and holds up those that must become large."""
+    """How far a value may move in an update; None for no limit. CleanRL clips at 0.2, stable-baselines3 does not. A
+    limit suits values of about 1 and slows down those that must become large."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.5
     """Weight of the value loss, which is half the squared error."""
     max_grad_norm: float = 0.5
-    """Norm above which the gradient of actor and critic together is scaled down."""
+    """Largest norm of the gradient of actor and critic together; a larger gradient is scaled down."""
     target_kl: float | None = None
-    """Stop an update after the epoch whose mean approximate KL divergence exceeds this; None for never."""
+    """Stop an update after an epoch whose mean approximate KL divergence exceeds this; None for never."""
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
     normalize_observations: bool = True
-    """Bring the numbers of observations to mean 0 and deviation 1, by what all rollouts had so far, and clip them to
-    10. Choices, masks and images stay as they are."""
+    """Normalise the numbers of observations by their mean and deviation so far, and clip them to 10. Choices, masks and
+    images are not changed."""
     normalize_rewards: bool = True
-    """Learn from rewards divided by the deviation of the discounted return so far, clipped to 10. Metrics stay in the
+    """Divide rewards by the deviation of the discounted return so far, and clip them to 10. Metrics keep the
     environment's units."""
     squash_actions: bool = False
-    """Squash actions of a Box between its bounds, which must be finite then, by tanh, instead of clipping them."""
+    """Squash the actions of a Box with finite bounds by tanh, instead of clipping them."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
+    """Sizes of the hidden layers of actor and critic; for images, after the convolutions."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
     encoder_sizes: dict[str, Any] | None = None
-    """Of observations that are a Dict or Tuple, widths of hidden layers that a part has to itself before all are
-    joined, by its key, such as {"speed": [32, 32]}; of images, after the convolutions. On the command line, an object
-    of JSON."""
+    """For observations that are a Dict or Tuple: sizes of hidden layers for one part, before all parts are joined, by
+    its key, such as {"speed": [32, 32]}; for images, after the convolutions. JSON on the command line."""
     actor_keys: tuple[str, ...] | None = None
-    """Of observations that are a Dict or Tuple, the parts that the actor sees, by their keys; None for all. It acts and
-    is exported with these alone."""
+    """For observations that are a Dict or Tuple: keys of the parts that the actor sees; None for all. It acts and is
+    exported with these alone."""
     critic_keys: tuple[str, ...] | None = None
-    """Likewise, the parts that the critic sees, which may be more than an actor will ever have."""
+    """For observations that are a Dict or Tuple: keys of the parts that the critic sees; None for all. An actor need
+    not have them."""
     critic_observes: CriticObserves = "own"
-    """With several agents, what the critic sees beside an agent's own observation: nothing ("own"), the observations of
-    all other agents of its environment, in their order ("all"), or the environment's state() ("state"). Actors see
-    their own alone: MAPPO (Yu et al., 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games")."""
+    """With several agents, what the critic sees besides an agent's own observation: nothing ("own"), the observations
+    of all other agents of its environment ("all"), or the environment's state() ("state"). Actors see only their own:
+    MAPPO (Yu et al., 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games")."""
     layer_norm: bool = False
-    """Normalise each hidden layer before its activation. NumPy does not have it: sampling is torch's, and not in worker
+    """Layer normalisation before each activation. NumPy does not support it: torch samples, and not in worker
     processes."""
     shared_trunk: bool = False
-    """Actor and critic share all but their last layers, which learn at the actor's rate: the usual form for images."""
+    """Let actor and critic share all but their last layers, which learn at the actor's rate: common for images."""
     orthogonal_init: bool = True
-    """Begin with orthogonal weights and biases of zero; False for torch's own, uniform ones."""
+    """Initialise weights orthogonally and biases with zero; False for torch's own uniform initialisation."""
     log_std_init: float = 0.0
-    """Where the log standard deviations of actions that are numbers begin."""
+    """Initial log standard deviation of continuous actions."""
     use_sde: bool = False
-    """Explore by a function of the state instead of noise in each step (gSDE, Raffin et al., 2021): a random matrix
-    through the actor's last hidden layer, for actions of a Box. Smoother; meant with a log_std_init of -2 to -4."""
+    """State-dependent exploration for actions of a Box (gSDE, Raffin et al., 2021): a random matrix, applied to the
+    actor's last hidden layer, in place of noise in each step. It is smoother; use a log_std_init of -2 to -4."""
     sde_sample_freq: int = -1
-    """With use_sde, after how many steps of a rollout each environment gets another matrix; -1 for one a rollout."""
+    """With use_sde, the steps of a rollout after which each environment gets a new matrix; -1 for one per rollout."""
     convolutions: Convolutions = "nature"
-    """Those of images: "nature", a few by the size of the image; "a3c", two, a third of the work of nature's three; or
-    "impala", residual ones, which learn more and take far longer. NumPy has nature's alone."""
+    """Convolutions for images: "nature", small ones by the size of the image; "a3c", two, a third of the work of
+    nature's three; or "impala", residual ones, which learn more and take far longer. NumPy supports nature's only."""
     recurrent: Recurrent | None = None
-    """A memory before the hidden layers, of actor and critic each: "lstm", "gru", or "mingru", which learns faster than
-    either; None for none."""
+    """A recurrent network before the hidden layers of actor and critic: "lstm", "gru", or "mingru", whose updates are
+    the fastest; None for none."""
     recurrent_size: int = 64
-    """How many numbers it gives."""
+    """Size of the recurrent network's output."""
     sequence_length: int = 32
-    """With a memory, how many steps in a row are learned from as one; minibatches are made of such sequences, and a
-    gradient reaches back as far."""
+    """With recurrent, consecutive steps in a sequence: minibatches consist of sequences, and gradients reach back to
+    their first step."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """Use the fastest form of the update that gives the same result up to rounding: without convolutions or a memory,
-    on a CPU, gradients written out by hand. False always takes plain autograd, the reference."""
+    """Use the fastest update with the same result up to rounding: for MLPs on a CPU, gradients written out by hand.
+    False always uses autograd, the reference."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
-    """Compile the update of MLPs on a CPU, where fast_updates is not False (needs Numba: the extra "compiled"): about
-    twice as fast where networks are small, equal up to rounding, on one core. A machine compiles it once, in half a
-    minute. Other networks learn as without it."""
+    """Compile the update of MLPs on a CPU, if fast_updates is True (needs Numba: the extra "compiled"): about twice as
+    fast for small networks on one core, the same result up to rounding. A machine compiles once, in half a minute. Has
+    no effect on other networks."""
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
-    launch. Rows of compiled environments that are sampled there are recorded as well."""
+    launch. Steps of compiled environments on the device are recorded as well."""
     torch_compile: bool = field(default=False, metadata=SAME_RESULT)
-    """Compile the optimizer step by torch.compile where it would be autograd's, as with a loss or networks of your own:
-    the same result up to rounding, up to twice as fast where networks are small. Needs a C++ compiler. The first update
-    compiles, in up to a minute."""
+    """Compile the optimizer step by torch.compile if autograd computes it, as with a loss or networks of your own: the
+    same result up to rounding, up to twice as fast for small networks. Needs a C++ compiler. The first update compiles
+    for up to a minute."""
     precision: Precision = "fp32"
-    """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
-    made for it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, but for the
-    numbers that are multiplied, which are rounded to 11 bits. "fp32" turns TF32 off in convolutions too, which torch
-    itself leaves on."""
+    """Precision of matrix products in optimizer steps. "bf16" is for wide networks (from about 256) on hardware for it:
+    tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors rounded to 11
+    bits. "fp32" also turns off TF32 in convolutions, which torch itself leaves on."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
-    """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other. Another number is
-    another rounding. More than one slows small networks down many times over; try more from layers of about 512 and
-    minibatches of about 1024 on."""
+    """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
+    number rounds differently. More than one slows down small networks many times; try more from layers of about 512 and
+    minibatches of about 1024."""
 
     def __post_init__(self) -> None:
         check_hidden_layers(self)
@@ -301,43 +299,43 @@ class PPOConfig:
 
     @property
     def actor_parts(self) -> tuple[str, ...] | None:
-        """The parts of observations that the actor sees; None for all."""
+        """Keys of the parts of observations that the actor sees; None for all."""
         return self.actor_keys if self.critic_observes == "own" else (OWN,)
 
     @property
     def memory(self) -> MemoryLayout | None:
-        """What an actor with a memory keeps; None for one without."""
+        """Layout of the actor's state; None without a recurrent network."""
         if self.recurrent is None:
             return None
         return MemoryLayout(CellForm(self.recurrent, self.recurrent_size).state_size, self.sequence_length)
 
     @property
     def exploration(self) -> ExplorationLayout | None:
-        """The noise of exploration that depends on the state; None where it is drawn in each step."""
+        """Settings of state-dependent exploration; None without it."""
         return ExplorationLayout(self.hidden_sizes[-1], self.sde_sample_freq) if self.use_sde else None
 
     @property
     def batch_size(self) -> int:
-        """Samples of a rollout, where rollouts are not whole episodes."""
+        """Samples of a rollout, unless rollouts are whole episodes."""
         return self.num_envs * self.num_steps
 
     @property
     def units(self) -> int:
-        """What a rollout is cut into, before it is shuffled: rows, or with a memory sequences of them."""
+        """What a rollout is cut into before it is shuffled: rows, or sequences for recurrent networks."""
         return self.batch_size if self.memory is None else self.num_envs * self.memory.num_sequences(self.num_steps)
 
     @property
     def minibatches(self) -> int:
-        """Into how many minibatches a rollout of one agent in each environment is cut."""
+        """Minibatches of a rollout of one agent per environment."""
         return min(self.minibatches_of(self.batch_size), self.units)
 
     @property
     def minibatch_size(self) -> int:
-        """Samples of a minibatch, where every row of a rollout is a step."""
+        """Samples of a minibatch if every row of a rollout is a step."""
         return self.batch_size // self.minibatches_of(self.batch_size)
 
     def minibatches_of(self, samples: int) -> int:
-        """Into how many minibatches a rollout of so many samples is cut."""
+        """Minibatches of a rollout of so many samples."""
         if self.num_minibatches is not None:
             return self.num_minibatches
         least = USUAL_MINIBATCH_SIZE
@@ -350,7 +348,7 @@ class PPOConfig:
 
     @property
     def named_schedules(self) -> dict[str, str]:
-        """The schedules that have names, by field."""
+        """The named schedules, by field."""
         named = parsed(self.schedules)
         if self.anneal_learning_rate:
             rates = ("learning_rate",) if self.critic_learning_rate is None else SCHEDULABLE[:2]
@@ -361,15 +359,15 @@ class PPOConfig:
         require(self, field, holds, rule)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them; `PPOConfig(**fields)` makes it again."""
+        """The fields as a JSON object; `PPOConfig(**fields)` restores it."""
         return asdict(self)
 
 
 def require_not_recorded(config: PPOConfig, scheduled: Iterable[str]) -> None:
-    """Refuse schedules of numbers that are recorded once and replayed, or compiled.
+    """Refuse schedules of numbers that are recorded or compiled as constants.
 
     Raises:
-        ConfigurationError: naming the number.
+        ConfigurationError: with the name of the number.
     """
     for name in scheduled:
         for option, does in (("cuda_graphs", "records"), ("torch_compile", "compiles")):

@@ -1,4 +1,4 @@
-"""What to say when a loss or a gradient is no finite number any more. The parameters are ruined by then."""
+"""Errors for a loss or a gradient that is not finite. The parameters are unusable by then."""
 
 from collections.abc import Iterator
 
@@ -19,14 +19,14 @@ from hybridppo.spaces.observations import ObservationEncoder
 def divergence(
     iteration: int, config: PPOConfig, rollout: Rollout, batch: Batch, epochs: list[Tensor], parameters: Tensor
 ) -> TrainingError:
-    """The error that names the first quantity that is not finite, in the order in which they came to be.
+    """The error with the name of the first quantity that is not finite, in the order of computation.
 
     Args:
-        iteration: counted from 1.
-        config: for the settings that are the usual causes.
-        rollout: learned from.
-        batch: made of it.
-        epochs: of each epoch the statistics of its minibatches, `[M, len(STATISTICS)]`.
+        iteration: the number of the iteration, from 1.
+        config: the settings, which may be the cause.
+        rollout: the rollout of the update.
+        batch: the batch made of it.
+        epochs: for each epoch, the statistics of its minibatches, `[M, len(STATISTICS)]`.
         parameters: `[P]`, after the last optimizer step.
     """
     what = next(_quantities(rollout, batch, epochs, parameters), "the sum of a statistic over the minibatches")
@@ -35,7 +35,7 @@ def divergence(
         f"training stopped in iteration {iteration}: the first quantity that is not finite is {what}. Usual causes: "
         f"a learning rate that is too large (learning_rate is {config.learning_rate:g}), rewards that are not "
         f"normalised (here from {rewards}), observations that are not (here from {observations}). "
-        "The parameters are lost, and nothing of them was saved: mend the cause, and start anew or from the last "
+        "The parameters are lost, and nothing of them was saved: fix the cause, and start anew or from the last "
         "checkpoint, which was written before"
     )
 
@@ -43,7 +43,7 @@ def divergence(
 def too_large(
     iteration: int, normalization: Normalization, rollout: Rollout, encode: ObservationEncoder
 ) -> TrainingError:
-    """The error for moments that have become too large: the largest number of the rollout that they count."""
+    """The error for moments that are too large, with the largest number of the rollout that counts."""
     rewards, observations = rollout.rewards[..., None], normalization.observations
     are_steps = torch.zeros_like(rewards).view(-1).index_fill_(0, rollout.valid_rows, 1.0).view_as(rewards)
     if observations is not None and not bool(observations.moments.variance.isfinite().all()):
@@ -82,7 +82,7 @@ def _quantities(rollout: Rollout, batch: Batch, epochs: list[Tensor], parameters
 
 
 def _worst(tensor: Tensor) -> str:
-    """A value that is not finite, or the largest."""
+    """A value that is not finite, else the largest."""
     bad = tensor[~tensor.isfinite()]
     return f"{float(bad[0]) if len(bad) else float(tensor.abs().max()):g}"
 

@@ -1,17 +1,17 @@
-"""The loss of PPO: what an optimizer step descends on a minibatch, its terms, and what is measured.
+"""The loss of PPO on a minibatch, its terms, and the statistics of an optimizer step.
 
     policy_loss - entropy_coef * mean(entropy) + value_coef * value_loss
 
-This is the place to change it. A loss of one's own is a function like `ppo_loss`, for `hybridppo.train(...,
-loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd. If it is an object with
-`state_dict` and `load_state_dict`, such as one with a coefficient that adapts, its state is saved with the agent.
+Change the loss here. A custom loss is a function like `ppo_loss`, for `hybridppo.train(..., loss=my_loss)`, or a method
+of a subclass, `PPO.loss`. Autograd differentiates both. If the loss is an object with `state_dict` and
+`load_state_dict`, such as one with an adaptive coefficient, its state is saved with the agent.
 
-For the library's own loss, small networks on a CPU learn by the gradient that `numpy_backend.py` writes out by hand. At
-the start of every run it is compared with autograd's (`backends.py`): if a formula was changed here alone, a warning
-says so, and autograd is taken.
+For the library's own loss, small networks on a CPU learn by the gradient that `numpy_backend.py` computes by hand. At
+the start of every run it is compared with autograd's (`backends.py`): if you change a formula only here, a warning says
+so, and autograd is used.
 
-Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details after Huang et al.,
-"The 37 Implementation Details of Proximal Policy Optimization", 2022.
+Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details after Huang et al., "The 37
+Implementation Details of Proximal Policy Optimization", 2022.
 """
 
 import json
@@ -26,7 +26,7 @@ from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import ConfigurationError, shown
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
-"""What is measured of an optimizer step, in order; `grad_norm` is that before the gradient was scaled down."""
+"""The statistics of an optimizer step, in order; `grad_norm` is the norm before clipping."""
 
 
 TAKEN = (
@@ -34,65 +34,65 @@ TAKEN = (
     "episodes", "episode_return_mean", "episode_length_mean", "env_restarts", "policy_lag", "publishes", "bytes_copied",
     "seconds_sampling", "seconds_learning", "seconds_copying", "seconds_other", "seconds_overlapped",
 )  # fmt: skip
-"""Names of metrics that `Loss.extra` must not have."""
+"""Names of other metrics, which `Loss.extra` must not use."""
 
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss is made of: a minibatch as actor and critic see it now. All are `[B]`, if nothing else is said."""
+    """The input of a loss: a minibatch and the present outputs of actor and critic. Shapes are `[B]` unless stated."""
 
     observations: Tensor
-    """As the networks see them, `[B, *row]`."""
+    """The input of the networks, `[B, *row]`."""
     actions: Tensor
     """`[B, *action]`."""
     outputs: Tensor
-    """The actor's, now, `[B, outputs]`: what the distribution is made of."""
+    """The actor's present outputs, `[B, outputs]`, which define the distribution."""
     log_ratio: Tensor
-    """The log-probability of the action now, less that when it was taken."""
+    """The present log-probability of the action, minus that when it was taken."""
     advantages: Tensor
-    """Normalised by `normalize`, if `normalize_advantage` says so."""
+    """Normalised by `normalize` if `normalize_advantage` is True."""
     entropy: Tensor
-    """Of the action distribution, in nats."""
+    """Entropy of the action distribution, in nats."""
     values: Tensor
-    """The critic's, now."""
+    """The critic's present values."""
     old_values: Tensor
-    """The critic's, before the update."""
+    """The critic's values before the update."""
     returns: Tensor
-    """What the values should be."""
+    """The targets of the values."""
     old_outputs: Any
-    """The actor's, before the update, `[B, outputs]`: a tensor, for a loss of one's own; None for the library's. With a
-    lag, or a pool, the policy that acted was an older one, which `log_ratio` is of."""
+    """The actor's outputs before the update, `[B, outputs]`; None for the library's own loss. With lag or a pool, an
+    older policy acted, and `log_ratio` refers to that."""
     agent: Any
-    """Whose loss it is, with its `distribution`, its networks (`actor_network`, `critic_network`) and `modules_of`."""
+    """The agent, with its `distribution`, its networks (`actor_network`, `critic_network`) and `modules_of`."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and its terms, scalars."""
+    """A loss and its terms, all scalars."""
 
     total: Tensor
-    """What is differentiated."""
+    """The loss that is differentiated."""
     policy: Tensor
     value: Tensor
     entropy: Tensor
     """The mean entropy."""
     extra: Mapping[str, Tensor | float] = field(default_factory=dict)
-    """Scalars that are logged as metrics under their names, as means over the minibatches."""
+    """Scalars that are logged as metrics by name, as means over the minibatches."""
 
 
 class LossFunction(Protocol):
-    """A loss, `ppo_loss` or one's own."""
+    """A loss: `ppo_loss` or a custom one."""
 
     def __call__(self, inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
-        """The loss on one minibatch; `clip_range` is that of this update, which may be annealed."""
+        """The loss of one minibatch; `clip_range` is the present one, which may be annealed."""
         ...
 
 
 def has_state(loss: Any) -> bool:
-    """Whether a loss has a state, which is saved with the agent.
+    """Whether a loss has a state to save with the agent.
 
     Raises:
-        ConfigurationError: if the state cannot be saved, or the loss has parameters, which nobody would train.
+        ConfigurationError: if the state cannot be saved, or the loss has parameters, which would not be trained.
     """
     if not (callable(getattr(loss, "state_dict", None)) and callable(getattr(loss, "load_state_dict", None))):
         return False
@@ -130,12 +130,13 @@ def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) 
 
 
 def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float | Tensor) -> Tensor:
-    """The clipped surrogate (2017, equation 7), negated so that less is better; a scalar.
+    """The clipped surrogate (2017, equation 7), negated so that it is minimised; a scalar.
 
     Args:
-        log_ratio: `[B]`, the action's log-probability now less that at the time it was taken.
+        log_ratio: `[B]`, the present log-probability of the action minus that when it was taken.
         advantages: `[B]`.
-        clip_range: how far the ratio may leave 1 before its gradient stops; a number, or a scalar on the same device.
+        clip_range: how far the ratio may leave 1 before its gradient becomes zero; a number, or a scalar on the same
+            device.
     """
     ratio = log_ratio.exp()
     bounds: Any = (1.0 - clip_range, 1.0 + clip_range)
@@ -144,18 +145,18 @@ def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float | Te
 
 
 def value_loss(*, values: Tensor, returns: Tensor) -> Tensor:
-    """Half the mean squared error of the critic, a scalar; arguments `[B]`.
+    """Half the mean squared error of the critic, a scalar; arguments are `[B]`.
 
-    The half follows the original implementation and CleanRL; stable-baselines3 has none, so its
-    `vf_coef=0.5` is `value_coef=1.0` here.
+    The half follows the original implementation and CleanRL. stable-baselines3 has none: its `vf_coef=0.5` is
+    `value_coef=1.0` here.
     """
     return 0.5 * (values - returns).square().mean()
 
 
 def clipped_value_loss(*, values: Tensor, returns: Tensor, old_values: Tensor, clip_range: float) -> Tensor:
-    """The value loss with the step away from `old_values` clipped (detail 9); arguments `[B]`.
+    """The value loss with the change from `old_values` clipped (detail 9); arguments are `[B]`.
 
-    The worse of the clipped and the unclipped error counts, as in the original implementation.
+    The larger of the clipped and the unclipped error counts, as in the original implementation.
     """
     clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
     return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square()).mean()
@@ -164,22 +165,21 @@ def clipped_value_loss(*, values: Tensor, returns: Tensor, old_values: Tensor, c
 def normalize(
     advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None, sums: Any = None
 ) -> Tensor:
-    """Zero mean and unit standard deviation over each minibatch (detail 7; unbiased deviation).
+    """Normalise advantages to mean 0 and standard deviation 1 in each minibatch (detail 7; unbiased deviation).
 
-    The only place where advantages are normalised, for every backend. A single advantage has no deviation and becomes
-    zero.
+    All backends normalise here. A single advantage has no deviation and becomes zero.
 
     Args:
         advantages: `[..., B]`, minibatches of one size.
-        weights: `[..., B]`, if each advantage is multiplied by a weight; the weighted ones are normalised.
-        counted: `[..., B]` bool, if not all rows are steps; the others become zero.
-        sums: as `advantage_sums`, of whole minibatches, if these are parts of them.
+        weights: `[..., B]`, factors of the advantages; the products are normalised.
+        counted: `[..., B]` bool, which rows are steps; the others become zero. None if all are.
+        sums: `advantage_sums` of the whole minibatches, if these are shards of them.
     """
     weighed, weights = _weighed(advantages, weights, counted)
     if sums is None:
         sums = advantage_sums(advantages, weights=weights, counted=counted)
     number, total, squares, of_weights = sums
-    # w * A - w * mean, with the mean for which they add up to 0
+    # w * A - w * mean, where the mean makes the sum 0
     mean = total / number if weights is None else weights * (total / of_weights)
     normalized: Tensor = (weighed - mean) / ((squares / (number - 1)).sqrt() + 1e-8)
     if isinstance(number, Tensor):
@@ -190,11 +190,11 @@ def normalize(
 def advantage_sums(
     advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None
 ) -> tuple[Any, Tensor, Tensor, Any]:
-    """What `normalize` takes of each minibatch: numbers or `[..., 1]`; arguments as there.
+    """The sums that `normalize` needs of each minibatch, as numbers or `[..., 1]`; arguments as there.
 
     Returns:
-        How many rows count; the sum of the weighted advantages; that of the squares of what they differ from their
-        mean; and the sum of the weights.
+        The number of rows that count, the sum of the weighted advantages, the sum of their squared deviations from the
+        mean, and the sum of the weights.
     """
     number: Any = advantages.shape[-1] if counted is None else counted.sum(-1, keepdim=True)
     weighed, weights = _weighed(advantages, weights, counted)
@@ -207,7 +207,7 @@ def advantage_sums(
 
 
 def _weighed(advantages: Tensor, weights: Tensor | None, counted: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The weighted advantages, and the weights: those of rows that do not count are 0."""
+    """The weighted advantages and the weights; weights of rows that do not count are 0."""
     if counted is not None:
         counts = counted.to(advantages.dtype)
         advantages = advantages.masked_fill(~counted, 0.0)
@@ -224,14 +224,14 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
 
 
 def clip_fraction(log_ratio: Tensor, clip_range: float | Tensor) -> Tensor:
-    """The share of `[B]` samples whose ratio lies outside the clip range, a scalar."""
+    """The share of `[B]` samples with a ratio outside the clip range, a scalar."""
     return ((log_ratio.exp() - 1.0).abs() > clip_range).to(log_ratio.dtype).mean()
 
 
 def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
     """`1 - Var(returns - values) / Var(returns)`, a scalar; 1 is perfect, 0 no better than the mean.
 
-    Not a number if the returns do not vary, as a single one does not.
+    NaN if the returns do not vary, or there is only one.
     """
     if len(returns) < 2:
         return returns.new_full((), torch.nan)

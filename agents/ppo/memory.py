@@ -1,4 +1,4 @@
-"""What a configuration takes of a device's memory, for the message when there is none left."""
+"""Estimates the memory that a configuration needs, for errors."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -19,29 +19,29 @@ _FLOAT = 4
 
 
 def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *, num_agents: int = 1) -> dict[str, int]:
-    """Bytes by what needs them, roughly, each named with the fields to lower.
+    """Estimated bytes by purpose, with the fields to lower.
 
     Args:
-        config: the sizes.
-        encode: of the observations.
-        outputs: numbers that the actor gives.
-        num_agents: agents of an environment that the policy acts for.
+        config: the settings.
+        encode: encoder of the observations.
+        outputs: number of the actor's outputs.
+        num_agents: agents of an environment that have this policy.
     """
     images, observation = encode.layout.images, encode.size * encode.dtype.itemsize
     convolutions = [_of_convolutions(config, image) for image in images]
     widths = (encode.layout.num_numbers + sum(given for _, _, given in convolutions), *config.hidden_sizes)
     hidden = sum(a * b + b for a, b in zip(widths, config.hidden_sizes, strict=False))
     activations = sum(config.hidden_sizes)
-    if config.recurrent is not None:  # gates, what they are made of, and the states
+    if config.recurrent is not None:  # gates, their terms, and the states
         activations += 10 * config.recurrent_size
-    at_once = activations  # the critic's for a rollout, all rows at once
+    at_once = activations  # the critic's for a whole rollout at once
     for parameters, outputs_of_layers, _ in convolutions:
         hidden += parameters
         activations += outputs_of_layers
-        at_once = 0  # as many rows as in a minibatch
+        at_once = 0  # parts as large as a minibatch
     stored = observation if encode.frames is None else observation // encode.frames.num_frames
     kept = num_agents * config.batch_size * (stored + _FLOAT * (3 * outputs + 4 + at_once))
-    if config.use_sde:  # a matrix for each of the rows of noise
+    if config.use_sde:  # a matrix for each row of noise
         rows = 1 if config.sde_sample_freq == -1 else -(-config.num_steps // config.sde_sample_freq)
         kept += num_agents * config.num_envs * rows * _FLOAT * config.hidden_sizes[-1] * (outputs // 2)
     pooled = "" if config.pool_size == 1 else " * pool_size"
@@ -51,7 +51,7 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *,
         "the networks (hidden_sizes)": 4 * _FLOAT * parameters,
         # observations; outputs, noise, actions; activations
         f"{'rollouts' if pooled else 'a rollout'} (num_envs * num_steps{pooled})": config.pool_size * kept,
-        # of both networks, forward and backward
+        # both networks, forward and backward
         f"a minibatch (num_envs * num_steps{pooled} / num_minibatches)": config.pool_size
         * num_agents
         * config.minibatch_size
@@ -60,13 +60,13 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *,
 
 
 def _of_convolutions(config: PPOConfig, image: ImageLayout) -> tuple[int, int, int]:
-    """Of those of an image: parameters, the numbers between layers of a row, and what the last one gives."""
+    """Of the convolutions of an image: parameters, activations of a row, and features."""
     module, num_features = CONVOLUTIONS[config.convolutions](image, torch.Generator())
     sizes = [image.channels * image.height * image.width]
     for layer in module.modules():
-        if not list(layer.children()) and not isinstance(layer, torch.nn.ReLU):  # whose own are kept instead
+        if not list(layer.children()) and not isinstance(layer, torch.nn.ReLU):  # keeps nothing of its own
             layer.register_forward_hook(lambda _, __, given: sizes.append(given.numel()))
-    module.to_empty(device="meta")  # of no numbers at all
+    module.to_empty(device="meta")  # without memory
     module(torch.empty(1, image.channels, image.height, image.width, device="meta"))
     return sum(parameter.numel() for parameter in module.parameters()), sum(sizes), num_features
 
@@ -74,10 +74,10 @@ def _of_convolutions(config: PPOConfig, image: ImageLayout) -> tuple[int, int, i
 def explaining_memory(
     config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> AbstractContextManager[None]:
-    """Within it, the want of memory is an error that says what needs it and which field to lower.
+    """A context in which errors for lack of memory say what needs it and which field to lower.
 
     Raises:
-        OutOfMemoryError: instead of torch's and NumPy's own.
+        OutOfMemoryError: in place of torch's and NumPy's errors.
     """
 
     def needs() -> dict[str, int]:
@@ -90,15 +90,15 @@ def explaining_memory(
 def require_memory(
     policies: Sequence[tuple[PPOConfig, int, gym.Space[Any], gym.Space[Any]]], *, learns_on_host: bool = True
 ) -> None:
-    """Refuse a training of many agents whose rollouts and minibatches do not fit into the memory that is free.
+    """Refuse a training of many agents whose rollouts and minibatches do not fit into the free memory.
 
     Args:
-        policies: of each, the configuration, for how many agents of an environment it acts, and their observation space
-            and action space.
-        learns_on_host: whether minibatches lie in the same memory.
+        policies: for each policy, the configuration, the number of its agents in an environment, their observation
+            space and their action space.
+        learns_on_host: whether minibatches are in the same memory.
 
     Raises:
-        OutOfMemoryError: before anything begins: what is needed, what is free, and the fields to lower.
+        OutOfMemoryError: with the memory that is needed, that is free, and the fields to lower.
     """
     needs: dict[str, int] = {}
     for config, num_agents, observation_space, action_space in policies:

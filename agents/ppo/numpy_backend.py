@@ -1,7 +1,7 @@
-"""The gradient of PPO's loss written out by hand in NumPy, for MLPs on a CPU: equal to autograd's up to rounding.
+"""The gradient of PPO's loss written out by hand in NumPy, for MLPs on a CPU; equal to autograd's up to rounding.
 
-For small networks most of torch's time is overhead; for large ones, this backend keeps a minibatch's activations in the
-cache closest to a core.
+With small networks, most of torch's time is overhead. With large ones, this backend keeps the activations of a block of
+rows in the cache closest to a core.
 """
 
 import copy
@@ -17,8 +17,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
@@ -32,7 +32,7 @@ Array = NDArray[Any]
 
 
 class NumpyBackend(Backend):
-    """Forward and backward passes in NumPy, actor and critic in one."""
+    """Forward and backward passes in NumPy, of actor and critic together."""
 
     written_in = "agents/ppo/numpy_backend.py"
 
@@ -51,9 +51,9 @@ class NumpyBackend(Backend):
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """NumPy's; torch, which has the optimizer, the advantages and products in bfloat16, keeps to one.
+        """A context in which torch uses one thread: for the optimizer, the advantages and products in bfloat16.
 
-        Of a minibatch of several blocks each thread takes some, and its products are made on it alone.
+        The blocks of a minibatch are divided among NumPy's threads; products of a block use one thread.
         """
         count = torch.get_num_threads()
         with ExitStack() as stack:
@@ -77,7 +77,7 @@ class NumpyBackend(Backend):
             self._passes.append(Passes(self._agent, np.zeros_like(self._flat_gradient)))
 
     def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
-        """Parts of some work, by their numbers: the first in this thread, the others in theirs."""
+        """Call `work` with the numbers of `count` parts, the first in this thread, the others in theirs."""
         if count == 1:
             work(0)
             return
@@ -89,7 +89,7 @@ class NumpyBackend(Backend):
         self._threads.run(quietly, count)
 
     def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
-        """As in the base, of arrays."""
+        """As in the base, with arrays."""
         rows = order.numpy()
         shuffled = batch.map(lambda column: _as_array(column).take(rows, axis=0))
         bounds = pairwise(accumulate(sizes, initial=0))
@@ -111,7 +111,7 @@ class NumpyBackend(Backend):
                 sums[number] = self._passes[number].block(block, clip_range, size)
 
             self._side_by_side(fill, len(some))
-            # In their order: the sums are those of one thread.
+            # In their order, so that the sums are those of one thread.
             for number, sums_of_block in enumerate(sums):
                 total += sums_of_block
                 gradient += self._passes[number].gradient
@@ -136,7 +136,7 @@ class NumpyBackend(Backend):
         return torch.from_numpy(values)
 
     def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """As in the base, in the blocks of the gradient."""
+        """As in the base, in the blocks of `gradient`."""
         rows = batch.made().map(array_of)
         found = np.empty(len(rows), np.float32)
         for start, end in pairwise(accumulate(sizes, initial=0)):
@@ -147,7 +147,7 @@ class NumpyBackend(Backend):
 
 
 def _clipped(gradient: Array, limit: float) -> float:
-    """Scale a gradient down to a norm; its norm before."""
+    """Clip a gradient to a norm; return its norm before."""
     norm = math.sqrt(np.dot(gradient, gradient))
     if norm + 1e-6 > limit:
         gradient *= np.float32(limit / (norm + 1e-6))
@@ -155,23 +155,23 @@ def _clipped(gradient: Array, limit: float) -> float:
 
 
 def _as_array(column: Any) -> Any:
-    """A column of a batch in NumPy; stacks of frames are made by what takes some."""
+    """A column of a batch as an array; stacks of frames become arrays when rows are taken."""
     return array_of(column) if isinstance(column, Tensor) else column
 
 
 def _rows(batch: Any, start: int, end: int) -> Any:
-    """Neighbouring rows of a batch of arrays, as views."""
+    """Consecutive rows of a batch of arrays, as views."""
     columns: list[Any] = [None if column is None else column[start:end] for column in vars(batch).values()]
     return Batch(*columns)
 
 
 class Apart:
-    """Hidden layers of an actor and a critic that see different numbers of a row, as `HiddenLayers` of two networks.
+    """Hidden layers of an actor and a critic with different inputs, with the interface of `HiddenLayers`.
 
     Args:
-        networks: the hidden layers of each.
-        columns: which numbers each sees.
-        gradients: of the weights and biases of each, filled by `backward`.
+        networks: the hidden layers of both.
+        columns: the numbers of a row that each takes as input.
+        gradients: gradients of the weights and biases of each, filled by `backward`.
     """
 
     def __init__(
@@ -190,28 +190,28 @@ class Apart:
         return [[activations[-1][0] for activations in self._activations]]
 
     def gradient_buffer(self, size: int) -> list[Array]:
-        """As of `HiddenLayers`."""
+        """As `HiddenLayers.gradient_buffer`."""
         return [network.gradient_buffer(size)[0] for network in self._networks]
 
     def backward(self, rows: Array, activations: Any, *gradients: Any) -> None:
-        """As of `HiddenLayers`, of the last rows that passed forward, to its own gradients."""
+        """As `HiddenLayers.backward`, for the rows of the last `forward`, into the gradients."""
         parts = zip(self._networks, self._inputs, self._activations, self._gradients, strict=True)
         for network, inputs, own_activations, own in parts:
             network.backward(inputs, own_activations, *own)
 
 
 class Hidden:
-    """The hidden layers of an agent's actor and critic, with a gradient to fill.
+    """The hidden layers of an agent's actor and critic, with their gradients.
 
     Args:
-        agent: whose networks they are.
-        gradient: `[P]`, of all parameters; `backward` fills what is theirs.
+        agent: the agent.
+        gradient: `[P]`, of all parameters; `backward` fills the part of these layers.
     """
 
     def __init__(self, agent: Optimized, gradient: Array) -> None:
         both, gradient_of = (agent.actor_network, agent.critic_network), views_of(agent, gradient)
         form, product = numpy_form(both[0]), matmul(agent.config.precision)
-        assert form is not None  # `has_known_networks` has seen to it
+        assert form is not None  # checked by `has_known_networks`
         layers = [linears(network)[:-1] for network in both]
         columns = [columns_seen(network) for network in both]
         weights, biases = ([[getattr(layer, name) for layer in own] for own in layers] for name in ("weight", "bias"))
@@ -223,7 +223,7 @@ class Hidden:
             self._both = HiddenLayers(all_weights, all_biases, form.activation, product)
             own = [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases]
             self.of_actor = HiddenLayers(*own, form.activation, product)
-            """The actor's alone."""
+            """The actor's layers."""
             self._gradients = stacked(gradient_of, *weights), [bias[:, None] for bias in stacked(gradient_of, *biases)]
         else:
             networks = [HiddenLayers(*_of_one(array_of, own), form.activation, product) for own in layers]
@@ -232,17 +232,17 @@ class Hidden:
         self.forward, self.gradient_buffer = self._both.forward, self._both.gradient_buffer
 
     def backward(self, rows: Array, activations: Any) -> None:
-        """As of `HiddenLayers`."""
+        """As `HiddenLayers.backward`."""
         self._both.backward(rows, activations, *self._gradients)
 
 
 class Passes:
-    """Networks with memory of their own for what passes through them, and a gradient to fill.
+    """Networks with their own buffers for activations, and a gradient.
 
-    Several of one agent may work at the same time. Each views the parameters' memory as it is when made.
+    Several of them may work for one agent at the same time. They view the parameters in their present memory.
 
     Args:
-        agent: whose networks and loss they are.
+        agent: the agent with networks and loss.
         gradient: `[P]`, of all parameters; filled by `block`.
     """
 
@@ -251,7 +251,7 @@ class Passes:
         actor, critic = agent.actor_network, agent.critic_network
         gradient_of = views_of(agent, gradient)
         form = numpy_form(actor)
-        assert form is not None  # `supports` has seen to it
+        assert form is not None  # checked by `supports`
         *_, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
         self._columns = columns_seen(actor), columns_seen(critic)
@@ -263,18 +263,18 @@ class Passes:
         self._value_bias_gradient = gradient_of(critic_head.bias)
 
     def values(self, rows: Array, out: Array) -> None:
-        """The critic's values `[B]` of rows `[B, obs]`, into `out`."""
+        """Compute the critic's values `[B]` of rows `[B, obs]` into `out`."""
         last = self._critic_hidden.forward(rows[:, self._columns[1]])[-1][0]
         np.dot(last, self._value_weight, out=out)
         out += self._value_bias
 
     def log_probs(self, rows: Any) -> Array:
-        """Of the actions of some rows, `[B]`, as `block` computes them."""
+        """The log-probabilities `[B]` of the actions of some rows, with the rounding of `block`."""
         seen = rows.observations[:, self._columns[0]]
         return self._head.forward(self._hidden.of_actor.forward(seen)[-1][0], rows)[0]
 
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
-        """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
+        """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
         config, advantages = self._agent.current, rows.advantages
         activations = self._hidden.forward(rows.observations)
         actor_last, critic_last = activations[-1]
@@ -286,7 +286,7 @@ class Passes:
         limit = rows.clip_range(clip_range)
         clipped_ratio = _clip(ratio, 1.0 - limit, 1.0 + limit)
         clipped_surrogate = clipped_ratio * advantages
-        # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
+        # d policy_loss / d log_prob = -ratio * advantage / B, unless clipping makes it 0
         d_log_prob = surrogate * (surrogate <= clipped_surrogate)
         d_log_prob *= np.float32(-1.0 / size)
 
@@ -295,7 +295,7 @@ class Passes:
         value_errors, d_values = self._value_errors(values, rows.returns, rows.values)
 
         d_last = self._hidden.gradient_buffer(len(values))
-        # The entropy enters with -entropy_coef * mean.
+        # The loss has -entropy_coef * mean(entropy).
         self._head.backward(d_log_prob, np.float32(-config.entropy_coef / size), actor_last, out=d_last[0])
         d_values *= np.float32(config.value_coef / size)
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
@@ -311,7 +311,7 @@ class Passes:
         )
 
     def _value_errors(self, values: Array, returns: Array, old_values: Array) -> tuple[Array, Array]:
-        """Squared errors, clipped where configured, and half their derivatives, both `[B]`."""
+        """Squared errors, clipped if configured, and half their derivatives, both `[B]`."""
         errors = values - returns
         squared = errors * errors
         limit = self._agent.current.clip_range_vf
@@ -320,16 +320,16 @@ class Passes:
         moved = values - old_values
         clipped_errors = old_values + _clip(moved, -limit, limit) - returns
         clipped_squared = clipped_errors * clipped_errors
-        # No gradient passes where the limit holds the value back and the error there is the worse. (Within the limits
-        # the two errors are equal, but not to the last bit.)
+        # The gradient is 0 if the value is clipped and its clipped error is the larger. (Within the limits, both errors
+        # are equal only up to rounding.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
 
 
 class NumpyNetworks(Backend):
-    """The networks in NumPy, and what follows by autograd: for a loss of one's own, with MLPs of tanh or ReLU.
+    """NumPy for the networks, and autograd for the loss: for a custom loss, with MLPs of tanh or ReLU.
 
-    The loss may pass rows through the networks itself: what comes of that is added.
+    The loss may also call the networks itself; the gradient of that is added.
     """
 
     def __init__(self, agent: Optimized) -> None:
@@ -338,17 +338,17 @@ class NumpyNetworks(Backend):
         self._of_networks = np.zeros_like(self._flat_gradient)
         gradient_of = views_of(agent, self._of_networks)
         self._hidden = Hidden(agent, self._of_networks)
-        self._last = [linears(network)[-1] for network in (self._actor, self._critic)]
+        self._last = [linears(network)[-1] for network in (self._actor, self.critic)]
         self._weights = [array_of(layer.weight) for layer in self._last]
         self._biases = [array_of(layer.bias) for layer in self._last]
         self._gradients = [(gradient_of(layer.weight), gradient_of(layer.bias)) for layer in self._last]
         self._given = _Given(), _Given()
-        pairs = zip((self._actor, self._critic), self._given, strict=True)
+        pairs = zip((self._actor, self.critic), self._given, strict=True)
         self._heads = [_after_mlp(network, given) for network, given in pairs]
 
     @staticmethod
     def supports(agent: Optimized) -> bool:
-        """Whether the networks are known, and a minibatch is small enough for NumPy to be the faster one."""
+        """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
         return (
             agent.has_own_loss
             and agent.config.precision == "fp32"
@@ -359,7 +359,6 @@ class NumpyNetworks(Backend):
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        minibatch = minibatch.made()
         rows = array_of(minibatch.observations)
         activations = self._hidden.forward(rows)
         for given, last, weight, bias in zip(self._given, activations[-1], self._weights, self._biases, strict=True):
@@ -391,7 +390,7 @@ class NumpyNetworks(Backend):
 
 
 class _Given(nn.Module):
-    """An MLP whose outputs were computed already."""
+    """An MLP whose outputs are already computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -402,7 +401,7 @@ class _Given(nn.Module):
 
 
 def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
-    """A network made here, with other outputs of its MLP."""
+    """One of the library's networks with the outputs of `given` in place of its MLP's."""
     if not isinstance(network, (GaussianActor, MaskedActor)):
         return given
     inner = "mean" if isinstance(network, GaussianActor) else "logits"
@@ -412,7 +411,7 @@ def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
 
 
 def has_known_networks(agent: Optimized) -> bool:
-    """Whether actor and critic are MLPs of equal hidden layers, on a CPU; they may see different numbers of a row."""
+    """Whether actor and critic are MLPs with equal hidden layers on a CPU; their inputs may differ."""
     actor, critic = agent.actor_network, agent.critic_network
     forms = numpy_form(actor), numpy_form(critic)
     return (
@@ -430,13 +429,13 @@ def has_known_networks(agent: Optimized) -> bool:
 
 
 def block_size_of(actor: nn.Module) -> int:
-    """How many rows pass forward and backward in the cache closest to a core: activations of a megabyte."""
+    """The number of rows whose activations fit into the cache closest to a core: a megabyte."""
     widest = max(layer.weight.shape[0] for layer in linears(actor)[:-1])
     return max(32, 2**20 // (4 * 2 * widest))
 
 
 def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
-    """Of an array that is laid out as the parameters are, a function that gives what belongs to a parameter."""
+    """A function that returns the part of `flat`, laid out as the parameters, that belongs to a parameter."""
     first = agent.parameters.values.data_ptr()
 
     def view_of(parameter: Tensor) -> Array:
@@ -458,7 +457,7 @@ def _clip(values: Array, low: Any, high: Any) -> Array:
 
 
 def stacked(array_for: Callable[[Tensor], Array], first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
-    """Arrays for pairs of equal shape, `[2, *shape]` each, without a copy: both lie in one buffer, some way apart."""
+    """Arrays `[2, *shape]` for pairs of equal shape, without a copy: both are in one buffer, at some distance."""
     arrays = []
     for a, b in zip(first, second, strict=True):
         array = array_for(a)

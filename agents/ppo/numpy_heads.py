@@ -1,7 +1,7 @@
-"""The last layer of an actor, with what follows from its distribution, written out by hand in NumPy.
+"""The last layer of an actor and the gradient of its distribution, written out by hand in NumPy.
 
-Each distribution has a gradient here: what its log-probabilities and entropies are, and what comes back from them. All
-is kept transposed, `[outputs, B]`: reductions over few outputs are far faster along the first axis.
+Each distribution has a class here with its log-probabilities and entropies (`forward`) and their gradients
+(`backward`). Arrays are transposed, `[outputs, B]`: reductions over few outputs are far faster along the first axis.
 """
 
 from collections.abc import Callable
@@ -29,33 +29,33 @@ Array = NDArray[Any]
 
 
 class Gradient(Protocol):
-    """A distribution's gradient."""
+    """The gradient of a distribution."""
 
     def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies `[B]`.
 
         Args:
-            outputs: what the network gives, `[n, B]`; may be overwritten.
-            free: the outputs that depend on no observation, `[d, 1]`; of noise that depends on the state, `[d, L]`.
+            outputs: the network's outputs, `[n, B]`; may be overwritten.
+            free: the outputs that do not depend on observations, `[d, 1]`; with state-dependent noise, `[d, L]`.
             actions: `[B]`, or `[*action, B]`.
-            last: what the layer sees, `[B, L]`.
+            last: the input of the last layer, `[B, L]`.
         """
         ...
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of `outputs`, `[n, B]`; that of `free` goes into `d_free`, of its shape."""
+        """The gradient of `outputs`, `[n, B]`; that of `free` is written into `d_free`, of its shape."""
         ...
 
 
 class ActorHead:
-    """Last layer of an actor, the outputs that depend on no observation, and the gradient of its distribution.
+    """The last layer of an actor, the outputs that do not depend on observations, and the distribution.
 
     Args:
-        actor: whose head it is.
-        layer: the last.
-        distribution: of the actions.
-        mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
-        gradient_of: of a parameter, the memory that its gradient is to fill.
+        actor: the actor.
+        layer: its last layer.
+        distribution: distribution of the actions.
+        mask_size: how many of the last numbers of a row are a mask of the first outputs.
+        gradient_of: returns the array for the gradient of a parameter.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ActorHead:
         return self._gradient.forward(outputs, self._free, rows.actions.T, last)
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
-        """Fill the layer's gradients, and that of `last` into `out`."""
+        """Fill the gradients of the layer, and write that of `last` into `out`."""
         d_outputs = self._gradient.backward(d_log_prob, d_entropy, self._free_gradient)
         np.dot(d_outputs, last, out=self._weight_gradient)
         np.add.reduce(d_outputs, axis=1, out=self._bias_gradient)
@@ -94,7 +94,7 @@ class ActorHead:
 
 
 class CategoricalGradient:
-    """Of a softmax."""
+    """Gradient of a softmax."""
 
     def __init__(self, distribution: Categorical) -> None:
         self._choices = np.arange(distribution.output_size)[:, None]
@@ -120,7 +120,7 @@ class CategoricalGradient:
 
 
 class MultiCategoricalGradient:
-    """Of several choices: each run of equal ones is a softmax over an axis of its own."""
+    """Gradient of several choices: consecutive choices of equal size are softmaxes along one axis."""
 
     def __init__(self, distribution: MultiCategorical) -> None:
         self._runs = distribution.runs
@@ -145,7 +145,7 @@ class MultiCategoricalGradient:
         return log_prob, entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the logits, for each choice as for one."""
+        """The gradient of the logits, as for a single choice."""
         d_logits = np.empty((self._size, len(d_log_prob)), np.float32)
         for (count, n, logits, _), (log_probs, probs, picked, entropies) in zip(self._runs, self._kept, strict=True):
             d_table = d_log_prob * (picked - probs)
@@ -156,7 +156,7 @@ class MultiCategoricalGradient:
 
 
 class GaussianGradient:
-    """Of independent normals, whose deviations depend on no observation."""
+    """Gradient of independent normals, whose deviations do not depend on observations."""
 
     def __init__(self, distribution: DiagonalGaussian) -> None:
         self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
@@ -171,7 +171,7 @@ class GaussianGradient:
         return log_prob, entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the means, and of the log standard deviations."""
+        """The gradient of the means and of the log standard deviations."""
         # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
         weighted = d_log_prob * self._noise
         d_mean: Array = weighted * self._precision
@@ -180,7 +180,7 @@ class GaussianGradient:
 
 
 class StateDependentGradient:
-    """Of normals whose variances depend on the state: linearly on the squares of what the last layer sees."""
+    """Gradient of normals whose variances are linear in the squares of the last layer's input."""
 
     def __init__(self, distribution: StateDependentGaussian) -> None:
         self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
@@ -199,7 +199,7 @@ class StateDependentGradient:
         return log_prob, log_scale + (self._constant + self._half)
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of the means, through which alone what the layer sees is learned, and of `log_std`."""
+        """The gradient of the means and of `log_std`; the last layer's input learns through the means only."""
         # d log p / d mean = noise / std;  d log p / d log std = noise^2 - 1;  d H / d log std = 1
         weighted = d_log_prob * self._noise
         # log std = log(variance) / 2, and d variance / d log_std[i, l] = 2 * last[l]^2 * exp(2 * log_std[i, l])
@@ -211,7 +211,7 @@ class StateDependentGradient:
 
 
 class SquashedGradient:
-    """Of squashed normals: the log-probability changes by what depends on no parameter, the entropy by a mean."""
+    """Gradient of squashed normals. The log-probability changes by a constant, the entropy by a mean."""
 
     def __init__(self, distribution: SquashedGaussian) -> None:
         self._normal = GaussianGradient(distribution)
@@ -229,7 +229,7 @@ class SquashedGradient:
         return log_prob, entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """Likewise."""
+        """The gradient of the means and of the log standard deviations."""
         d_mean = self._normal.backward(d_log_prob, d_entropy, d_free)
         if d_entropy:
             # d log(1 - tanh(u)^2) / d u = -2 tanh(u), where u = mean + exp(log_std) * point
@@ -240,7 +240,7 @@ class SquashedGradient:
 
 
 class JointGradient:
-    """Of independent parts, each with its own outputs."""
+    """Gradient of independent parts, each with its own outputs."""
 
     def __init__(self, distribution: JointDistribution) -> None:
         self._factors = distribution.factors
@@ -268,7 +268,7 @@ class JointGradient:
         return d_outputs
 
     def _free(self, part: slice) -> slice:
-        """Where a part's outputs are among those that depend on no observation."""
+        """The place of a part among the outputs that do not depend on observations."""
         return slice(part.start - self._num_network, part.stop - self._num_network)
 
 
@@ -280,11 +280,11 @@ GRADIENTS: dict[type, Any] = {
     StateDependentGaussian: StateDependentGradient,
     JointDistribution: JointGradient,
 }
-"""A distribution that is not here is left to autograd."""
+"""Autograd is used for distributions that are not here."""
 
 
 def has_gradient(distribution: Distribution) -> bool:
-    """Whether the gradient of a distribution, and of all its parts, is written out here."""
+    """Whether the gradients of a distribution and of all its parts are here."""
     if isinstance(distribution, JointDistribution):
         return all(has_gradient(factor.distribution) for factor in distribution.factors)
     if isinstance(distribution, StateDependentGaussian):
@@ -293,6 +293,6 @@ def has_gradient(distribution: Distribution) -> bool:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The tensor's own memory."""
+    """The memory of a tensor as an array."""
     array: Array = tensor.detach().numpy()
     return array

@@ -8,7 +8,8 @@ implementations share: Huang et al., "The 37 Implementation Details of PPO", 202
 values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
 mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 
-The update reads from top to bottom in four files: this one, `batch.py`, `loop.py` and `loss.py`.
+The update reads from top to bottom in four files: this one, `batch.py`, `backend.py` and `loss.py`. Its loop is that of
+every agent, `agents/common/loop.py`.
 """
 
 import copy
@@ -25,13 +26,13 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
-from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
-from hybridppo.agents.ppo.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.loss import (
     STATISTICS,
     Loss,
@@ -44,7 +45,7 @@ from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
-from hybridppo.errors import CheckpointError, ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
@@ -69,25 +70,25 @@ class PPO:
     """PPO with separate actor and critic networks.
 
     Args:
-        observation_space: of one environment, of any kind in `hybridppo/spaces/`, or a `MaskedObservation`.
-        action_space: of one environment, likewise.
+        observation_space: space of one environment, of any kind in `hybridppo/spaces/`, or a `MaskedObservation`.
+        action_space: space of one environment, of any kind in `hybridppo/spaces/`.
         config: the settings.
-        seed: of the initial parameters and of the order of minibatches.
-        loss: a loss of one's own, see `loss.py`; None for PPO's.
-        networks: networks of one's own, see `hybridppo/networks/making.py`; None for the library's.
-        advantages: another estimate of advantages than the library's `gae`, with its arguments.
-        modules: further networks by name, of which the agent has copies (`modules_of`), trained with it by a loss of
-            one's own.
-        schedules: functions of the share of the training that is done, 0 to 1, by the fields whose values they give;
-            schedules with names are the configuration's.
+        seed: seed of the initial parameters and of the order of minibatches.
+        loss: a custom loss, see `loss.py`; None for PPO's.
+        networks: custom networks, see `hybridppo/networks/making.py`; None for the library's.
+        advantages: a function with the arguments of the library's `gae` that replaces it.
+        modules: further networks by name. The agent copies them (`modules_of`) and trains the copies; a custom loss
+            uses them.
+        schedules: functions of the progress of the training, 0 to 1, by the names of the fields whose values they
+            return. Named schedules are in the configuration.
 
     Raises:
-        ConfigurationError: for schedules of what cannot have any, and for modules or a loss that cannot be.
-        EnvError: for spaces that are not supported.
+        ConfigurationError: if a schedule is for a field that cannot have one, or a module or the loss is not valid.
+        EnvError: if a space is not supported.
     """
 
     name: ClassVar[str] = "ppo"
-    """What files call it."""
+    """Name of the agent in files."""
 
     def __init__(
         self,
@@ -112,17 +113,17 @@ class PPO:
         self._networks, self._modules = networks, modules
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
-        """Further networks, by name."""
+        """Copies of `modules`, by name."""
         self.observation_space, self.action_space = observation_space, action_space
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
         self._encode = ObservationEncoder(observation_space)
         self._own_parts: OwnParts | None = None
-        """What fills up the observations that it acts on; made when it first acts."""
+        """Fills in missing parts of observations (`actor_keys`); made at the first call of `act`."""
         require_rows(config, self._encode)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order, self._noise_seed = np.random.default_rng(order), order
-        # Their bits depend on the number of threads, and threads take longer to start than the work to do.
+        # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
             self.actor, self.critic = self._made_networks(initial)
         self.normalization = Normalization(config, self._encode)
@@ -144,7 +145,7 @@ class PPO:
         self._loop_binding = 0
         self._depends_on_training = False
         self._has_agreed: bool | None = None
-        """Whether a gradient by hand is that of the loss; None if they were not compared."""
+        """Whether a gradient by hand equals that of the loss; None before they are compared."""
 
     def _made_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
         spaces = self.observation_space, self.action_space
@@ -160,21 +161,21 @@ class PPO:
     @config.setter
     def config(self, config: PPOConfig) -> None:
         self._config = self.current = config
-        """`current` has the values that schedules give now (`anneal`)."""
+        """The settings with the values that schedules have now (`anneal`)."""
 
     @property
     def actor_network(self) -> nn.Module:
-        """The actor as it learns: of observations that are normalised already, where they are at all."""
+        """The actor as it learns, which takes normalised observations if they are normalised."""
         return self.actor.network if isinstance(self.actor, NormalizedNetwork) else self.actor
 
     @property
     def critic_network(self) -> nn.Module:
-        """Likewise the critic."""
+        """The critic as it learns, like `actor_network`."""
         return self.critic.network if isinstance(self.critic, NormalizedNetwork) else self.critic
 
     @property
     def given_space(self) -> gym.Space[Any]:
-        """Of the observations that `act` takes, without a mask: those that the environment gives an agent."""
+        """The space of observations that `act` takes, without masks: what the environment returns for one agent."""
         space: Any = self.observation_space
         given: Any = space.observation if isinstance(space, MaskedObservation) else space
         found: gym.Space[Any] = given if self.config.critic_observes == "own" else given[OWN]
@@ -182,18 +183,18 @@ class PPO:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """All that has tensors."""
+        """All modules with tensors."""
         own = [part for part in (self.modules_of, self._loss) if isinstance(part, nn.Module)]
         return [self.actor, self.critic, self.cut, self._pool, self.normalization, *own]
 
     @property
     def has_own_loss(self) -> bool:
-        """Whether somebody's own loss is descended, which only autograd can."""
+        """Whether the loss is a custom one, which only autograd can differentiate."""
         return self._loss is not ppo_loss or type(self).loss is not PPO.loss
 
     @property
     def own(self) -> dict[str, object]:
-        """What only Python can make again, by the names of `train`'s arguments."""
+        """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
         parts: dict[str, object] = {"agent": type(self)} if type(self) is not PPO else {}
         parts |= {"loss": self._loss} if self._loss is not ppo_loss else {}
         parts |= {"networks": self._networks} if self._networks is not None else {}
@@ -202,21 +203,21 @@ class PPO:
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
-        """What an optimizer step descends on a minibatch; a subclass may have another."""
+        """The loss of a minibatch; a subclass may have another."""
         return self._loss(inputs, self.current, clip_range)
 
     def advantages(self, **steps: Any) -> Tensor:
-        """Estimates `[T, N]`, by generalised advantage estimation or a function of one's own.
+        """Advantages `[T, N]`, by generalised advantage estimation or a custom function.
 
         Args:
-            **steps: as `hybridppo.rollouts.advantages.gae` takes them.
+            **steps: the arguments of `hybridppo.rollouts.advantages.gae`.
         """
         return self._advantages(**steps)
 
     def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
-        """A fresh agent of the same kind, spaces and parts."""
+        """A new agent of the same class, with the same spaces and custom parts."""
         parts = {name: part for name, part in self.own.items() if name != "agent"}
-        if self._loss_has_state:  # which the other changes
+        if self._loss_has_state:  # because the new agent changes it
             parts["loss"] = copy.deepcopy(self._loss)
         make: Callable[..., PPO] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
@@ -229,24 +230,26 @@ class PPO:
         state: Any = NO_STATE,
         batch: bool = False,
     ) -> Any:
-        """The action for one observation of the environment, in the form that its `step` takes; or a batch of them.
+        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
 
         Args:
-            observation: as the environment gives it; with `actor_keys`, other parts may be missing. With `batch`, as
-                gymnasium's vectors give them: an array `[N, *shape]`, or a container of arrays.
-            deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
-            action_mask: what is allowed, as `action_space.sample(mask)` takes it: the environment's
-                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence that
-                has one for each observation.
-            state: what an agent with a memory remembers: None where an episode starts, then what the last call gave.
-                With `batch`, `[N, size]`; zeros in a row start an episode.
-            batch: whether `observation` is a batch. The actions are a batch then, in the same form.
+            observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
+                gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
+            deterministic: True for the most probable action, False for a random one, whose generator the operating
+                system seeds.
+            action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
+                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
+                a mask for each observation.
+            state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
+                returned. With `batch`, `[N, size]`; a row of zeros starts an episode.
+            batch: whether `observation` is a batch; the result is then a batch, too.
 
         Returns:
-            The action; with `state=...`, the action and the next state, which is None of an agent without a memory.
+            The action; with `state=...`, a pair of the action and the next state, which is None for an agent without
+            memory.
 
         Raises:
-            EnvError: if an observation, a mask or a state is missing, not expected, or not what it must be.
+            EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
         """
         actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
         if self.config.actor_parts is not None:
@@ -260,11 +263,11 @@ class PPO:
         return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
     def save(self, path: str | Path) -> Path:
-        """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""
+        """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
         return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
-        """Give `current` the values that schedules have when a share `progress` of the training is done, 0 to 1."""
+        """Set `current` to the values that schedules have at `progress`, 0 to 1."""
         adapted = {} if self._adaptive is None else {"learning_rate": self._adaptive.rate}
         self.current = self._schedules.at(self.config, progress, **adapted)
         if self.current is not self.config or self.config.pool_size > 1:
@@ -283,13 +286,12 @@ class PPO:
         self.current = with_values(self.current, learning_rate=rate)
         self.optimizer.set_learning_rates(self._learning_rates())
 
-    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked below
     def update(self, rollout: Rollout) -> Metrics:
-        """`num_epochs` epochs over the rollout in freshly shuffled minibatches, by clipped surrogate.
+        """Train `num_epochs` epochs on the rollout, in freshly shuffled minibatches.
 
         Raises:
-            TrainingError: where a loss, a gradient or the parameters are no finite numbers any more: the agent is
-                ruined then.
+            TrainingError: if a loss, a gradient or the parameters are not finite. The agent cannot be used any more.
         """
         loop = self.loop()
         device = self.parameters.values.device
@@ -308,7 +310,7 @@ class PPO:
         if sizes and loop.backend.written_in is not None and self._has_agreed is None:
             loop = self._agreed(batch)
         device = self.parameters.values.device
-        # Without a step in the rollout there is nothing to learn from, and nothing is measured.
+        # A rollout without steps teaches nothing; the statistics are NaN.
         epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
         for order, weighed in self._epochs(batch, sizes) if sizes else ():
             try:
@@ -321,7 +323,7 @@ class PPO:
                     self._set_adaptive_rate(rate)
                 raise
             if self._has_gone_too_far(epochs[-1]):
-                # As if only the shuffles of the epochs that were made had been drawn.
+                # The generator is left as if only these epochs had been drawn.
                 self._order.bit_generator.state = before[1]
                 batch.orders(self._order, len(epochs))
                 break
@@ -330,7 +332,7 @@ class PPO:
         self.version += 1
         means, explained = torch.cat(epochs).mean(0), batch.explained_variance()
         measures = self._measures_of_pool(batch, loop)
-        # The update's one wait for the device.
+        # The only wait for the device in an update.
         variance = self.normalization.largest_variance(means)
         extras = loop.backend.extras
         own = extras.means(means)
@@ -349,12 +351,12 @@ class PPO:
         return {**metrics, **self._pool.learned(rollout.whole(), measured, self.current.clip_range)}
 
     def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
-        """What each epoch has: the order of the rows, and the batch."""
+        """For each epoch, the order of the rows and the batch."""
         orders = batch.orders(self._order, self.config.num_epochs)
         return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
 
     def _snapshot(self) -> tuple[list[Tensor], Any]:
-        """All that an update changes, as it is now."""
+        """Copies of all that an update changes."""
         return [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
 
     def _put_back(self, tensors: list[Tensor], order: Any) -> None:
@@ -376,25 +378,25 @@ class PPO:
         return [self.actor_network, self.critic_network, *self.modules_of.values()]
 
     def _squared_norm(self) -> Tensor:
-        """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
+        """The squared norm of the parameters, `[1]`; not finite if a parameter is not finite or is too large."""
         flat = self.parameters.values.data
         return flat.dot(flat).reshape(1)
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Make updates together with others from now on; None for alone.
+        """Share updates with other learners from now on; None to learn alone.
 
         Args:
-            make_exchange: makes what is exchanged with them; called again whenever the parameters have moved.
+            make_exchange: makes the exchange with them; called again after the parameters have moved.
         """
         self._make_exchange, self._loop = make_exchange, None
 
     def loop(self) -> OptimizationLoop:
-        """The optimisation loop for where the parameters are now, with the fastest backend that there is."""
+        """The optimisation loop with the fastest backend for the device of the parameters."""
         if self._loop is None or self._loop_binding != self.parameters.binding:
             networks = self._learning_networks
             require(self.config.precision, self.parameters.values.device)
             self._depends_on_training = depend_on_training(*networks)
-            self.optimizer.keep_learning_rates_on_host()  # but for steps that are recorded
+            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
             exchange = Exchange() if self._make_exchange is None else self._make_exchange()
             by_hand = self.config.fast_updates and self._has_agreed is not False
             self._loop = make_loop(self, exchange, by_hand=by_hand)
@@ -402,18 +404,18 @@ class PPO:
         return self._loop
 
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
-        """Compare, once a run, the gradient by hand with that of the loss as it is written; autograd if they differ."""
+        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
         self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
         if not self._has_agreed:
             self._loop = None
         return self.loop()
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
-        """Whether there is to be no further epoch. An adaptive learning rate follows the epoch."""
+        """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
         limit, adaptive = self.current.target_kl, self._adaptive
         if limit is None and adaptive is None:
             return False
-        # Waits for the device, once an epoch: what comes next depends on it.
+        # Waits for the device once per epoch, because the next epoch depends on it.
         kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
         if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
             self._set_adaptive_rate(adaptive.rate)
@@ -421,7 +423,7 @@ class PPO:
 
     @torch.no_grad()
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
-        """What the epochs go over: a `Batch` of the rows that are steps, or with a memory a `SequenceBatch`."""
+        """What the epochs learn from: a `Batch` of the steps, or a `SequenceBatch` for recurrent networks."""
         rollouts, share = self._pool.rollouts(rollout, self.version)
         moments = loop.exchange.moments
         rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
@@ -440,9 +442,10 @@ class PPO:
     def _estimated(
         self, rollout: Rollout, rewards: Tensor, loop: OptimizationLoop, share: float | None, columns: slice
     ) -> Batch:
-        """Values in one batched pass, advantages, and everything flattened.
+        """Flattened rows with values, from one batched pass, and advantages.
 
-        With a pool, seen from the policy as it is now; `share` of the clip range is this update's.
+        With a pool, log-probabilities are those of the current policy; `share` is the share of the clip range for this
+        update.
         """
         config = self.current
         observations, finals = self.normalization.of_observations(rollout)
@@ -495,11 +498,11 @@ class PPO:
         return advantages
 
     def _as_the_loop_sees_it(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
-        """The batch with what a loss of one's own sees, and the log-probabilities that actions had for optimizer steps.
+        """Add what a custom loss sees, and correct log-probabilities for the rounding of optimizer steps.
 
-        Actions are drawn in float32. If the steps round products, as "bf16" does, the same parameters give them other
-        log-probabilities, and rounding would count as a change of the policy: by the more, the smaller deviations are.
-        The log-probabilities of older parameters are corrected by what rounding makes of those of today's.
+        Actions are drawn in float32. If optimizer steps round products (`precision="bf16"`), the same parameters give
+        other log-probabilities, and rounding would look like a change of the policy, above all if deviations are small.
+        Log-probabilities of older parameters are corrected by the difference that rounding makes for the current ones.
         """
         if not len(batch) or (self.config.precision == "fp32" and not self.has_own_loss):
             return batch
@@ -531,9 +534,10 @@ class PPO:
         return loop.exchange.mean(batch, measure)
 
     def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
-        """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents.
+        """The sizes of the minibatches of a batch, which differ by at most one.
 
-        Fewer than were asked for only if too few rows are steps: none may be empty, or normalise a single row.
+        There are fewer minibatches than configured if too few rows are steps: no minibatch may be empty, and none that
+        is normalised may have only one row.
         """
         config, size = self.config, len(batch)
         samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
@@ -541,7 +545,7 @@ class PPO:
         return [(i + 1) * size // count - i * size // count for i in range(count)]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
+        """Networks, optimizer and generators: tensors by name, and a JSON object."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
         tensors |= {f"modules.{name}": tensor for name, tensor in self.modules_of.state_dict().items()}
@@ -559,40 +563,31 @@ class PPO:
         return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Go on from what `state` gave, on whatever device the agent is now.
+        """Restore the result of `state`, on the current device of the agent.
 
         Raises:
-            CheckpointError: where there are tensors that no part of the agent knows.
-            RuntimeError: where tensors are missing, unknown or of another shape.
+            CheckpointError: if there are tensors of an unknown part.
+            RuntimeError: if tensors are missing, unknown or of another shape.
         """
-        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}, "loss": {}}
-        parts |= {"modules": {}} if self._modules else {}
-        parts |= {"rewards": {}} if self.config.normalize_rewards else {}
-        parts |= {"pool": {}} if self.config.pool_size > 1 else {}
-        parts |= {"memory": {}} if self.memory is not None else {}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition(".")
-            if part not in parts:
-                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
-            parts[part][rest] = tensor
+        names = ["actor", "critic", "optimizer", "loss"]
+        names += ["modules"] if self._modules else []
+        names += ["rewards"] if self.config.normalize_rewards else []
+        names += ["pool"] if self.config.pool_size > 1 else []
+        names += ["memory"] if self.memory is not None else []
+        parts = tensors_by_part(tensors, names)
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
         if self._modules and parts["modules"]:
             self.modules_of.load_state_dict(parts["modules"])
-        if self._loss_has_state and parts["optimizer"]:  # and not the networks alone
+        if self._loss_has_state and parts["optimizer"]:  # not for networks alone
             self._load_state_of_loss({**state["loss"], **parts["loss"]})
         if self.memory is not None and parts["memory"]:
             self.cut.fit(len(parts["memory"]["critic_state"]))
             self.cut.load_state_dict(parts["memory"])
         if self.config.normalize_rewards and parts["rewards"]:
             self.normalization.load_state(parts["rewards"])
-        if parts["optimizer"]:  # none in checkpoints of before the first update, once
-            slots = self.optimizer.state[self.parameters.values]
-            for name, slot in slots.items():
-                saved = self.parameters.spread(parts["optimizer"][name])
-                if saved.shape != slot.shape:  # which `copy_` might spread over all
-                    raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
-                slot.copy_(saved)
+        if parts["optimizer"]:  # old checkpoints from before the first update have none
+            load_optimizer(self.optimizer, self.parameters, parts["optimizer"])
         if self.config.pool_size > 1:
             self._pool.load_state(parts["pool"], state, self.parameters.values.data)
         if self._adaptive is not None:
@@ -601,7 +596,7 @@ class PPO:
         self._order.bit_generator.state = state["order"]
 
     def _state_of_loss(self) -> dict[str, Any]:
-        """A copy of the state of a loss that has one."""
+        """A copy of the state of the loss, if it has one."""
         if not self._loss_has_state:
             return {}
         state: Any = self._loss
@@ -617,8 +612,7 @@ def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
     """Copies of modules, by name.
 
     Raises:
-        ConfigurationError: for what is no module, has parameters of another type than float32, or a name that no module
-            may have.
+        ConfigurationError: if a value is not a module, has parameters that are not float32, or a name is not allowed.
     """
     if not isinstance(modules, Mapping):
         raise ConfigurationError(f"modules must be a mapping of names to modules, got {shown(modules)}")

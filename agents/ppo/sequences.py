@@ -1,9 +1,9 @@
-"""How a rollout is learned from: row by row, or, where there is a memory, in sequences."""
+"""How a rollout becomes a batch: row by row, or in sequences for recurrent networks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch, minibatches_of, of_minibatches, orders_on, sums_among
 from hybridppo.agents.ppo.loss import advantage_sums, normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
-from hybridppo.networks.recurrent import Segments
+from hybridppo.networks.recurrent import RecurrentNetwork, Segments
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.system.accelerator import sent
@@ -22,26 +22,26 @@ Flags = NDArray[np.bool_]
 
 EVERY = slice(None)
 STACKS_AT_ONCE = 256
-"""Stacks of frames that are made for a pass without a gradient."""
+"""Stacks of frames in a pass without gradient."""
 
 
 class Rows(nn.Module):
-    """Each row by itself, in any order."""
+    """Learns from single rows, in any order."""
 
     def fit(self, num_columns: int) -> None:
-        """Nothing is carried from rollout to rollout."""
+        """Do nothing: no state is kept between rollouts."""
 
     def values(
         self, backend: Any, observations: Any, finals: Tensor, rollout: Rollout, columns: slice = EVERY
     ) -> tuple[Tensor, Tensor]:
-        """The critic's values, without a gradient: `[T + 1, N]` and `[K]`, in one batched pass.
+        """The critic's values `[T + 1, N]` and `[K]`, without gradient, in one batched pass.
 
         Args:
-            backend: has the critic.
-            observations: `[T + 1, N, *row]`, or as many `StackedRows`.
+            backend: the backend with the critic.
+            observations: `[T + 1, N, *row]`, or `StackedRows` of that shape.
             finals: `[K, *row]`, the final observations.
-            rollout: that they are of.
-            columns: which it has, of those of all parts.
+            rollout: the rollout.
+            columns: its columns among those of all parts.
         """
         num_steps, num_envs = observations.shape[:2]
         if isinstance(observations, StackedRows):
@@ -57,19 +57,22 @@ class Rows(nn.Module):
         return values.view(num_steps, num_envs), final_values
 
     def batch(self, rows: Batch, rollout: Rollout) -> Batch:
-        """What epochs go over, of all rows `[T * N, ...]` of a rollout: those that are steps."""
+        """The rows that are steps, from all rows `[T * N, ...]` of a rollout."""
         return rows if len(rollout.valid_rows) == len(rows.returns) else rows.gather(rollout.valid_rows)
 
     def learned(self) -> None:
-        """The update of the rollout is over: nothing is carried on."""
+        """Do nothing: no state is kept between rollouts."""
 
 
 @dataclass(frozen=True)
 class SequenceBatch:
-    """`S` sequences of `L` steps in a row, time-major, and the states before their first steps.
+    """`S` sequences of `L` consecutive steps, time-major, and the states before their first steps.
 
-    The last sequences of a rollout may be shorter; what is missing of them, and rows that are no steps, are not valid.
+    The last sequences of a rollout may be shorter. Missing rows, and rows that are not steps, are not valid.
     """
+
+    axis: ClassVar[int] = 1
+    """As `Batch.axis`."""
 
     rows: Batch
     """`[L, S, ...]` each."""
@@ -78,19 +81,19 @@ class SequenceBatch:
     critic_states: Tensor
     """`[S, state]`."""
     starts: Flags
-    """`[L, S]`, whether an observation is the first of its episode. On the host, like the next."""
+    """`[L, S]`, whether an observation is the first of its episode. On the host, as `valid`."""
     valid: Flags
-    """`[L, S]`, which rows count."""
+    """`[L, S]`, which rows are steps."""
 
     def __len__(self) -> int:
         return len(self.actor_states)
 
     def most_minibatches(self, normalizes: bool) -> int:
-        """Into how many it may be cut."""
+        """The largest number of minibatches."""
         return len(self)
 
     def gather(self, order: Tensor) -> "SequenceBatch":
-        """The sequences at `[M]` indices, copied."""
+        """The sequences at indices `[M]`, copied."""
         on_host = order.tolist()  # waits for the device
         return SequenceBatch(
             self.rows.map(lambda tensor: tensor.index_select(1, order)),
@@ -102,11 +105,11 @@ class SequenceBatch:
 
     @property
     def num_steps(self) -> int:
-        """How many of its rows count."""
+        """The number of steps."""
         return int(self.valid.sum())
 
     def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
-        """As `Batch.orders`, of the sequences."""
+        """As `Batch.orders`, of sequences."""
         return orders_on(self.actor_states.device, generator, len(self), epochs)
 
     def explained_variance(self) -> Tensor:
@@ -114,7 +117,7 @@ class SequenceBatch:
         return self.steps().explained_variance()
 
     def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
-        """As `Batch.sums`, of the rows that count."""
+        """As `Batch.sums`, over the steps."""
         valid = sent(self.valid, orders.device)
         return torch.cat([of_minibatches(order[None], sizes, partial(self._sums, valid)) for order in orders])
 
@@ -123,7 +126,7 @@ class SequenceBatch:
         return [part[None] for part in advantage_sums(advantages, counted=counted)]
 
     def _in_minibatches(self, valid: Tensor, sequences: Tensor) -> tuple[Tensor, Tensor]:
-        """The advantages of `[M, B]` sequences, `[M, L * B]`, and which count."""
+        """The advantages of `[M, B]` sequences, `[M, L * B]`, and which are steps."""
         # [L, M, B] -> [M, L * B]
         advantages, counted = (
             table[:, sequences].transpose(0, 1).flatten(1) for table in (self.rows.advantages, valid)
@@ -133,7 +136,7 @@ class SequenceBatch:
     def weighed(
         self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
     ) -> "Sequence[SequenceBatch]":
-        """As `Batch.weighed`. Only rows that count are normalised."""
+        """As `Batch.weighed`; only steps are normalised."""
         parts = [None] * len(orders) if sums is None else sums.tensor_split(len(orders))
         pairs = zip(orders, parts, strict=True)
         return [self._normalized(order, sizes, part) if normalizes else self for order, part in pairs]
@@ -149,7 +152,7 @@ class SequenceBatch:
         return replace(self, rows=replace(self.rows, advantages=advantages))
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "SequenceBatch":
-        """The same steps with other numbers beside them, `[B]` each."""
+        """The same batch with other columns `[B]` of its steps."""
         columns = [torch.zeros_like(self.rows.returns) for _ in range(4)]
         for column, of_steps in zip(columns, (log_probs, values, advantages, returns), strict=True):
             column.view(-1)[self._places_of_steps] = of_steps
@@ -160,7 +163,7 @@ class SequenceBatch:
         return replace(self, rows=replace(self.rows, old_outputs=outputs))
 
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
-        """Cut into parts of so many sequences, as views."""
+        """Parts of so many sequences, as views."""
         end = 0
         for size in sizes:
             part = slice(end, end + size)
@@ -173,16 +176,29 @@ class SequenceBatch:
                 self.valid[:, part],
             )
 
+    @property
+    def actions(self) -> Tensor:
+        """`[L, S, *action]`."""
+        return self.rows.actions
+
+    def outputs(self, actor: RecurrentNetwork) -> Tensor:
+        """As `Batch.outputs`, `[L, S, outputs]`; gradients reach back to the first step of each sequence."""
+        return actor.of_sequences(self.rows.observations, self.actor_states, self.segments)
+
+    def values_by(self, critic: RecurrentNetwork) -> Tensor:
+        """As `Batch.values_by`, `[L, S]`."""
+        return critic.of_sequences(self.rows.observations, self.critic_states, self.segments).squeeze(-1)
+
     def made(self) -> "SequenceBatch":
-        """As `Batch.made`: rows with a memory are no stacks."""
+        """As `Batch.made`; there are no stacks of frames."""
         return self
 
     def steps(self) -> Batch:
-        """The rows that count, `[B, ...]`."""
+        """The steps, `[B, ...]`."""
         return self.rows.map(self.only_steps)
 
     def only_steps(self, tensor: Tensor) -> Tensor:
-        """Of `[L, S, ...]` the rows that count, `[B, ...]`."""
+        """The steps of `[L, S, ...]`, `[B, ...]`."""
         flat = tensor.flatten(0, 1)
         return flat if self.valid.all() else flat.index_select(0, self._places_of_steps)
 
@@ -201,10 +217,10 @@ def _columns(part: slice) -> Callable[[Tensor], Tensor]:
 
 
 class Sequences(nn.Module):
-    """Sequences of steps in a row, in any order; the critic's state is carried from rollout to rollout.
+    """Learns from sequences of consecutive steps, in any order; the critic's state is kept between rollouts.
 
-    Before each sequence, the actor's state is that which acted. The critic's is from its pass over the rollout, which
-    begins where the pass over the last one ended.
+    Before each sequence, the actor's state is the one that acted. The critic's is from its pass over the rollout, which
+    begins where the pass over the last rollout ended.
     """
 
     critic_state: Tensor
@@ -212,59 +228,62 @@ class Sequences(nn.Module):
     def __init__(self, memory: MemoryLayout) -> None:
         super().__init__()
         self._length, self._memory = memory.sequence_length, memory
-        # A buffer: it is moved and saved as others are.
+        # A buffer, so that it is moved and saved.
         self.register_buffer("critic_state", torch.zeros(0, memory.state_size))
         self._critic_states = self._next = self.critic_state
 
     def fit(self, num_columns: int) -> None:
-        """Make room for the states of `N` columns, where there is none yet."""
+        """Make room for the states of `N` columns, if there is none yet."""
         if len(self.critic_state) != num_columns:
             self.critic_state = self.critic_state.new_zeros((num_columns, self._memory.state_size))
         self._next = self.critic_state.clone()
 
+    @torch.no_grad()
     def values(
         self, backend: Any, observations: Tensor, finals: Tensor, rollout: Rollout, columns: slice = EVERY
     ) -> tuple[Tensor, Tensor]:
-        """As `Rows.values`, sequence by sequence, in the order of time; `batch` of the same rollout comes next."""
+        """As `Rows.values`, sequence by sequence in the order of time; call `batch` with the same rollout next."""
         starts, num_rows, state = _starts(rollout), len(observations), self.critic_state[columns]
-        # What followed the last step is seen with what is remembered then; where it begins an episode, nobody asks.
+        # The last observation is seen with the state after the last step; if it begins an episode, its value is not
+        # used.
         starts = torch.cat((starts, torch.zeros_like(starts[:1])))
         values, after, firsts = [], [], []
+        critic = backend.critic
         for first in range(0, num_rows, self._length):
             part = slice(first, first + self._length)
             firsts.append(state)
-            of_part, states = backend.recurrent_values(observations[part], state, starts[part])
-            values.append(of_part)
+            of_part, states = critic(observations[part], state, starts[part])  # [T, B, 1] and [T, B, state]
+            values.append(of_part.squeeze(-1))
             after.append(states)
             state = states[-1]
         states = torch.cat(after)
         self._critic_states = torch.cat(firsts[: self._memory.num_sequences(num_rows - 1)])
         self._next[columns] = states[num_rows - 2]
-        return torch.cat(values), self._final_values(backend, finals, states, rollout)
+        return torch.cat(values), self._final_values(critic, finals, states, rollout)
 
-    def _final_values(self, backend: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
+    def _final_values(self, critic: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
         if not len(finals):
             return finals.new_zeros(0, dtype=torch.float32)
         before = states.flatten(0, 1).index_select(0, rollout.final_rows)
         goes_on = torch.zeros((1, len(finals)), dtype=torch.bool, device=finals.device)
-        values: Tensor = backend.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
-        return values
+        values: Tensor = critic(finals.unsqueeze(0), before, goes_on)[0]
+        return values[0, :, 0]
 
     def batch(self, rows: Batch, rollout: Rollout) -> SequenceBatch:
-        """Every column of the rollout cut into sequences, without those that have no step."""
+        """Every column of the rollout cut into sequences; those without steps are left out."""
         num_steps, num_envs = rollout.rewards.shape
-        assert rollout.states is not None  # of a sampler that was told of the memory
+        assert rollout.states is not None  # from a sampler that knows the layout of the state
         missing = -num_steps % self._length
 
         def cut(tensor: Tensor) -> Tensor:
-            """`[T * N, ...] -> [L, S, ...]`, where `S` is `T / L * N`."""
+            """`[T * N, ...] -> [L, S, ...]` with `S = T / L * N`."""
             if missing:
                 tensor = torch.cat((tensor, tensor.new_zeros((missing * num_envs, *tensor.shape[1:]))))
             tensor = tensor.view(-1, self._length, num_envs, *tensor.shape[1:])
             return tensor.transpose(0, 1).flatten(1, 2)
 
         valid = _starts(rollout).new_zeros(num_steps * num_envs).index_fill_(0, rollout.valid_rows, True)
-        # Waits for the device; minibatches then need not.
+        # Waits for the device, so that minibatches need not.
         starts, valid = torch.tensor(torch.stack((_starts(rollout).flatten(), valid)).tolist())
         sequences = SequenceBatch(
             rows.map(cut),
@@ -273,22 +292,22 @@ class Sequences(nn.Module):
             cut(starts).numpy(),
             cut(valid).numpy(),
         )
-        # A minibatch of sequences without a step would have no mean.
+        # A minibatch without steps would have no mean.
         with_steps = np.flatnonzero(sequences.valid.any(0))
         if len(with_steps) == len(sequences):
             return sequences
         return sequences.gather(sent(with_steps, rows.returns.device))
 
     def learned(self) -> None:
-        """The next rollout goes on where this one ended."""
+        """Let the next rollout continue where this one ended."""
         self.critic_state.copy_(self._next)
 
 
 def _starts(rollout: Rollout) -> Tensor:
-    assert rollout.starts is not None  # of a sampler that was told of the memory
+    assert rollout.starts is not None  # from a sampler that knows the layout of the state
     return rollout.starts
 
 
 def cut_for(memory: MemoryLayout | None) -> Rows | Sequences:
-    """How rollouts are learned from."""
+    """How rollouts become batches."""
     return Rows() if memory is None else Sequences(memory)

@@ -1,4 +1,4 @@
-"""Stacks of frames, each stored once, that are made where they are looked at: of a minibatch, and no more at a time."""
+"""Stacks of frames that store each frame once; a minibatch makes its stacks when a network needs them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +16,12 @@ from hybridppo.spaces.observations import ObservationEncoder
 
 
 class StackedRows:
-    """Of a tensor `[..., *row]` of stacks, what a batch does with it; `made` is the tensor.
+    """Stands for a tensor `[..., *row]` of stacks in a batch; `made` returns the tensor.
 
     Args:
         frames: `[F, *frame]`, each stored once.
         index: `[..., K]`, the frames of each stack, the oldest first.
-        layout: how they lie in a row.
+        layout: layout of a stack in a row.
     """
 
     def __init__(self, frames: Tensor, index: Tensor, layout: FrameLayout) -> None:
@@ -29,7 +29,7 @@ class StackedRows:
 
     @property
     def shape(self) -> torch.Size:
-        """The leading dimensions alone."""
+        """The leading dimensions."""
         return self._index.shape[:-1]
 
     def __len__(self) -> int:
@@ -39,24 +39,24 @@ class StackedRows:
         return self._of(self._index[part])
 
     def flatten(self, start: int, end: int) -> "StackedRows":
-        """As a tensor's."""
+        """As `Tensor.flatten`."""
         return self._of(self._index.flatten(start, end))
 
     def index_select(self, dim: int, rows: Tensor) -> "StackedRows":
-        """As a tensor's: of the stacks, and of no frames."""
+        """As `Tensor.index_select`, of the stacks."""
         return self._of(self._index.index_select(dim, rows))
 
     def split(self, sizes: Sequence[int]) -> "list[StackedRows]":
-        """As a tensor's, of the first dimension."""
+        """As `Tensor.split`, along the first dimension."""
         return [self._of(part) for part in torch.split(self._index, list(sizes))]
 
     def take(self, order: NDArray[Any], axis: int) -> NDArray[Any]:
-        """As an array's, of the first axis: the stacks themselves, for gradients by hand."""
+        """As `ndarray.take` along the first axis: returns the stacks themselves, for gradients by hand."""
         rows: NDArray[Any] = self.index_select(axis, torch.as_tensor(np.asarray(order))).made().numpy()
         return rows
 
     def made(self) -> Tensor:
-        """`[B, *row]`, of one leading dimension."""
+        """The stacks as a tensor `[B, *row]`."""
         frames = self._frames.index_select(0, self._index.flatten())
         stacked: Tensor = self._layout.stacked(frames.view(*self._index.shape, *frames.shape[1:]))
         return stacked
@@ -66,23 +66,23 @@ class StackedRows:
 
 
 def stacked_rows(rollout: Rollout, frames: Tensor, history: Tensor, layout: FrameLayout) -> StackedRows:
-    """The stacks of a rollout, `[T + 1, N, *row]`: a frame, and those before it in its episode.
+    """The stacks of a rollout, `[T + 1, N, *row]`: each frame with those before it in its episode.
 
     Args:
-        rollout: whose ends say where episodes begin: in the row after.
-        frames: `[T + 1, N, *frame]`, the newest of each stack.
-        history: `[K - 1, N, *frame]`, those before the first; where an episode is younger, its first frame.
-        layout: of a stack.
+        rollout: the rollout; an episode begins in the row after an end.
+        frames: `[T + 1, N, *frame]`, the newest frame of each stack.
+        history: `[K - 1, N, *frame]`, the frames before the first; if an episode is younger, its first frame.
+        layout: layout of a stack.
     """
     num_rows, num_envs = frames.shape[:2]
     before = layout.num_frames - 1
     rows = torch.arange(num_rows, device=frames.device).unsqueeze(-1)
-    # The row in which the episode of each row begins; -(K - 1), where the history does, for one that began before.
+    # The row in which the episode of each row begins; -(K - 1), the start of the history, if it began earlier.
     begins = torch.full((num_rows, num_envs), -before, device=frames.device)
     begins[1:] = torch.where(rollout.terminated | rollout.truncated, rows[1:], -before)
     begins = begins.cummax(0).values
     offsets = torch.arange(-before, 1, device=frames.device)
-    # [T + 1, N, K]: as old as it is meant to be, or the first of its episode.
+    # [T + 1, N, K]: the frame of that age, or the first of the episode.
     steps = torch.maximum((rows + offsets).unsqueeze(1), begins.unsqueeze(-1))
     columns = torch.arange(num_envs, device=frames.device).unsqueeze(-1)
     everything = torch.cat((history, frames)).flatten(0, 1)
@@ -90,10 +90,10 @@ def stacked_rows(rollout: Rollout, frames: Tensor, history: Tensor, layout: Fram
 
 
 def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:
-    """Refuse what cannot learn from stacks of frames.
+    """Refuse settings that cannot learn from stacks of frames.
 
     Raises:
-        ConfigurationError: naming the option.
+        ConfigurationError: with the name of the option.
     """
     for field, plain in (("recurrent", None), ("pool_size", 1)):
         value = getattr(config, field)

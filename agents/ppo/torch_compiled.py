@@ -1,7 +1,7 @@
 """The gradient of PPO's loss by autograd, compiled by `torch.compile`: forward, loss and backward are one call.
 
-The gradient is a function of the flat parameters, so that nothing is accumulated parameter by parameter. All sizes of
-minibatches are one compilation: what bits come out does not depend on which size came first.
+The gradient is a function of the flat parameters, so it is not accumulated parameter by parameter. All sizes of
+minibatches share one compilation, so the result does not depend on which size came first.
 """
 
 import logging
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.modes import depend_on_training
 from hybridppo.system.interruption import Stopped
@@ -20,20 +20,20 @@ from hybridppo.system.interruption import Stopped
 logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda")
-"""Those that are compiled for."""
+"""Devices that torch compiles for."""
 
 
 class TorchCompiled(Backend):
-    """`Backend`, compiled: for any loss, and any networks without a memory.
+    """`Backend`, compiled, for any loss and any networks without memory.
 
     Raises:
-        ConfigurationError: for what cannot be compiled.
+        ConfigurationError: if something cannot be compiled.
     """
 
     def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         parameters, device = agent.parameters, agent.parameters.values.device
-        networks = nn.ModuleList([self._actor, self._critic, *agent.modules_of.values()])
+        networks = nn.ModuleList([self._actor, self.critic, *agent.modules_of.values()])
         if device.type not in DEVICES:
             raise ConfigurationError(f"torch_compile=True is for {' and '.join(DEVICES)}, got {device}: leave it out")
         if depend_on_training(*networks):
@@ -41,7 +41,7 @@ class TorchCompiled(Backend):
                 "torch_compile=True cannot be had with dropout, batch normalisation or modules that may depend on "
                 "train(): leave one of them out"
             )
-        self._once = nullcontext  # the compiler finds what a shared trunk would compute twice
+        self._once = nullcontext  # the compiler finds common subexpressions of a shared trunk
         self._module = _Measured(self, networks)
         first, size = parameters.values.data_ptr(), parameters.values.element_size()
         self._places = [
@@ -53,7 +53,7 @@ class TorchCompiled(Backend):
 
     def gradient(self, minibatch: Batch, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        columns = minibatch.made().columns()
+        columns = minibatch.columns()
         for column in columns.values():
             torch._dynamo.maybe_mark_dynamic(column, 0)
         self._clip_range.fill_(clip_range)
@@ -72,28 +72,28 @@ class TorchCompiled(Backend):
         return statistics
 
     def _made(self, minibatch: Batch) -> Any:
-        with torch.no_grad():  # what distributions make when first asked is made outside
+        with torch.no_grad():  # distributions create constants in their first call, which must not be compiled
             self._distribution.log_prob_and_entropy(self._actor(minibatch.inputs), minibatch.actions)
         logger.info("torch.compile compiles the optimizer step, which takes up to a minute where nothing is kept of it")
         return torch.compile(torch.func.grad_and_value(self._loss_of, has_aux=True), fullgraph=True)
 
     def _loss_of(self, flat: Tensor, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
-        """The loss, and what is measured, of parameters as they lie in the buffer."""
+        """The loss and the statistics as a function of the flat parameters."""
         own = {name: flat[start : start + shape.numel()].view(shape) for name, start, shape in self._places}
-        # A parameter that two networks share is one of a module that they share.
+        # Two networks share a parameter only if they share its module.
         found: tuple[Tensor, Any] = torch.func.functional_call(
             self._module, own, (columns, clip_range), tie_weights=False
         )
         return found
 
     def measured(self, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
-        """As `_loss_of`, of the networks' own parameters."""
+        """The loss and the statistics with the networks' own parameters."""
         loss, statistics = self._loss(Batch(**columns), clip_range)
         return loss.total, (statistics, dict(loss.extra))
 
 
 class _Measured(nn.Module):
-    """The loss as a module of its networks, in whose place others may be put."""
+    """The loss as a module of its networks, whose parameters may be replaced."""
 
     def __init__(self, backend: TorchCompiled, networks: nn.ModuleList) -> None:
         super().__init__()

@@ -331,9 +331,9 @@ def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
 def _is_compiled(training: Training) -> bool:
     agent = training.agent
     if isinstance(training.config, DDPGConfig):
-        from hybridppo.agents.ddpg import compiled_steps as of_ddpg
+        from hybridppo.agents.ddpg import compiled_backend as of_ddpg
 
-        return of_ddpg.MODULE.is_kept() and (not isinstance(agent, DDPG) or of_ddpg.CompiledSteps.supports(agent))
+        return of_ddpg.MODULE.is_kept() and (not isinstance(agent, DDPG) or of_ddpg.CompiledStep.supports(agent))
     from hybridppo.agents.ppo import compiled_backend as of_ppo
 
     fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent))

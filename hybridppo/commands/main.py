@@ -14,6 +14,7 @@
     hybridppo watch runs/CartPole-v1-20260101-120000-seed0
     hybridppo benchmark classic --seeds 5
     hybridppo tune MyEnv-v0 --total-steps 100000
+    hybridppo agents
     hybridppo --version
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
@@ -42,7 +43,7 @@ from hybridppo.commands.parsing import (
     parse,
     plain_warnings,
 )
-from hybridppo.commands.runs import Evaluate, Export, Play, Plot, Report, Watch
+from hybridppo.commands.runs import Agents, Evaluate, Export, Play, Plot, Report, Watch
 from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.interruption import as_keyboard_interrupts, flushed
@@ -61,6 +62,7 @@ COMMANDS: dict[str, type[Command]] = {
     "watch": Watch,
     "benchmark": Benchmark,
     "tune": Tune,
+    "agents": Agents,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

@@ -1,4 +1,4 @@
-"""The commands that take a run directory: evaluate, plot, report, play, export, watch."""
+"""The commands for runs and agents: evaluate, plot, report, play, export, watch, agents."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -238,3 +238,22 @@ class Watch(Command):
             watch(self.run_dir, seconds=self.seconds)
         except KeyboardInterrupt:
             print()
+
+
+@dataclass(frozen=True)
+class Agents(Command):
+    """List the trained agents that come with the library, for hybridppo.pretrained; or show the card of one."""
+
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
+    """The agent whose card is shown."""
+    json: bool = False
+    """Print all cards as JSON."""
+
+    def run(self) -> None:
+        """Print the table, or a card."""
+        from hybridppo.tools.pretrained import gallery
+
+        if self.name is not None:
+            print(as_json(gallery.card_of(self.name)).rstrip())
+        else:
+            print(as_json(gallery.cards()).rstrip() if self.json else gallery.table())

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.loop import Backend, Exchange
+from hybridppo.agents.common.loop import Exchange
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -66,7 +67,7 @@ class Served(Exchange):
         self._take_parameters(self._talk("begin"))
         return found
 
-    def descend(self, descend: Callable[[], Tensor | float]) -> float:
+    def descend(self, descend: Callable[[], Any]) -> float:
         """By the server."""
         self._num_left -= 1
         return self._take_parameters(self._talk("gradient", (self._agent.parameters.gradient.numpy(), self._num_left)))

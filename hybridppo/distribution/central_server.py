@@ -31,18 +31,18 @@ from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.dividing import as_copies, require_shareable
 from hybridppo.distribution.local import LocalTeam
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments
+from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, DistributionError, EnvError, EnvStateError, TrainingError
-from hybridppo.interfaces import Agent, Metrics, SamplingActor
+from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -179,10 +179,9 @@ class Learners(BaseSampler):
         # The base needs the shape of the whole, for its statistics.
         shape = config.num_steps, config.num_envs * agents
         buffer = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
-        super().__init__(
-            bytearray(1), [buffer], agent.distribution, template.encode, noise=noise, memory=agent.memory,
-            num_agents=agents, skips_row_after_end=False,
-        )  # fmt: skip
+        # Learners' environments have no infos here, and cannot be steered.
+        out_of_reach = EnvironmentShards([template])
+        super().__init__(out_of_reach, bytearray(1), [buffer], agent.distribution, noise=noise, memory=agent.memory)
         self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
         template.close()
         self._loop = agent.loop()
@@ -352,10 +351,6 @@ class Learners(BaseSampler):
         noise = seed_of(self._seed, f"noise of learner {learner} from {env_seed}")
         return {"envs": env_seed, "noise": noise, "parameters": self._parameters()}
 
-    @property
-    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return 0.0
-
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._env_seed, self._lag.version, self._idle = env_seed, self._steps_made(), []
         for learner in sorted(self._here):
@@ -369,16 +364,10 @@ class Learners(BaseSampler):
             self._closed = True
             self._pool.close()
 
-    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> NoReturn:
-        raise AssertionError("learners sample for themselves")
-
-    def _fill_wait(self) -> tuple[int, FinalObservations]:
-        raise AssertionError("learners sample for themselves")
-
-    def _stepper_state(self) -> StepperState:
+    def _stepper_state(self) -> NoReturn:
         raise EnvStateError(NOT_SAVED)
 
-    def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
+    def _load_stepper_state(self, *saved: Any) -> NoReturn:
         raise EnvStateError(NOT_SAVED)
 
 

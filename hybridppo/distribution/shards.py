@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.agents.common.loop import Exchange
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Exchange
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.distribution.wires import Wire
 from hybridppo.networks.normalization import Moments, joint_moments, moments_of

@@ -419,6 +419,7 @@ class Team(LocalTeam):
                 samplers.append(make_sampler(source, part, agent, placement, **{**options, **of_shard}))
             sampler = ShardsSampler(
                 samplers,
+                environments,
                 first=self._mine.start,
                 num_shards=self.shards,
                 envs_per_shard=share,

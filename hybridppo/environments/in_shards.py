@@ -1,16 +1,20 @@
-"""Environments in several parts, of which each steps by itself."""
+"""The environments of several learners, or of several shards of one."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from hybridppo.environments import info_metrics
 from hybridppo.environments.base import Environments
+from hybridppo.environments.steering import Steering, refused
+
+_WHAT = "the environments of several learners"
 
 
 class EnvironmentShards(Environments):
-    """Parts beside each other, which samplers of their own step; what is common to them is said of all.
+    """Environments in parts, which have their own samplers; they cannot be stepped together.
 
     Args:
-        parts: of one kind, closed with this.
+        parts: of one kind; closed with this.
     """
 
     def __init__(self, parts: Sequence[Environments]) -> None:
@@ -19,16 +23,20 @@ class EnvironmentShards(Environments):
         self.parts = list(parts)
         self.agents, self.device, self.clips_rewards = first.agents, first.device, first.clips_rewards
 
-    def reset(self, seed: int) -> NoReturn:
-        """By samplers of their own alone."""
-        raise NotImplementedError("each part is reset by itself")
+    def reset(self, seed: int) -> NoReturn:  # noqa: D102 - as in the base
+        raise NotImplementedError("each part is reset separately")
 
-    def step(self, actions: Any) -> NoReturn:
-        """Likewise."""
-        raise NotImplementedError("each part is stepped by itself")
+    def step(self, actions: Any) -> NoReturn:  # noqa: D102 - as in the base
+        raise NotImplementedError("each part is stepped separately")
+
+    def steer(self, steering: Steering) -> NoReturn:  # noqa: D102 - as in the base
+        raise refused(_WHAT, "train in one process, or with num_workers")
+
+    def measure_infos(self, names: Sequence[str]) -> NoReturn:  # noqa: D102 - as in the base
+        raise info_metrics.refused(_WHAT)
 
     def _parts(self) -> NoReturn:
-        raise NotImplementedError("each part is saved by itself")
+        raise NotImplementedError("each part is saved separately")
 
     def _close(self) -> None:
         for part in self.parts:

@@ -3,10 +3,11 @@
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.spaces import Dict
+import numpy as np
+from gymnasium.spaces import Box, Dict
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
-NOTE = "its mission, a text, is left out of what is observed: the image and the direction stay"
+NOTE = "its mission, a text, is left out of what is observed: the image, as numbers, and the direction stay"
 
 
 def register() -> None:
@@ -24,14 +25,21 @@ def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
 
 
 class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
-    """Observations of the image and the direction alone: the mission is a text, which no network here reads."""
+    """Observations without the mission, a text, which no network here reads.
+
+    The image is of numbers: it has codes of what is in each cell, from 0 to 10, and no brightness, so that it is
+    normalised, and not divided by 255.
+    """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
         spaces = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
         parts = {key: space for key, space in spaces.items() if key != "mission"}
-        self.observation_space, self._parts = Dict(parts), list(parts)
+        self._codes = [key for key, space in parts.items() if space.dtype == np.uint8]
+        codes = {key: Box(0.0, 255.0, parts[key].shape, np.float32) for key in self._codes}
+        self.observation_space, self._parts = Dict({**parts, **codes}), list(parts)
 
     def observation(self, observation: Any) -> Any:
         """The observation's other parts."""
-        return {key: observation[key] for key in self._parts}
+        codes = {key: observation[key].astype(np.float32) for key in self._codes}
+        return {**{key: observation[key] for key in self._parts}, **codes}

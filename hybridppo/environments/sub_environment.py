@@ -1,7 +1,7 @@
 """Single environments of a vector: errors name them, and they can be restarted."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -221,6 +221,8 @@ class SubEnvironments(Environments):
         self.sub_environments = sub_environments
         self._columns = [slice(i * columns, (i + 1) * columns) for i in range(len(sub_environments))]
         self._num_steps = 0
+        self.episode_seeds: Iterator[int] | None = None
+        """The seeds of the next episodes, if each is to have its own."""
         self._started_at = [0] * len(sub_environments)
         """`_num_steps` at the start of each environment's episode."""
 
@@ -245,6 +247,8 @@ class SubEnvironments(Environments):
 
     def _reset(self, i: int, seed: int | None = None) -> None:
         """Begin an episode of the `i`-th environment."""
+        if seed is None and self.episode_seeds is not None:
+            seed = next(self.episode_seeds)
         sub_env = self.sub_environments[i]
         before = sub_env.times_restarted
         self._begin(i, sub_env.reset(seed, self._num_steps), before)

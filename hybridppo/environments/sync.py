@@ -81,31 +81,35 @@ class SyncEnvironments(SubEnvironments):
         """Final observations are the environments' own results of `step`."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         shape, infos = self._shape, self._infos
+        ended: list[int] = []
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1
         for i, (sub_env, action) in enumerate(zip(self.sub_environments, self._each_action(actions), strict=True)):
             try:
-                observation, rewards[i], terminated[i], truncated[i], info = sub_env.step(action)
+                observation, rewards[i], is_terminated, is_truncated, info = sub_env.step(action)
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape} before")
-                rows[i] = observation
+                rows[i], terminated[i], truncated[i] = observation, is_terminated, is_truncated
                 if infos is not None:
                     infos.step(i, info)
+                if is_terminated or is_truncated:
+                    ended.append(i)
             except Exception as error:
                 self._recover(i, action, error)
         if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)
         finals_of: list[int] = []
         finals: list[Array] = []
-        if terminated.any() or truncated.any():
-            for i in np.flatnonzero(terminated | truncated).tolist():
-                if not terminated[i]:
-                    finals_of.append(i)
-                    finals.append(self._encoded(rows[i : i + 1])[0].copy())
-                if infos is not None:
-                    infos.end(i)
-                self._reset(i)
+        for i in ended:
+            if i in self.restarted:
+                continue  # its last numbers were not finite
+            if not terminated[i]:
+                finals_of.append(i)
+                finals.append(self._encoded(rows[i : i + 1])[0].copy())
+            if infos is not None:
+                infos.end(i)
+            self._reset(i)
         return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
 
     def _parts(self) -> list[tuple[object, int]]:

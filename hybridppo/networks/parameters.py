@@ -103,6 +103,10 @@ class FlatParameters:
         """All parameters in their order in the buffer."""
         return [parameter for network in self._parameters.values() for parameter in network]
 
+    def of_network(self, name: str) -> list[nn.Parameter]:
+        """The parameters of one network."""
+        return self._parameters[name]
+
     def _room(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment
 

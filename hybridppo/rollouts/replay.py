@@ -2,15 +2,15 @@
 
     replay = Replay(capacity, num_envs, observation=(3,), dtype=torch.float32, action=(1,), device=device)
     replay.add(rollout)
-    transitions = replay.gather(replay.draw(generator, 256), n_steps=1, gamma=0.99)
+    transitions = replay.gather(replay.draw(generator, 256), noise, n_steps=1, gamma=0.99)
 
 A time row is one step of all `N` environments, and the rows form a ring. A written row never changes, so that its file
 is only appended to. Episode ends are those of the rollout: a truncated step is followed by its true final observation.
 Rows that are not steps (resets, or steps of an episode that was broken off) stay in their place, but are never drawn.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,25 @@ class Transitions:
     """`[..., B]`: the factor of the value of `next_observations`; 0 if the episode was terminated."""
     next_observations: Tensor
     """`[..., B, obs]`: the observations after the last step."""
+    noise: Tensor
+    """`[..., B, *action]`: noise for the actions of targets."""
+
+    def __len__(self) -> int:
+        return len(self.returns)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Transitions":
         """The transitions with `function` applied to each of their tensors."""
-        return Transitions(*(function(getattr(self, field.name)) for field in fields(self)))
+        return Transitions(*map(function, vars(self).values()))
+
+    def unbind(self) -> "Iterator[Transitions]":
+        """The minibatches one after the other, as views."""
+        columns = (column.unbind() for column in vars(self).values())
+        return (Transitions(*column) for column in zip(*columns, strict=True))
 
     @property
     def num_bytes(self) -> int:
         """The size of all tensors together."""
-        return sum(int(getattr(self, field.name).nbytes) for field in fields(self))
+        return sum(int(column.nbytes) for column in vars(self).values())
 
 
 class Replay:
@@ -170,8 +180,8 @@ class Replay:
             drawn[wrong] = generator.integers(size, size=int(wrong.sum()))
         return drawn
 
-    def gather(self, rows: Array, *, n_steps: int, gamma: float) -> Transitions:
-        """The transitions that begin at flat rows `[..., B]`, over up to `n_steps` steps.
+    def gather(self, rows: Array, noise: Array, *, n_steps: int, gamma: float) -> Transitions:
+        """The transitions that begin at flat rows `[..., B]`, over up to `n_steps` steps, with their noise.
 
         They have fewer steps if the episode ends or the newest step is reached. Their last step is bootstrapped, unless
         it terminated the episode.
@@ -204,6 +214,7 @@ class Replay:
             returns=returns,
             discounts=discounts.masked_fill(take("terminated", last), 0.0),
             next_observations=take("next_observations", last),
+            noise=sent(noise, device),
         )
 
     def rows(self, start: int, end: int) -> dict[str, Tensor]:

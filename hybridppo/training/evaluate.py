@@ -11,6 +11,7 @@ import gymnasium as gym
 from hybridppo.agents.policies import PolicyOf, acting_together, columns_of, policies_of, spaces_of_policy
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import (
@@ -84,17 +85,16 @@ def evaluate_agent(
     if placement is None:
         placement = SingleDevice(agents_of(agent)[0].parameters.values.device)
         placement.prepare(agent)
-    num_envs = num_envs_of(env, agent.config.num_envs, episodes)
-    options = EnvironmentOptions(
+    environments = environments_for(
+        agent,
+        env,
+        num_envs_of(env, agent.config.num_envs, episodes),
         autoreset_mode=autoreset_mode,
         on_env_error=on_env_error,
         env_kwargs=env_kwargs,
         imports=imports,
         vectorization=vectorization,
-        action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
-        frame_stack=num_frames_of(agent.observation_space),
     )
-    environments = made_for(agent, env, num_envs, for_critics(options, agent.config), own_number=True)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
         products = float32_products(agent.config.precision, placement.sampling_device)
@@ -113,6 +113,26 @@ def evaluate_agent(
             )
     finally:
         environments.close()
+
+
+def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: Any) -> Environments:
+    """New environments for an agent, which gives masks, frames and the observations of critics.
+
+    Args:
+        agent: the agent.
+        env: as for `evaluate_agent`.
+        num_envs: how many.
+        **options: other fields of `EnvironmentOptions`.
+
+    Raises:
+        EnvError: if they cannot be made, or have other spaces than the agent.
+    """
+    made = EnvironmentOptions(
+        action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
+        frame_stack=num_frames_of(agent.observation_space),
+        **options,
+    )
+    return made_for(agent, env, num_envs, for_critics(made, agent.config), own_number=True)
 
 
 def evaluate(

@@ -71,15 +71,12 @@ class DeviceSampler(BaseSampler):
         layout = RolloutBuffer.layout(on_device.num_steps, num_columns, environments.encode, distribution)
         # The host has the shapes of a rollout, and none of its numbers.
         arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in layout.items()}
-        super().__init__(
-            bytearray(1), [RolloutBuffer(**arrays)], distribution, environments.encode, skips_row_after_end=False,
-            noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
-        )  # fmt: skip
+        super().__init__(environments, bytearray(1), [RolloutBuffer(**arrays)], distribution, noise=noise)
         self._on_device, self._accelerator, self._block = on_device, on_device.accelerator, on_device.rollout
         self._environments = environments
         self._statistics = TensorStatistics(num_columns, on_device.device)
         self.statistics = self._statistics
-        self._noise_seed, self._seconds = [0, 0], 0.0
+        self._noise_seed = [0, 0]
         self._recorded: RecordedRows | None = None
         if record is not None:
             self._recorded = RecordedRows(self._queue_row, on_device.changed, self._block.rewards, record)
@@ -107,7 +104,7 @@ class DeviceSampler(BaseSampler):
                     t += 1
             self._observation.copy_(self._block.observations[t])
             self._accelerator.wait()
-        self._seconds = time.perf_counter() - start
+        self.seconds_filling = time.perf_counter() - start
         return t, []
 
     def _queue_row(self, t: int) -> None:
@@ -191,17 +188,9 @@ class DeviceSampler(BaseSampler):
             return self.env_steps
         return self.env_steps + self._num_steps_in(~self._block.absent[: self._under_way.filled].cpu().numpy())
 
-    @property
-    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return self._seconds
-
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._on_device.restart(env_seed)
         self._observation.copy_(self._block.observations[0])
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        self.request_stop()
-        self._environments.close()
 
     def _stepper_state(self) -> StepperState:
         self._on_device.take()

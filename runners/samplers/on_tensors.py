@@ -6,16 +6,12 @@ truncated, and how much was not finite.
 
 import logging
 import time
-from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.environments.base import EnvState
-from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
@@ -24,7 +20,6 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.tensor_block import allocated, load_into, require_like, rows_that_matter, with_finals
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.distributions import Distribution
@@ -83,20 +78,12 @@ class TensorSampler(BaseSampler):
         self._environments, self._device = environments, environments.device
         self._actions = TensorActions(distribution, environments.device)
         self._block = allocated(environments, distribution, self._actions.dtype, num_steps, memory)
-        super().__init__(
-            bytearray(1),
-            [cast(RolloutBuffer, self._block)],  # of which the base asks no more than its shape
-            distribution,
-            environments.encode,
-            skips_row_after_end=False,
-            noise=noise,
-            memory=memory,
-            clips_rewards=environments.clips_rewards,
-        )
+        buffers = [cast(RolloutBuffer, self._block)]  # the base only reads its shape
+        super().__init__(environments, bytearray(1), buffers, distribution, noise=noise, memory=memory)
         self._statistics = TensorStatistics(self.num_envs, self._device)
         self.statistics = self._statistics
         self._all_rows = torch.arange(num_steps * self.num_envs, device=self._device)
-        self._number, self._seconds = 0, 0.0
+        self._number = 0
         self._observation: Tensor
         self._state_of_actor: Tensor
         self._finals_given: list[bool] = []
@@ -124,7 +111,7 @@ class TensorSampler(BaseSampler):
         start = time.perf_counter()
         with torch.no_grad():
             filled = self._fill(*self._work)
-        self._seconds = time.perf_counter() - start
+        self.seconds_filling = time.perf_counter() - start
         return filled, []
 
     def _fill(self, actor: ActorOnTensors, first: int) -> int:
@@ -241,32 +228,11 @@ class TensorSampler(BaseSampler):
     def steps_sampled(self) -> int:  # noqa: D102 - as in the base
         return self.env_steps + (0 if self._under_way is None else self._under_way.filled * self.num_envs)
 
-    @property
-    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return self._seconds
-
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._observation = self._environments.begin(env_seed).clone()
         if self._memory is not None:
             self._state_of_actor = torch.zeros((self.num_envs, self._memory.state_size), device=self._device)
             self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
-
-    def measure_infos(self, names: Sequence[str]) -> None:  # noqa: D102 - as in the base
-        self._environments.measure_infos(names)
-        self._info_names = names
-
-    def _take_infos(self) -> list[Sums]:
-        return [self._environments.take_infos()]
-
-    def _require_steerable(self) -> None:
-        pass
-
-    def _steer(self, steering: Steering) -> list[Any]:
-        return self._environments.steer(steering)
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        self.request_stop()
-        self._environments.close()
 
     # Checkpoints
 
@@ -350,12 +316,6 @@ class TensorSampler(BaseSampler):
         buffer = self._buffers[0]
         self._draw_noise(buffer)
         self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, [])
-
-    def _stepper_state(self) -> StepperState:
-        raise EnvStateError("environments of tensors are saved as tensors")  # `state` does it
-
-    def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
-        raise EnvStateError("environments of tensors are saved as tensors")
 
     def check(self, rollout: Rollout) -> None:  # noqa: D102 - as in the base
         for name in ("observations", "actions", "rewards", "terminated", "truncated", "starts", "states"):

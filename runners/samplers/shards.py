@@ -8,13 +8,11 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from hybridppo.environments.base import EnvState
-from hybridppo.errors import EnvStateError
+from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.interfaces import Metrics, SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.system.validation import whole
 
 Gather = Callable[[bytes], list[bytes]]
@@ -43,6 +41,7 @@ class ShardsSampler(BaseSampler):
     def __init__(
         self,
         samplers: Sequence[BaseSampler],
+        environments: EnvironmentShards,
         *,
         first: int,
         num_shards: int,
@@ -53,12 +52,9 @@ class ShardsSampler(BaseSampler):
     ) -> None:
         one = samplers[0]
         shape = one.num_steps, one.num_envs * num_shards
-        # The base is asked for no more than what it keeps of the whole: its shape, and its statistics.
+        # The base only keeps the shape of the whole, and its statistics.
         of_all = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
-        super().__init__(
-            bytearray(1), [of_all], one._distribution, one._encode, skips_row_after_end=False, noise=noise,
-            memory=one._memory, num_agents=one._num_agents,
-        )  # fmt: skip
+        super().__init__(environments, bytearray(1), [of_all], one._distribution, noise=noise, memory=one._memory)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
         self._metrics: Metrics = {}
@@ -73,6 +69,7 @@ class ShardsSampler(BaseSampler):
         """The rollouts of this process's shards; statistics are of all."""
         before = [self._counted(sampler) for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
+        self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
         of_shards: list[Metrics] = []
         for process in self._gather(json.dumps(own, allow_nan=False).encode()):
@@ -131,10 +128,6 @@ class ShardsSampler(BaseSampler):
     def steps_sampled(self) -> int:
         """As in the base; a rollout that is under way counts as a whole, for it is always ended."""
         return self.env_steps + self.is_under_way
-
-    @property
-    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return sum(sampler.seconds_filling for sampler in self._samplers)
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         for i, sampler in enumerate(self._samplers):
@@ -215,20 +208,6 @@ class ShardsSampler(BaseSampler):
         """Of a rollout of all shards, those of this process."""
         parts = in_parts(rollout, self._num_shards).parts
         return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
-
-    # What the base would call, of a rollout that it fills itself
-
-    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        raise AssertionError("shards are filled by samplers of their own")
-
-    def _fill_wait(self) -> tuple[int, FinalObservations]:
-        raise AssertionError("shards are filled by samplers of their own")
-
-    def _stepper_state(self) -> StepperState:
-        raise EnvStateError(_IN_SHARDS)
-
-    def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
-        raise EnvStateError(_IN_SHARDS)
 
 
 def _joined(name: str, of_shards: Sequence[float]) -> float:

@@ -82,35 +82,41 @@ class Stepper:
         self._environments.remember_the_start()
 
     def fill(
-        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag = NEVER, first: int = 0, end: int | None = None
+        self,
+        buffer: RolloutBuffer,
+        actor: SamplingActor,
+        stop: Flag = NEVER,
+        first: int = 0,
+        end: int | None = None,
+        num_episodes: int | None = None,
     ) -> tuple[int, FinalObservations]:
-        """The next steps of every environment.
+        """Step every environment from row `first` of a buffer on.
 
         Args:
-            buffer: where to write them.
+            buffer: the rows to write.
             actor: chooses actions.
-            stop: looked at before each step, or each slice of them where environments are compiled; where it is set,
-                the rest is left for another call.
-            first: the row to begin with: 0, or where the last call has stopped.
-            end: the row to end before; None fills the buffer.
+            stop: read before each step, or before each slice of compiled environments. If it is set, the remaining rows
+                are left for another call.
+            first: 0, or the number of rows that the last call has filled.
+            end: the number of rows to fill; None for all rows of the buffer.
+            num_episodes: stop after so many episodes of a single environment; None for no limit.
 
         Returns:
-            How many rows of the buffer are filled, and the final observations that these steps have brought.
+            How many rows of the buffer are filled, and the final observations of the new ones.
         """
         environments = self._environments
         self._has_begun = True
         start = time.perf_counter()
-        buffer.write_first(first, self._observation, self._environments.encode.frames)
-        buffer.restarted[first:] = 0
-        buffer.absent[first:] = False
-        buffer.waiting[first:] = False
         end = len(buffer.rewards) if end is None else end
+        buffer.write_first(first, self._observation, environments.encode.frames)
+        for array in (buffer.restarted, buffer.absent, buffer.waiting):
+            array[first:end] = 0
         compiled = fused(environments, self._distribution, actor) if self._memory is None else None
         if compiled is not None:
             filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
         else:
-            filled, finals = self._fill_rows(buffer, actor, stop, first, end)
-        if self._environments.encode.frames is None:
+            filled, finals = self._fill_rows(buffer, actor, stop, first, end, num_episodes)
+        if environments.encode.frames is None:
             self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start
         return filled, finals
@@ -129,7 +135,13 @@ class Stepper:
         return end, finals
 
     def _fill_rows(
-        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, first: int, end: int
+        self,
+        buffer: RolloutBuffer,
+        actor: SamplingActor,
+        stop: Flag,
+        first: int,
+        end: int,
+        num_episodes: int | None,
     ) -> tuple[int, FinalObservations]:
         """As `fill`, a row at a time."""
         environments = self._environments
@@ -141,8 +153,10 @@ class Stepper:
             memory.begin(actor)
         heartbeat = self.heartbeat
         frames, rows = environments.encode.frames, self._observation
+        seen, noise, kept_outputs, kept_actions = buffer.observations, buffer.noise, buffer.outputs, buffer.actions
+        kept_rewards, kept_terminated, kept_truncated = buffer.rewards, buffer.terminated, buffer.truncated
         filled = end
-        for t in range(first, filled):
+        for t in range(first, end):
             if stop[0]:
                 filled = t
                 break
@@ -150,17 +164,16 @@ class Stepper:
                 memory.before(t, actor, starts, states)
             if exploration is not None:
                 exploration.before(t, actor)
-            outputs = actor(buffer.observations[t] if frames is None else rows)
-            actions = sample(outputs, buffer.noise[t] if exploration is None else exploration.of(actor))
+            outputs = actor(seen[t] if frames is None else rows)
+            actions = sample(outputs, noise[t] if exploration is None else exploration.of(actor))
             # Stored before the environments get them, perhaps as views, which they may write to.
-            buffer.outputs[t] = outputs
-            buffer.actions[t] = actions
-            observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
-            buffer.observations[t + 1] = observations if frames is None else frames.newest(observations)
-            rows = observations
-            buffer.rewards[t] = rewards
-            buffer.terminated[t] = terminated
-            buffer.truncated[t] = truncated
+            kept_outputs[t] = outputs
+            kept_actions[t] = actions
+            rows, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
+            seen[t + 1] = rows if frames is None else frames.newest(rows)
+            kept_rewards[t] = rewards
+            kept_terminated[t] = terminated
+            kept_truncated[t] = truncated
             heartbeat[0] = t + 1
             if memory is not None:
                 memory.after(terminated | truncated, environments.restarted)
@@ -173,6 +186,11 @@ class Stepper:
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
+            if num_episodes is not None and (terminated[0] or truncated[0]):
+                num_episodes -= 1
+                if not num_episodes:
+                    filled = t + 1
+                    break
         if frames is not None:
             self._observation = rows.copy()
         if memory is not None:

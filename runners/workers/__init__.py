@@ -1,6 +1,7 @@
 """Sampling in worker processes.
 
-`sampler.py` is the trainer's side, which asks a `transport.py` for workers; `processes.py` has them on this machine,
-where they write straight into a rollout in shared memory, and `process.py` is one of these. What a worker does with its
-environments, wherever it is, is in `share.py`. Begin with `sampler.py`.
+`workers.py` is the trainer's side: it asks a `transport.py` for workers, and replaces those that are lost. The samplers
+`sampler.py` and `lagging.py` use it. `processes.py` has workers on this machine, which write straight into a rollout
+in shared memory; `process.py` is one of them. `share.py` is what a worker does with its environments, on any machine.
+Begin with `sampler.py`.
 """

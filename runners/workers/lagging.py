@@ -1,13 +1,12 @@
-"""Sampling without waiting: a rollout is what is there first (`max_lag` above 1).
+"""Sampling without waiting: a rollout has the steps that are there first (`max_lag` above 1).
 
-    worker 0   | part | part | part | part |           parts of a few steps, one after the other; each is acted by the
-    worker 1   |     part     |     part     |         newest parameters when it begins
-    rollout    | the parts that are there, the oldest first, as many as fill `num_steps` of `num_envs` columns |
+    worker 0   | part | part | part | part |           parts of a few steps; the newest parameters act in each
+    worker 1   |     part     |     part     |
+    rollout    | as many parts as fill `num_steps` of `num_envs` columns, those of the oldest parameters first |
 
-Workers are ahead of the learner by as much as keeps it busy: by one rollout at least, by more if it had to wait while
-one of them had nothing to do, and by `max_lag` rollouts at most. Every part is learned from once, in whichever rollout,
-unless its parameters are more than `max_lag` updates old by then: it is dropped and counted then. A slow environment
-has fewer parts, and each of its steps weighs as much as any other.
+Workers are ahead of the learner by one rollout, by more if the learner had to wait while a worker had nothing to do,
+and by `max_lag` rollouts at most. Every part is in one rollout. A part whose parameters are more than `max_lag` updates
+old is dropped and counted. A slow environment has fewer parts; each of its steps has the same weight as any other.
 """
 
 import copy
@@ -24,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.environments.base import Environments
+from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.steering import Steering
@@ -33,9 +32,11 @@ from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.page_locking import allocate
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.share import Filled
 from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners.workers.workers import Workers
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import noise_rows
 from hybridppo.system.interruption import Stopped
@@ -44,41 +45,41 @@ from hybridppo.system.validation import whole
 Array = NDArray[Any]
 
 FEWEST_STEPS = 16
-"""Steps of a part at least, unless a rollout has fewer: each part is a message there and one back."""
+"""The fewest steps of a part, unless a rollout has fewer: each part costs two messages."""
 ROLLOUTS_AHEAD = 1
-"""How many rollouts workers are ahead at least."""
+"""The fewest rollouts that workers are ahead."""
 MOST_PARTS = 8
-"""Into how many parts the steps of a rollout are divided at most."""
+"""The most parts that the steps of a rollout are divided into."""
 COUNTED = ("statistics", "by_policy", "env_steps", "env_restarts", "steps_dropped", "_resetting")
-"""What changes when steps are counted."""
+"""The attributes that change when steps are counted."""
 
 
 @dataclass
 class Part:
-    """Some steps of one worker's environments."""
+    """A few steps of one worker's environments."""
 
     worker: int
     number: int
-    """Among those of its worker."""
+    """Its place among the parts of its worker."""
     turn: int
-    """Which buffer they are in."""
+    """The number of its buffer."""
     versions: Array
-    """Of the parameters that acted, `[steps]`."""
+    """The versions of the parameters that acted, `[steps]`."""
     is_anew: bool
-    """Whether its environments were started anew before it, in another worker."""
+    """Whether its environments were restarted before it, in a new worker."""
     filled: int = 0
-    """How many steps there are."""
+    """The number of steps so far."""
     finals: FinalObservations = field(default_factory=list)
     infos: list[Sums] = field(default_factory=list)
     seconds: float = 0.0
-    """How long they took."""
+    """The seconds that the steps took."""
 
     def oldest(self) -> int:
         """The oldest version that acted."""
         return int(self.versions.min())
 
     def begin_again(self, is_anew: bool) -> None:
-        """Forget what is there."""
+        """Drop the steps so far."""
         self.filled, self.finals, self.infos, self.seconds, self.is_anew = 0, [], [], 0.0, is_anew
 
 
@@ -88,36 +89,37 @@ class Counted:
 
     part: Part
     valid: Array
-    """`[steps, n]`, which rows are steps."""
+    """Which rows are steps, `[steps, n]`."""
     terminated: Array
-    """`[steps, n]`, also where an episode was broken off."""
+    """`[steps, n]`; also where a restart broke off an episode."""
     is_whole: bool
     """Whether no environment was restarted in it."""
 
     def continues(self, before: "Counted") -> bool:
-        """Whether its first step follows the last of another."""
+        """Whether its first step follows the last step of another part."""
         ours, theirs = self.part, before.part
         follows = ours.worker == theirs.worker and ours.number == theirs.number + 1
         return follows and self.is_whole and not ours.is_anew
 
 
-class LaggingSampler(WorkerSampler):
-    """As `WorkerSampler`, but nobody waits for the slowest, nor for an update.
+class LaggingSampler(BaseSampler):
+    """Workers step without waiting for the slowest one, or for an update.
 
     Args:
-        source: as there, and the others that are not named here.
-        template: as there.
-        distribution: as there.
-        network: as there.
-        max_lag: how many updates the parameters that act may be behind.
-        drops: whether older steps are dropped; an agent with a replay buffer learns from them too.
-        num_envs: as there.
-        num_workers: as there; must divide `num_envs`.
-        num_steps: as there.
-        **options: as there.
+        source: as for `Workers`.
+        template: as for `Workers`.
+        distribution: distribution of the actions.
+        network: as for `Workers`.
+        max_lag: the largest policy lag.
+        drops: whether steps that are too old are dropped; an agent with a replay buffer learns from them, too.
+        num_envs: number of environments; None for as many as in the template.
+        num_workers: processes; must divide `num_envs`.
+        num_steps: `T`.
+        noise: generator of the actions' randomness.
+        **options: as for `Workers`.
 
     Raises:
-        ConfigurationError: for what cannot be sampled so.
+        ConfigurationError: if such environments or agents cannot be sampled so.
     """
 
     def __init__(
@@ -132,61 +134,67 @@ class LaggingSampler(WorkerSampler):
         num_envs: int | None = None,
         num_workers: int,
         num_steps: int,
+        noise: np.random.Generator,
         **options: Any,
     ) -> None:
         num_envs = num_envs if num_envs is not None else template.num_envs // template.num_agents
         _require_possible(max_lag, num_envs, num_workers, has_memory=options.get("memory") is not None)
         is_one_piece = (
-            template.encode.frames is not None  # the frames before the first are kept for a whole column
+            template.encode.frames is not None  # the frames before the first are stored for a whole column
             or template.waiting is not None  # a turn may reach from one part to the next
-            or noise_rows(distribution, num_steps) < num_steps  # one noise is for many steps
+            or noise_rows(distribution, num_steps) < num_steps  # a row of noise is for many steps
         )
         steps = num_steps if is_one_piece else steps_of_a_part(num_steps)
         self._num_parts = num_steps // steps
         self._most_room = max_lag * self._num_parts
         self._least_room = min(ROLLOUTS_AHEAD * self._num_parts, self._most_room)
         self._room = self._least_room
-        """How many parts of each worker there may be that were not given away."""
-        shared = {"num_envs": num_envs, "num_workers": num_workers, "num_buffers": self._most_room, **options}
-        super().__init__(source, template, distribution, network, num_steps=steps, **shared)
+        """How many parts each worker may have that are not in a rollout yet."""
+        options |= {"num_envs": num_envs, "num_workers": num_workers, "num_steps": steps}
+        workers = self._workers = Workers(
+            source, template, distribution, network, self._begin_anew, num_buffers=self._most_room, **options
+        )
+        stop, buffers = workers.transport.stop, workers.transport.buffers
+        super().__init__(workers, stop, buffers, distribution, noise=noise)
         layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
-        (_, *noise), dtype = layout["noise"]  # which parts have
-        self._rollout_buffer = allocate({**layout, "noise": ((0, *noise), dtype)}, self._work.pin_for)
+        (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
+        self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, workers.work.pin_for)
         self.num_steps, self._steps, self._width = num_steps, steps, self.num_envs // num_workers
+        self._envs = workers.columns
         self._max_lag, self._drops = max_lag, drops
         self.steps_dropped = 0
-        """Environment steps that nobody learned from, because they were too old."""
+        """Environment steps that were too old to learn from."""
         self._version = 0
         self._free = [deque(range(self._most_room)) for _ in range(num_workers)]
         self._numbers = [0] * num_workers
         self._anew = [False] * num_workers
         self._to_fill: list[deque[Part]] = [deque() for _ in range(num_workers)]
-        """Parts that nobody fills: those that were broken off first."""
+        """Parts that are not being filled; those that were broken off come first."""
         self._asked_for: list[deque[Part]] = [deque() for _ in range(num_workers)]
         """Parts that workers fill, in their order."""
         self._done: deque[Part] = deque()
-        """Parts that are full, those of the oldest parameters first, and then as they came."""
+        """Full parts: those of the oldest parameters first, and else in the order of their ends."""
         self._is_going = False
         self._busy, self._seconds, self._since, self._lag_mean = 0.0, 0.0, 0.0, 0.0
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there are steps that were not given away, or may be soon."""
+        """Whether there are steps that are not in a rollout yet, or workers are making some."""
         return self._is_going or bool(self._done) or any(self._to_fill)
 
     @property
     def is_paused(self) -> bool:
-        """Whether there are, and nobody makes more."""
+        """Whether there are such steps, and workers are idle."""
         return self.is_under_way and not self._is_going
 
     @property
     def steps_sampled(self) -> int:
-        """Like `env_steps`, with the steps that were not given away."""
+        """Like `env_steps`, but with the steps that are not in a rollout yet."""
         with self._all_counted():
             return self.env_steps
 
     def metrics(self) -> Metrics:
-        """What is to be known of the lag: of the last rollout, and so far."""
+        """The mean lag of the last rollout, the dropped steps, and the share of the time that workers were busy."""
         seconds = self._seconds + (time.perf_counter() - self._since if self._is_going else 0.0)
         return {
             "policy_lag_mean": self._lag_mean,
@@ -195,11 +203,11 @@ class LaggingSampler(WorkerSampler):
         }
 
     def sample_async(self, actor: SamplingActor) -> None:
-        """Let workers act by these parameters in all that they begin from now on, and fill whatever there is room for.
+        """Act by these parameters, which are copied, in all parts that begin from now on; fill what there is room for.
 
-        May be called while they work. The actor's parameters are copied.
+        It may be called while workers step.
         """
-        self._publish(actor)
+        self._workers.publish(actor)
         self._version = actor.version
         if not self._is_going:
             self._is_going, self._since = True, time.perf_counter()
@@ -211,12 +219,7 @@ class LaggingSampler(WorkerSampler):
             while self._most_room - len(free) < self._room:
                 to_fill.append(self._new_part(worker, free.popleft()))
             while to_fill:
-                try:
-                    self._transport.fill(worker, to_fill[0].turn, to_fill[0].filled)
-                except WorkerLostError as lost:
-                    self._replace(worker, lost)
-                    self._begin_anew(worker)
-                else:
+                if self._workers.fill(worker, to_fill[0].turn, to_fill[0].filled):
                     self._asked_for[worker].append(to_fill.popleft())
 
     def _new_part(self, worker: int, turn: int) -> Part:
@@ -227,25 +230,21 @@ class LaggingSampler(WorkerSampler):
         return Part(worker, self._numbers[worker], turn, np.zeros(self._steps, np.int64), is_anew)
 
     def _begin_anew(self, worker: int) -> None:
-        """Another is to make whatever a worker that is lost has not ended."""
+        """Let a new worker fill the parts that a lost one has not filled."""
         parts = [*self._asked_for[worker], *self._to_fill[worker]]
         for part in parts:
             part.begin_again(is_anew=part is parts[0])
         self._anew[worker] = not parts
         self._asked_for[worker].clear()
-        self._to_fill[worker].clear()  # in place: whoever asks for more has it in hand
+        self._to_fill[worker].clear()  # in place, because `_ask_for_more` holds it
         self._to_fill[worker].extend(parts)
 
-    def _forget(self, worker: int, first: int, end: int) -> None:
-        self._begin_anew(worker)
-
     def _look(self, *, patient: bool) -> None:
-        """Take the first answer that comes; without patience, of each worker one that is there already."""
+        """Wait for one answer; or if not `patient`, take one answer of each worker that has answered already."""
         owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
-        for worker, answer in self._transport.answers(owing, patience=None if patient else 0.0):
+        for worker, answer in self._workers.transport.answers(owing, patience=None if patient else 0.0):
             if isinstance(answer, WorkerLostError):
-                self._replace(worker, answer)
-                self._begin_anew(worker)
+                self._workers.replace(worker, answer)
             else:
                 self._take(self._asked_for[worker].popleft(), *answer)
             if patient:
@@ -258,15 +257,15 @@ class LaggingSampler(WorkerSampler):
         part.infos += [filled.infos] if filled.infos is not None else []
         part.seconds += seconds
         self._busy += seconds
-        if part.filled < self._steps:  # it was told to stop
+        if part.filled < self._steps:  # it was stopped
             self._to_fill[part.worker].append(part)
         else:
-            self._losses.end_row(part.worker)
-            # Those of a worker stay in their order, since its versions never fall.
+            self._workers.losses.end_row(part.worker)
+            # The parts of a worker stay in order, because its versions never fall.
             self._done = deque(sorted((*self._done, part), key=Part.oldest))
 
     def _has_enough(self) -> bool:
-        """Whether there are parts for a rollout, without those that are too old, which are dropped."""
+        """Drop parts that are too old; whether the others are enough for a rollout."""
         while self._drops and self._done and self._version - self._done[0].oldest() > self._max_lag:
             part, before = self._done.popleft(), self.env_steps
             self._counted(part)
@@ -275,7 +274,7 @@ class LaggingSampler(WorkerSampler):
         return len(self._done) >= self._num_parts * len(self._envs)
 
     def pause(self) -> None:
-        """Let workers stop after the step that they are at, and wait until they have."""
+        """Stop the workers after their present steps."""
         self._stop[0] = 1
         try:
             while any(self._asked_for):
@@ -285,7 +284,7 @@ class LaggingSampler(WorkerSampler):
         self._halt()
 
     def wait(self) -> None:
-        """As `pause`: there is always a part that has not ended."""
+        """As `pause`, because there is always a part that has not ended."""
         self.pause()
 
     def _halt(self) -> None:
@@ -294,32 +293,32 @@ class LaggingSampler(WorkerSampler):
             self._seconds += time.perf_counter() - self._since
 
     def give_up(self, reason: str) -> None:
-        """As in the base, with all parts."""
+        """As in the base; drops all parts."""
         super().give_up(reason)
         self._halt()
         for parts in (self._done, *self._to_fill, *self._asked_for):
             parts.clear()
 
     def sample_wait(self) -> Rollout:
-        """A rollout of the parts that came first.
+        """A rollout of the parts that were filled first.
 
         Raises:
-            Stopped: if workers were told to stop, and there are not enough.
+            Stopped: if workers were stopped before there were enough.
         """
         while True:
             self._look(patient=False)
-            if len(self._done) >= 2 * self._num_parts * len(self._envs):  # there is one rollout more than is needed
+            if len(self._done) >= 2 * self._num_parts * len(self._envs):  # one rollout more than needed
                 self._room = max(self._least_room, self._room - 1)
             while not self._has_enough():
                 if not self._stop[0]:
-                    # Nobody has nothing to do while the learner waits.
+                    # No worker is idle while the learner waits.
                     self._room = min(self._most_room, self._room + (not all(self._asked_for)))
                     self._ask_for_more()
                 if not any(self._asked_for):
                     self._halt()
                     raise Stopped
                 self._look(patient=True)
-                self._look(patient=False)  # or those that are looked at first would always be first
+                self._look(patient=False)  # else the same workers would always be first
             number = self._num_parts * len(self._envs)
             buffer, valid, finals, versions = self._joined([self._done.popleft() for _ in range(number)])
             if self._has_steps(buffer, valid):
@@ -328,20 +327,19 @@ class LaggingSampler(WorkerSampler):
         self._measure_rollout()
         self._lag_mean = self._version - float(versions.mean())
         rollout = self._rollout_of(buffer, valid, finals, int(versions.min()))
-        if rollout.rewards.shape != versions.shape:  # of turns, whose steps are other rows
+        if rollout.rewards.shape != versions.shape:  # the steps of turns are other rows
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
         return replace(rollout, versions=torch.from_numpy(versions))
 
     def _joined(self, parts: Sequence[Part]) -> tuple[RolloutBuffer, Array, FinalObservations, Array]:
-        """The arrays of a rollout of these parts, which rows are steps, final observations, and versions `[T, N]`.
+        """A rollout of these parts: arrays, which rows are steps, final observations, and versions `[T, N]`.
 
-        Where steps of others follow in a column, what an episode would have brought is bootstrapped, as it is at the
-        end of a rollout.
+        If other steps follow a part in its column, its episodes are truncated there, so that they are bootstrapped.
         """
         whole, steps, width = self._rollout_buffer, self._steps, self._width
         valid, versions = np.zeros(whole.rewards.shape, np.bool_), np.zeros(whole.rewards.shape, np.int64)
         finals: FinalObservations = []
-        # Counted in the order of time, which the columns are not in.
+        # Steps are counted in the order of time, which is not that of the columns.
         columns = in_columns([self._counted(part) for part in parts], self._num_parts)
         for number, column in enumerate(columns):
             envs = slice(number * width, (number + 1) * width)
@@ -362,12 +360,12 @@ class LaggingSampler(WorkerSampler):
                         if (steps - 1, env) not in known:
                             finals.append((rows.stop - 1, envs.start + env, ours.observations[steps, env].copy()))
                 self._free[part.worker].append(part.turn)
-        self._infos = [sums for part in parts for sums in part.infos]
-        self._seconds_filling = sum(part.seconds for part in parts) / len(self._envs)
+        self._workers.infos = [sums for part in parts for sums in part.infos]
+        self.seconds_filling = sum(part.seconds for part in parts) / len(self._envs)
         return whole, valid, sorted(finals, key=lambda final: final[:2]), versions
 
     def _counted(self, part: Part) -> Counted:
-        """Count a part's steps, which must be done in the order of time."""
+        """Count a part's steps; parts must be counted in the order of time."""
         envs, filled = self._envs[part.worker], part.filled
         if part.is_anew:
             self.drop_running(envs)
@@ -377,7 +375,7 @@ class LaggingSampler(WorkerSampler):
         block: Any = SimpleNamespace()
         for name in ("rewards", "terminated", "truncated", "restarted", "absent", "waiting"):
             array = getattr(ours, name)
-            rows = np.full((filled, self.num_envs), name == "absent", array.dtype)  # nobody else is there
+            rows = np.full((filled, self.num_envs), name == "absent", array.dtype)  # all other columns are absent
             rows[:, envs] = array[:filled]
             setattr(block, name, rows)
         resetting = self._resetting.copy()
@@ -388,7 +386,7 @@ class LaggingSampler(WorkerSampler):
 
     @contextmanager
     def _all_counted(self) -> Iterator[None]:
-        """Within it, steps that were not given away are counted, as dropped."""
+        """A context in which the steps that are not in a rollout yet are counted, as dropped."""
         before = {name: copy.deepcopy(getattr(self, name)) for name in COUNTED}
         try:
             for part in (*self._done, *(part for parts in self._to_fill for part in parts if part.filled)):
@@ -400,12 +398,12 @@ class LaggingSampler(WorkerSampler):
                 setattr(self, name, value)
 
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
-        """As in the base, after the step that each worker is at."""
+        """As in the base, but at once, after the present step of each worker."""
         self.pause()
         return self._steered(steering)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As in the base. Steps that were not given away are not in it: who goes on from it has them as dropped."""
+        """As in the base; steps that are not in a rollout yet count as dropped."""
         with self._all_counted():
             tensors, state = super().state()
             return tensors, {**state, "steps_dropped": self.steps_dropped}
@@ -415,11 +413,20 @@ class LaggingSampler(WorkerSampler):
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """A rollout that was begun with less lag is dropped."""
+        """Drop a rollout that a training with less lag had begun."""
         dropped = whole(state, "filled") * self.num_envs // (self._num_agents if self.by_policy else 1)
         self.env_steps += dropped
         self.steps_dropped += dropped
         self.drop_running()
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._workers.restart(env_seed)
+
+    def _stepper_state(self) -> StepperState:
+        return self._workers.state()
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
+        self._workers.load_state(states, observation, remembered)
 
 
 def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memory: bool) -> None:
@@ -430,37 +437,36 @@ def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memo
         )
     if has_memory:
         raise ConfigurationError(
-            f"recurrent cannot be had with max_lag={max_lag}, under which the columns of a rollout are of other "
-            "environments than those of the rollout before: leave it out, or use max_lag=1"
+            f"recurrent cannot be had with max_lag={max_lag}, because the columns of its rollouts change their "
+            "environments: leave it out, or use max_lag=1"
         )
 
 
 def steps_of_a_part(num_steps: int) -> int:
-    """Into how many steps a rollout is cut: as few as there may be."""
+    """The number of steps of a part: the smallest that is allowed."""
     fits = (steps for steps in range(FEWEST_STEPS, num_steps) if num_steps % steps == 0)
     return next((steps for steps in fits if num_steps <= MOST_PARTS * steps), num_steps)
 
 
 def in_columns(parts: Sequence[Counted], length: int) -> list[list[Counted]]:
-    """Parts in columns of a length, so that few are followed by others than they were.
+    """Arrange parts in columns, so that few are followed by a part that does not continue them.
 
     Args:
-        parts: in the order of time, as many as fill columns.
+        parts: in the order of time, as many as fill whole columns.
         length: parts of a column.
     """
-    runs: list[list[Counted]] = []
-    for _, of_worker in sorted(_by_worker(parts).items()):
-        for i, part in enumerate(of_worker):
-            if i == 0 or not part.continues(of_worker[i - 1]):
-                runs.append([])
-            runs[-1].append(part)
-    columns = [run[i : i + length] for run in runs for i in range(0, len(run) - length + 1, length)]
-    rest = [part for run in runs for part in run[len(run) - len(run) % length :]]
-    return columns + [rest[i : i + length] for i in range(0, len(rest), length)]
-
-
-def _by_worker(parts: Sequence[Counted]) -> dict[int, list[Counted]]:
-    found: dict[int, list[Counted]] = {}
+    last: dict[int, Counted] = {}
+    runs: dict[int, list[list[Counted]]] = {}
     for part in parts:
-        found.setdefault(part.part.worker, []).append(part)
-    return found
+        worker = part.part.worker
+        of_worker = runs.setdefault(worker, [])
+        if worker not in last or not part.continues(last[worker]):
+            of_worker.append([])
+        of_worker[-1].append(part)
+        last[worker] = part
+    whole, rest = [], []
+    for run in (run for worker in sorted(runs) for run in runs[worker]):
+        end = len(run) - len(run) % length
+        whole += [run[i : i + length] for i in range(0, end, length)]
+        rest += run[end:]
+    return whole + [rest[i : i + length] for i in range(0, len(rest), length)]

@@ -21,8 +21,7 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
-from hybridppo.agents.ddpg.gradient_steps import AutogradSteps as DDPGSteps
-from hybridppo.agents.ppo.loop import OptimizationLoop
+from hybridppo.agents.common.loop import OptimizationLoop
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
@@ -184,8 +183,6 @@ class Stops:
             (DiagonalGaussian, "sample"),
             (DeterministicActions, "sample"),
             (OptimizationLoop, "descend"),
-            (DDPGSteps, "critic_step"),
-            (DDPGSteps, "actor_step"),
             (WorkerSampler, "_fill_async"),
             (Runner, "_completed"),
         ):

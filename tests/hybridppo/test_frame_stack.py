@@ -22,7 +22,7 @@ from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.spaces.frames import StackedFrames

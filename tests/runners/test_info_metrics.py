@@ -114,6 +114,13 @@ def test_agents_tell_each_by_itself() -> None:
     assert in_turns["info/profit"] > 0
 
 
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_rollouts_of_whole_episodes_have_them(max_lag: int) -> None:
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+    metrics = train(config=config, placement=hybridppo.Mirrored("cpu", "cpu", max_lag=max_lag), total_steps=40)
+    assert [(each["info/profit"], each["episode_info/profit"]) for each in metrics] == [(3.0, 5.0)] * 4
+
+
 def test_off_policy_agents_tell_them_too() -> None:
     config = TD3Config(learning_starts=8, hidden_sizes=(8,), steps_per_iteration=20)
     metrics = train(Steered, config=config, total_steps=40)[-1]
@@ -170,8 +177,7 @@ def test_what_is_no_number_is_named(value: Any) -> None:
     ("options", "message"),
     [
         ({"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics cannot be had from CompiledEnvironments"),
-        ({"config": ppo_config(num_envs=1, episodes_per_rollout=2)}, "from what a EpisodeSampler steps"),
-        ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from what a ShardsSampler steps"),
+        ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from the environments of several learners"),
         ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
         ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),
     ],

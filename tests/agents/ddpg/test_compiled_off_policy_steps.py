@@ -11,10 +11,8 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, TD3Config, TrainingError
-from hybridppo.agents.ddpg import compiled_steps
-from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
-from hybridppo.agents.ddpg.ddpg import Minibatches
-from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
+from hybridppo.agents.ddpg import compiled_backend
+from hybridppo.agents.ddpg.compiled_backend import CompiledStep
 from hybridppo.compiled import tile_sizes, update_modules
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.threads import limit_threads
@@ -28,16 +26,14 @@ def agent_of(config: DDPGConfig) -> DDPG:
     return (TD3 if isinstance(config, TD3Config) else DDPG)(OBSERVATIONS, ACTIONS, config, seed=1)
 
 
-def minibatches(num: int, size: int) -> list[Minibatches]:
+def minibatches(num: int, size: int) -> list[Transitions]:
     generator = torch.Generator().manual_seed(2)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn((1, size, *shape), generator=generator)
 
     return [
-        Minibatches(
-            Transitions(normal(11), normal(3).tanh(), normal(), normal().sigmoid(), normal(11)), 0.3 * normal(3)
-        )
+        Transitions(normal(11), normal(3).tanh(), normal(), normal().sigmoid(), normal(11), 0.3 * normal(3))
         for _ in range(num)
     ]
 
@@ -59,8 +55,8 @@ def test_it_is_autograd_up_to_rounding(hidden_sizes: Any, size: int, activation:
     config = kind(hidden_sizes=hidden_sizes, activation=activation, batch_size=size, gradient_steps=1)
     agent, found = after(replace(config, compiled_updates=True))
     reference, expected = after(replace(config, fast_updates=False))
-    assert isinstance(agent._steps, CompiledSteps)
-    assert isinstance(reference._steps, AutogradSteps)
+    assert isinstance(agent.loop().whole_step, CompiledStep)
+    assert reference.loop().whole_step is None
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-5)
     assert agent.take_metrics() == pytest.approx(reference.take_metrics(), rel=1e-3, abs=1e-5)
@@ -81,7 +77,7 @@ def test_bits_depend_on_neither_tiles_nor_blocks(monkeypatch: pytest.MonkeyPatch
     config = replace(CONFIG, batch_size=150)
     _, expected = after(config)
     for module, name, value in (
-        (compiled_steps, "BLOCK_BYTES", 1),
+        (compiled_backend, "BLOCK_BYTES", 1),
         (tile_sizes, "tiles_for", lambda features: (8, 16)),
         (tile_sizes, "tiles_for", lambda features: (4, 8)),
     ):
@@ -95,7 +91,7 @@ def test_bits_depend_on_neither_tiles_nor_blocks(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("fails", [0, 1])
 def test_a_thread_that_fails_keeps_no_other_waiting(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_of(CONFIG)
-    steps: Any = agent._gradient_steps()
+    steps: Any = agent.loop().whole_step
     take_step = steps._module.take_step
 
     def fails_for_one(*arguments: Any) -> None:
@@ -115,7 +111,7 @@ def test_what_is_no_number_is_not_hidden(where: str, activation: Any) -> None:
     """Neither by the quotient that stands for tanh, nor by ReLU, nor by the lower of two critics."""
     agent = agent_of(replace(CONFIG, activation=activation))
     (one,) = minibatches(1, 70)
-    getattr(one.transitions, where).view(-1)[0] = np.nan
+    getattr(one, where).view(-1)[0] = np.nan
     agent.update([one])
     with pytest.raises(TrainingError, match="not finite"):
         agent.take_metrics()
@@ -124,15 +120,15 @@ def test_what_is_no_number_is_not_hidden(where: str, activation: Any) -> None:
 @compiled
 def test_what_is_compiled_is_what_was_asked_for_and_no_other() -> None:
     for config, form in (
-        (CONFIG, CompiledSteps),
-        (replace(CONFIG, compiled_updates=False), AutogradSteps),
-        (replace(CONFIG, fast_updates=False), AutogradSteps),
-        (replace(CONFIG, activation="silu"), AutogradSteps),
+        (CONFIG, CompiledStep),
+        (replace(CONFIG, compiled_updates=False), type(None)),
+        (replace(CONFIG, fast_updates=False), type(None)),
+        (replace(CONFIG, activation="silu"), type(None)),
     ):
-        assert type(agent_of(config)._gradient_steps()) is form
+        assert type(agent_of(config).loop().whole_step) is form
 
 
 def test_without_a_compiler_there_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_modules, "has_numba", lambda: False)
     with pytest.raises(ConfigurationError, match=r"needs Numba.*pip install '\.\[compiled"):
-        agent_of(CONFIG)._gradient_steps()
+        agent_of(CONFIG).loop()

@@ -16,7 +16,6 @@ from toy_environments import Catch, HighestAllowed, IdentityBox
 
 import hybridppo
 from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, TD3Config
-from hybridppo.agents.ddpg.ddpg import Minibatches
 from hybridppo.agents.ddpg.memory import memory_needs
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.interruption import Stopped
@@ -31,10 +30,7 @@ CONFIGS = {
         target_noise_clip=0.3, critic_learning_rate=3e-3,
     ),
 }  # fmt: skip
-SETTINGS_OF: dict[str, dict[str, Any]] = {
-    "gradient_steps": {}, "compiled_steps": {"compiled_updates": True}
-}  # fmt: skip
-"""Of each form of the update, by its file."""
+SETTINGS_OF: dict[str, dict[str, Any]] = {"autograd": {}, "compiled": {"compiled_updates": True}}
 FORMS = [pytest.param(name, marks=pytest.mark.extras if "compiled" in name else ()) for name in SETTINGS_OF]
 
 
@@ -43,15 +39,14 @@ def agent_of(config: DDPGConfig, seed: int = 0) -> DDPG:
     return kind(OBSERVATIONS, ACTIONS, config, seed=seed)
 
 
-def minibatches(num: int, config: DDPGConfig, seed: int = 0) -> Minibatches:
+def minibatches(num: int, config: DDPGConfig, seed: int = 0) -> Transitions:
     generator, size = torch.Generator().manual_seed(seed), config.batch_size
 
     def normal(*shape: int) -> Tensor:
         return torch.randn((num, size, *shape), generator=generator)
 
     discounts = torch.full((num, size), config.gamma).masked_fill(normal() > 1, 0.0)
-    transitions = Transitions(normal(3), normal(2).tanh(), normal(), discounts, normal(3))
-    return Minibatches(transitions, normal(2) * config.target_noise_std)
+    return Transitions(normal(3), normal(2).tanh(), normal(), discounts, normal(3), normal(2) * config.target_noise_std)
 
 
 class Plain:
@@ -67,10 +62,10 @@ class Plain:
         self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=critic_rate)
         self.steps = 0
 
-    def step(self, batch: Transitions, noise: Tensor) -> tuple[float, float, float]:
+    def step(self, batch: Transitions) -> tuple[float, float, float]:
         config = self.config
         with torch.no_grad():
-            noise = noise.clamp(-config.target_noise_clip, config.target_noise_clip)
+            noise = batch.noise.clamp(-config.target_noise_clip, config.target_noise_clip)
             actions = (torch.tanh(self.target_actor(batch.next_observations)) + noise).clamp(-1, 1)
             inputs = torch.cat((batch.next_observations, actions), 1)
             lowest = torch.min(torch.cat([critic(inputs) for critic in self.target_critics], 1), 1).values
@@ -109,14 +104,14 @@ def test_updates_are_the_papers_step_by_step(name: str, form: str) -> None:
     config = replace(CONFIGS[name], **SETTINGS_OF[form])
     agent = agent_of(config)
     plain, batches, sums = Plain(agent), minibatches(12, config), np.zeros(3)
-    for batch, noise in batches.split():
-        agent.update([Minibatches(batch.map(lambda tensor: tensor[None]), noise[None])])
-        sums += plain.step(batch, noise)
+    for batch in batches.unbind():
+        agent.update([batch.map(lambda tensor: tensor[None])])
+        sums += plain.step(batch)
         torch.testing.assert_close(agent.parameters.values.data, plain.flat(), rtol=1e-4, atol=2e-6)
         target = agent.optimizer.state[agent.parameters.values]["target"]
         torch.testing.assert_close(target, plain.flat_targets(), rtol=1e-4, atol=2e-6)
     assert agent.version == 12
-    assert type(agent._steps).__module__.endswith(form)
+    assert (agent.loop().whole_step is None) == (form == "autograd")
     counts = np.array([12, 12, 12 // config.policy_delay])
     metrics = agent.take_metrics()
     found = [metrics[key] for key in ("value_loss", "q_value", "policy_loss")]
@@ -128,8 +123,8 @@ def test_one_update_of_many_steps_is_as_many_updates_of_one() -> None:
     config = CONFIGS["td3"]
     batches = minibatches(6, config)
     one_by_one, at_once = agent_of(config), agent_of(replace(config, gradient_steps=6))
-    for batch, noise in batches.split():
-        one_by_one.update([Minibatches(batch.map(lambda tensor: tensor[None]), noise[None])])
+    for batch in batches.unbind():
+        one_by_one.update([batch.map(lambda tensor: tensor[None])])
     at_once.update([batches])
     assert torch.equal(one_by_one.parameters.values.data, at_once.parameters.values.data)
     assert (one_by_one.version, at_once.version) == (6, 1)

@@ -14,11 +14,12 @@ from ppo_settings import ppo_config
 
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.common.loop import OptimizationLoop
 from hybridppo.agents.ppo import compiled_backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.backends import difference
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.compiled_backend import CompiledBackend
-from hybridppo.agents.ppo.loop import Backend, OptimizationLoop
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.compiled import tile_sizes, update_modules

@@ -15,10 +15,9 @@ from pretended_recorder import PretendedRecorder
 from selection import only_by_default
 
 from hybridppo import PPO, SingleDevice
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.compiled_backend import CompiledBackend
-from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.precision import supports_bf16
 from hybridppo.rollouts.rollout import Rollout
@@ -42,7 +41,7 @@ FORMS: dict[str, tuple[type, dict[str, Any]]] = {
     "autograd": (Backend, {"fast_updates": False}),
     "numpy": (NumpyBackend, {}),
     "compiled": (CompiledBackend, {"compiled_updates": True}),
-    "recurrent": (RecurrentSteps, {**MEMORY, "fast_updates": False}),
+    "recurrent": (Backend, {**MEMORY, "fast_updates": False}),
     "captured": (Backend, {"fast_updates": False}),
     "pool": (Backend, {"fast_updates": False, "pool_size": 2}),
 }

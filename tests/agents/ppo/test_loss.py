@@ -21,8 +21,8 @@ from torch import nn
 import hybridppo
 from hybridppo import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.loss import Loss, LossInputs, clipped_value_loss, policy_loss, ppo_loss, value_loss
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.errors import ConfigurationError

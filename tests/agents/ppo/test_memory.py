@@ -27,7 +27,7 @@ from toy_environments import (
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -221,15 +221,15 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
     agent, rollouts = rollouts_of(replace(config, recurrent=cell), env, 5, **options)
     num_starts = 0
     for rollout in rollouts:
-        batch = batch_of(agent, RecurrentSteps, rollout)
+        batch = batch_of(agent, Backend, rollout)
         steps = batch.steps()
         assert len(steps) == len(rollout.valid_rows)
-        found, _ = RecurrentSteps(agent).log_probs_and_values(batch)
+        found, _ = Backend(agent).log_probs_and_values(batch)
         torch.testing.assert_close(found, steps.log_probs, rtol=0.0, atol=2e-6)
         num_starts += int(rollout.starts.sum())
     assert num_starts > 5
     forgotten = replace(batch, actor_states=torch.zeros_like(batch.actor_states), starts=np.zeros_like(batch.starts))
-    found, _ = RecurrentSteps(agent).log_probs_and_values(forgotten)
+    found, _ = Backend(agent).log_probs_and_values(forgotten)
     assert way == "whole episodes" or float((found - steps.log_probs).abs().max()) > 1e-3  # it does see it
 
 
@@ -243,7 +243,7 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
     state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
     for rollout in rollouts:
         values, final_values = agent.cut.values(
-            RecurrentSteps(agent), rollout.observations, rollout.final_observations, rollout
+            Backend(agent), rollout.observations, rollout.final_observations, rollout
         )
         starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
         finals = {}
@@ -267,14 +267,14 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
 def test_rows_that_are_no_steps_change_nothing() -> None:
     """Whatever stands in them."""
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
-    batch = batch_of(agent, RecurrentSteps, rollouts[-1])
+    batch = batch_of(agent, Backend, rollouts[-1])
     assert not batch.valid.all()
-    expected = RecurrentSteps(agent).gradient(batch, 0.2)
+    expected = Backend(agent).gradient(batch, 0.2)
     gradient = agent.parameters.gradient.clone()
     other = batch.rows.map(torch.clone)
     for column in (other.log_probs, other.values, other.advantages, other.returns):
         column[torch.from_numpy(~batch.valid)] = 1e6
-    found = RecurrentSteps(agent).gradient(replace(batch, rows=other), 0.2)
+    found = Backend(agent).gradient(replace(batch, rows=other), 0.2)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(agent.parameters.gradient, gradient)
 

@@ -12,8 +12,8 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.loss import policy_loss
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.pool import Pool

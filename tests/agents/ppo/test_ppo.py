@@ -14,7 +14,7 @@ from ppo_settings import ppo_config
 from torch import nn
 
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.ppo.loop import OptimizationLoop
+from hybridppo.agents.common.loop import OptimizationLoop
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.rollouts.rollout import Rollout
 

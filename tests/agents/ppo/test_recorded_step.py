@@ -13,7 +13,7 @@ from pretended_recorder import PretendedRecorder
 
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo import recorded_step
+from hybridppo.agents.common import recorded_step
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.errors import DeviceError
 
@@ -102,7 +102,7 @@ def test_steps_are_not_changed_by_being_recorded() -> None:
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     _, step = recorded_loop_of(agent, PretendedRecorder())
     before = agent.parameters.values.detach().clone()
-    step._recorded(make_batch(agent, 5))
+    step._recorded(make_batch(agent, 5), (0.2,))
     assert torch.equal(agent.parameters.values, before)
     assert agent.optimizer.state[agent.parameters.values]["step"] == 0
 
@@ -115,7 +115,7 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     _, step = recorded_loop_of(agent, record_nothing)
     with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*cuda_graphs=False"):
-        step._recorded(make_batch(agent, 5))
+        step._recorded(make_batch(agent, 5), (0.2,))
 
 
 @pytest.mark.gpu

@@ -163,6 +163,7 @@ def test_missions_are_left_out() -> None:
     env = minigrid.WithoutMission(Mission())
     assert list(env.observation_space.spaces) == ["direction", "image"]
     assert env.observation_space.contains(env.reset()[0])
+    assert env.observation_space["image"].dtype == np.float32  # codes of cells, which are no brightness
 
 
 def test_ids_that_gymnasium_knows_are_made_by_it() -> None:

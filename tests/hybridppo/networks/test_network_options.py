@@ -14,7 +14,8 @@ from toy_environments import Catch
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.convolutions import a3c, impala
 from hybridppo.networks.forms import numpy_form
@@ -54,10 +55,7 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
     trunk.network.register_forward_hook(lambda *_: passes.append(1))
     steps, rows = Backend(agent), torch.randn(5, 3)
 
-    class Rows:
-        inputs = rows
-
-    outputs, values = steps._forward(Rows())
+    outputs, values = steps._forward(Batch(rows, *rows.new_zeros(5, 5)))
     assert len(passes) == 1
     assert torch.equal(outputs, agent.actor(rows))
     assert torch.equal(values, agent.critic(rows).squeeze(-1))

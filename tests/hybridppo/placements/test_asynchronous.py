@@ -278,8 +278,9 @@ def test_minibatches_of_a_replay_buffer_are_drawn_without_a_wait(
         hybridppo.train(Ragged, config=config, placement=placement, progress=False, **arguments)
         for placement in (Mirrored("cpu", machine.device), SingleDevice("cpu"))
     ]
-    assert waits[1:6] == [expected] * 5  # what is moved from the host is copied by the placement, which waits
-    agree(*map(values_of, results), exactly=True)
+    # Recording waits, in the second update; what is moved from the host is copied by the placement, which waits.
+    assert waits[2:6] == [expected] * 4
+    agree(*map(values_of, results), exactly=not cuda_graphs)  # recorded learning rates are float32
     # A step of the critics alone, and one that the actor's follows; every later one is a replay.
     assert len(machine.graphs) == 2 * cuda_graphs
     assert results[0].metrics.get("graph_replays", 0) == 2 * 2 * cuda_graphs

@@ -29,10 +29,10 @@ from toy_environments import Catch, HighestAllowed, ScriptedEnv
 import hybridppo
 from hybridppo import DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice, TrainingError
 from hybridppo.agents import PPO
+from hybridppo.agents.common.loop import OptimizationLoop
+from hybridppo.agents.common.recorded_step import RecordedStep
 from hybridppo.agents.ppo import backends
-from hybridppo.agents.ppo.loop import OptimizationLoop
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
-from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.parameters import FlatParameters, bind
@@ -218,7 +218,7 @@ def test_recorded_steps_leave_nothing_on_the_cpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(backends, "recorder_for", lambda agent: lambda step: step)
     work = WORKS["other settings"]
     result, expected = (train(work, Mirrored(HERE, device))[0].agent for device in (second_device, HERE))
-    assert isinstance(result.loop().recorded, RecordedStep)
+    assert isinstance(result.loop().whole_step, RecordedStep)
     assert_same(state_of(result), state_of(expected))
 
 

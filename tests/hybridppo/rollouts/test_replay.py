@@ -64,7 +64,7 @@ def filled(capacity: int, *rollouts: Rollout) -> Replay:
 
 def gathered(replay: Replay, rows: list[int], n_steps: int, gamma: float = 0.5) -> list[tuple[float, ...]]:
     """Of each row: observation, action, return, discount, what followed."""
-    found = replay.gather(np.array(rows), n_steps=n_steps, gamma=gamma)
+    found = replay.gather(np.array(rows), np.zeros((*np.shape(rows), 1), np.float32), n_steps=n_steps, gamma=gamma)
     columns = (found.observations, found.actions, found.returns, found.discounts, found.next_observations)
     return [tuple(row) for row in torch.stack([column.reshape(len(rows)) for column in columns], dim=1).tolist()]
 
@@ -179,7 +179,7 @@ def test_a_rollout_may_be_written_over_once_it_is_added() -> None:
 
 def test_minibatches_keep_their_shape() -> None:
     replay = filled(5, rollout_of([[1.0], [2.0], [4.0]]))
-    found = replay.gather(np.array([[0, 1], [1, 2]]), n_steps=2, gamma=0.5)
+    found = replay.gather(np.array([[0, 1], [1, 2]]), np.zeros((2, 2, 1), np.float32), n_steps=2, gamma=0.5)
     assert found.observations.shape == found.actions.shape == (2, 2, 1)
     assert found.returns.tolist() == [[2.0, 4.0], [4.0, 4.0]]
     assert found.num_bytes == sum(tensor.nbytes for tensor in vars(found).values())
@@ -225,7 +225,7 @@ def test_transitions_are_what_happened_in_every_mode(mode: Any, num_steps: int, 
         rollout = sampler.collect(Actor())
         replay.add(rollout, rollout)
     rows = np.flatnonzero(replay._valid)
-    found, checked = replay.gather(rows, n_steps=n_steps, gamma=0.5), 0
+    found, checked = replay.gather(rows, np.zeros((*rows.shape, 1), np.float32), n_steps=n_steps, gamma=0.5), 0
     newest = (replay.total - 1) * len(scripts)
     for i, row in enumerate(rows.tolist()):
         if row >= newest - (n_steps - 1) * len(scripts) * 2:  # which may be cut short by the end of what there is

@@ -18,9 +18,8 @@ from space_kinds import KINDS, KindOfSpace
 
 import hybridppo
 from hybridppo import EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.serialization import space_from_json, space_to_json
@@ -215,10 +214,9 @@ def test_by_hand_is_autograd(name: str, masks: bool) -> None:
     results = [
         train(name, masks, replace(SMALL, fast_updates=fast), total_steps=SMALL.batch_size) for fast in (True, False)
     ]
-    by_autograd = RecurrentSteps if "memory" in name else Backend
     is_plain = "image" not in name and "encoded" not in name and "memory" not in name
     forms = [type(result.agent.loop().backend) for result in results]
-    assert forms == [NumpyBackend if is_plain else by_autograd, by_autograd]
+    assert forms == [NumpyBackend if is_plain else Backend, Backend]
     torch.testing.assert_close(values_of(results[0]), values_of(results[1]), rtol=0.0, atol=2e-4)
 
 

@@ -16,7 +16,7 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, Migrating, Mirrored, SingleDevice
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.memory import memory_needs
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError

@@ -30,8 +30,8 @@ from hybridppo.interfaces import Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.samplers import episodes as module
-from hybridppo.runners.samplers.episodes import EpisodeSampler
+from hybridppo.runners.samplers import in_process as module
+from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
 
 SCRIPT: Script = ((3, "truncated"), (1, "terminated"), (5, "both"), (2, "terminated"), (4, "truncated"))
@@ -56,9 +56,9 @@ class UniformActor:
 
 def make_sampler(
     make: Any = scripted, *, num_episodes: int = 1, noise_seed: int = 0, in_thread: bool = False
-) -> EpisodeSampler:
+) -> Sampler:
     environments = make_environments(make, 1, vectorization="sync")
-    return EpisodeSampler(
+    return Sampler(
         environments,
         distribution_for(environments.action_space),
         num_episodes=num_episodes,
@@ -78,7 +78,9 @@ def test_a_rollout_is_one_whole_episode() -> None:
         actor.seen.clear()
         rollout = sampler.collect(actor)
         length, end = SCRIPT[episode % len(SCRIPT)]
-        assert rollout.observations[:, 0].tolist() == [[episode, step] for step in range(length + 1)]
+        assert rollout.observations[:-1, 0].tolist() == [[episode, step] for step in range(length)]
+        if end == "truncated":
+            assert rollout.observations[-1, 0].tolist() == [episode, length]
         assert actor.seen == rollout.observations[:-1, 0].tolist()
         assert rollout.rewards[:, 0].tolist() == [scripted_reward(episode, step) for step in range(length)]
         assert rollout.terminated[:, 0].tolist() == [False] * (length - 1) + [end != "truncated"]
@@ -118,7 +120,7 @@ def test_episodes_longer_than_the_room_for_them_are_whole(in_thread: bool) -> No
     sampler = make_sampler(partial(ScriptedEnv, script), in_thread=in_thread)
     for episode, length in enumerate((*lengths, *lengths)):
         rollout = sampler.collect(UniformActor())
-        assert rollout.observations[:, 0].tolist() == [[episode, step] for step in range(length + 1)]
+        assert rollout.observations[:-1, 0].tolist() == [[episode, step] for step in range(length)]
         assert rollout.rewards[:, 0].tolist() == [scripted_reward(episode, step) for step in range(length)]
         assert np.flatnonzero(rollout.terminated).tolist() == [length - 1]
     sampler.close()
@@ -172,7 +174,7 @@ def test_box_actions_and_observations_have_their_spaces_shapes() -> None:
 
     env = Wide(((3, "terminated"),), Box(-0.125, 0.125, (2, 2), np.float64))
     rollout = make_sampler(lambda: env).collect(UniformActor(8))
-    assert rollout.observations[:, 0].tolist() == [[step + i for i in range(6)] for step in range(4)]
+    assert rollout.observations[:-1, 0].tolist() == [[step + i for i in range(6)] for step in range(3)]
     assert rollout.observations.dtype == torch.float32
     assert env.actions[0].shape == (2, 2)
     assert env.actions[0].dtype == np.float64
@@ -224,10 +226,10 @@ def test_every_episode_has_a_seed_of_its_own() -> None:
     sampler = make_sampler(lambda: env, num_episodes=2)
     for _ in range(3):
         sampler.collect(UniformActor())
-    assert env.seeds == [100, 101, 102, 103, 104, 105]
+    assert env.seeds == [100, 101, 102, 103, 104, 105, 106]  # the next episode has begun
 
 
-def rollouts_of(sampler: EpisodeSampler, count: int) -> list[list[Any]]:
+def rollouts_of(sampler: Sampler, count: int) -> list[list[Any]]:
     rollouts = [sampler.collect(UniformActor()) for _ in range(count)]
     return [[r.observations.tolist(), r.actions.tolist(), r.rewards.tolist()] for r in map(_copied, rollouts)]
 
@@ -300,7 +302,7 @@ def test_an_environment_that_fails_is_named_with_seed_step_and_action(
     failing: Any, words: str, in_thread: bool
 ) -> None:
     sampler = make_sampler(partial(Fragile, failing), num_episodes=2, in_thread=in_thread)
-    for _ in range(2):
+    for _ in range(1 if failing is begins_wrong else 2):  # the reset of an episode belongs to the rollout before
         sampler.collect(UniformActor())
     with pytest.raises(EnvError, match=words):
         sampler.collect(UniformActor())
@@ -329,7 +331,7 @@ def test_an_environment_made_anew_begins_its_episode_anew() -> None:
         return made[-1]
 
     environments = make_environments(make, 1, on_env_error="restart")
-    sampler = EpisodeSampler(
+    sampler = Sampler(
         environments,
         distribution_for(Discrete(2)),
         num_episodes=3,
@@ -340,8 +342,9 @@ def test_an_environment_made_anew_begins_its_episode_anew() -> None:
     rollout = sampler.collect(UniformActor())
     assert len(made) == 2
     # Its episode 3, and then what the new environment calls 0 and 1: whole, each of them.
-    assert rollout.observations[:-1, 0].tolist() == [[e, s] for e in (3, 0, 1) for s in range(3)]
-    assert np.flatnonzero(rollout.terminated).tolist() == [2, 5, 8]
+    steps = rollout.observations[:-1, 0][rollout.valid_rows]
+    assert steps.tolist() == [[e, s] for e in (3, 0, 1) for s in range(3)]
+    assert np.flatnonzero(rollout.terminated[:, 0][rollout.valid_rows]).tolist() == [2, 5, 8]
     assert sampler.statistics.episodes == 6
     assert sampler.env_steps == 18
 
@@ -371,9 +374,7 @@ def test_closing_twice_is_safe() -> None:
 def test_what_cannot_be_stepped_by_itself_is_refused(environments: Any) -> None:
     made = environments()
     with pytest.raises(ConfigurationError, match="num_envs=1"):
-        EpisodeSampler(
-            made, distribution_for(made.action_space), num_episodes=1, env_seed=0, noise=np.random.default_rng(0)
-        )
+        Sampler(made, distribution_for(made.action_space), num_episodes=1, env_seed=0, noise=np.random.default_rng(0))
     made.close()
 
 

@@ -1,6 +1,6 @@
-"""The optimizer steps of DDPG and TD3 compiled, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
+"""The optimizer step of DDPG and TD3 compiled, for MLPs on a CPU; equal to autograd's up to rounding.
 
-A gradient step is one call, on one thread or two. Numba compiles `compiled_loops.py` once, and keeps it
+A step is one call, on one thread or two. Numba compiles `compiled_loops.py` once and keeps it
 (`hybridppo/compiled/modules.py`).
 """
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ddpg import compiled_loops as loops
-from hybridppo.agents.ddpg.gradient_steps import Optimized
+from hybridppo.agents.ddpg.backend import ACTOR, STATISTICS, Optimized
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
@@ -34,14 +34,14 @@ shards = group(
 LOOPS: Texts = {loops.take_step: "u(parameters, batch, b, i, i[::1], form, d[::1], packed, shards, f[::1])"}
 MODULE = UpdateModule("off_policy_updates", LOOPS, types=TYPES)
 BLOCK_BYTES = 320 * 2**10
-"""Of activations of one network that pass together."""
+"""Activations of one network in a block of rows."""
 
 
-class CompiledSteps:
+class CompiledStep:
     """Forward and backward passes, losses, Adam and target networks as machine code.
 
     Raises:
-        ConfigurationError: where Numba is not there, or cannot compile it.
+        ConfigurationError: if Numba is missing or cannot compile it.
     """
 
     def __init__(self, agent: Optimized) -> None:
@@ -52,7 +52,7 @@ class CompiledSteps:
         slots = {name: tensor.numpy() for name, tensor in optimizer.state[agent.parameters.values].items()}
         flat = agent.parameters.values.detach().numpy(), agent.parameters.gradient.numpy()
         self._parameters = *flat, slots["exp_avg"], slots["exp_avg_sq"], slots["target"]
-        self._statistics, self._counts = slots["statistics"], (slots["step_actor"], slots["step_critic"])
+        self._counts = slots["step_actor"], slots["step_critic"]
         sizes, offsets = layers_in(agent.parameters.values, agent.actor, *agent.critics.critics)
         self._sizes = sizes[:2]
         self._settings = np.zeros(loops.NUM_SETTINGS)
@@ -74,31 +74,28 @@ class CompiledSteps:
 
     @staticmethod
     def supports(agent: Optimized) -> bool:
-        """Whether the networks are on the CPU, with hidden layers of tanh or ReLU."""
-        return is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
+        """Whether the losses are the library's, and the networks on the CPU, with hidden layers of tanh or ReLU."""
+        return not agent.has_own_loss and is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
 
-    def step(self, minibatch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
-        """As `GradientSteps.step`."""
-        settings, rates = self._settings, self._agent.optimizer.learning_rates
+    def __call__(self, minibatch: Transitions, passes: tuple[str, ...]) -> list[Tensor]:
+        """As `OptimizationLoop.step`."""
+        settings, rates, moves_actor = self._settings, self._agent.optimizer.learning_rates, ACTOR in passes
+        statistics = np.zeros(len(STATISTICS), np.float32)
         settings[loops.ACTOR_RATE], settings[loops.CRITIC_RATE] = rates["actor"], rates["critic"]
         actor_steps, critic_steps = self._counts
         critic_steps += 1.0
         actor_steps += float(moves_actor)
         settings[loops.ACTOR_STEP], settings[loops.CRITIC_STEP] = actor_steps, critic_steps
-        if len(noise) != self._size:
-            self._allocate(*noise.shape)
-        columns = (
-            minibatch.observations, minibatch.actions, minibatch.returns, minibatch.discounts,
-            minibatch.next_observations, noise,
-        )  # fmt: skip
-        batch = tuple(np.ascontiguousarray(tensor.numpy()) for tensor in columns)
+        if len(minibatch) != self._size:
+            self._allocate(*minibatch.noise.shape)
+        batch = tuple(np.ascontiguousarray(tensor.numpy()) for tensor in vars(minibatch).values())
         signals, _ = meeting_place()
         count = min(torch.get_num_threads(), loops.NUM_SHARDS)
 
         def take(shard: int) -> None:
             self._module.take_step(
                 self._parameters, batch, moves_actor, shard, signals, self._form, settings, self._packed,
-                self._shards, self._statistics,
+                self._shards, statistics,
             )  # fmt: skip
 
         if count == 1:
@@ -106,17 +103,18 @@ class CompiledSteps:
         else:
             self._threads.make_room(count)
             self._threads.run(take, count, signals)
+        return [torch.from_numpy(part) for part in np.split(statistics, [2])[: len(passes)]]
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """No further metrics."""
         return {}
 
     def _allocate(self, size: int, num_actions: int) -> None:
-        """What each shard of a minibatch writes on its way."""
+        """Allocate the scratch memory of each shard of a minibatch."""
         self._size, num_layers, stride = size, self._num_layers, self._stride
         most = max(32, BLOCK_BYTES // (4 * stride * (num_layers + 1)))
         share = -(-size // loops.NUM_SHARDS)
-        rows = -(-share // -(-share // most))  # blocks of one size, as near as can be
+        rows = -(-share // -(-share // most))  # blocks of nearly equal size
         rows = -(-rows // perceptrons.MOST_ROWS) * perceptrons.MOST_ROWS
         shards = loops.NUM_SHARDS
         self._shards = (

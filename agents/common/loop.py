@@ -1,0 +1,213 @@
+"""The optimisation loop of every agent: for each minibatch the gradient, clipping, Adam and statistics.
+
+A backend computes gradients and steps along them: by autograd (`fill_gradient`), or written out by hand. An `Exchange`
+combines the gradients of several learners. A step may have several passes over its minibatch, such as one for the
+critics and one for the actor; each has its own gradient.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridppo.errors import ConfigurationError
+from hybridppo.networks.normalization import Moments
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.system.interruption import Stopped
+
+
+class Learner(Protocol):
+    """What the loop needs of an agent."""
+
+    parameters: FlatParameters
+    should_stop: Callable[[], bool]
+
+
+class Extras:
+    """What a custom loss measures besides (`Loss.extra`), one row for each minibatch of an update.
+
+    Args:
+        taken: names of other metrics.
+    """
+
+    def __init__(self, taken: Sequence[str] = ()) -> None:
+        self.names: tuple[str, ...] = ()
+        self._taken = taken
+        self._rows: list[Tensor] = []
+
+    def add(self, extra: Mapping[str, Tensor | float], device: torch.device) -> None:
+        """Add the numbers of a minibatch.
+
+        Raises:
+            ConfigurationError: if a value is no scalar, a name is that of another metric, or names differ from before.
+        """
+        if tuple(extra) != self.names:
+            self._take_names(extra)
+        numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
+        for name, number in zip(extra, numbers, strict=True):
+            if number.numel() != 1:
+                shape = list(number.shape)
+                raise ConfigurationError(f"extra[{name!r}] of a loss must be a scalar, got {shape}: take its mean")
+        self.put(torch.stack([number.reshape(()) for number in numbers]))
+
+    def _take_names(self, extra: Mapping[str, Tensor | float]) -> None:
+        if self.names:
+            raise ConfigurationError(
+                f"extra of a loss must have the same names in every minibatch, had {', '.join(self.names)} and then "
+                f"{', '.join(extra) or 'none'}"
+            )
+        if taken := [name for name in extra if name in self._taken]:
+            raise ConfigurationError(f"extra[{taken[0]!r}] of a loss has the name of another metric: give it another")
+        self.names = tuple(extra)
+
+    def put(self, row: Tensor) -> None:
+        """Add a row `[E]`."""
+        self._rows.append(row)
+
+    def pop(self, like: Tensor) -> Tensor:
+        """Remove the last row and return it; `[0]` without names."""
+        return self._rows.pop() if self.names else like.new_empty(0)
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._rows = []
+
+    def means(self, like: Tensor) -> Tensor:
+        """The mean of the rows, `[E]`; NaN without rows."""
+        return torch.stack(self._rows).mean(0) if self._rows else like.new_full((len(self.names),), torch.nan)
+
+
+class Exchange:
+    """What an update exchanges with other learners: here, nothing.
+
+    A rollout may consist of parts (`Rollout.parts`), each of which becomes a batch; only an exchange that takes several
+    gets several.
+    """
+
+    is_alone = True
+    """Whether there are no other learners."""
+
+    def moments(self, what: str, own: Sequence[Moments]) -> Moments:
+        """The moments of all rows of an update, of observations or rewards; `own` are those of each part."""
+        (found,) = own
+        return found
+
+    def batch(self, own: Sequence[Any]) -> Any:
+        """What the epochs go over, from the batch of each part."""
+        (found,) = own
+        return found
+
+    def mean(self, batch: Any, measure: Callable[[Any], Tensor]) -> Tensor:
+        """The result of `measure` for the batch, `[K]` means over rows."""
+        return measure(batch)
+
+    def minibatches(self, backend: Any, batch: Any, order: Any, sizes: Sequence[int]) -> Iterable[Any]:
+        """The share of this process of each minibatch of an epoch."""
+        found: Iterable[Any] = backend.minibatches(batch, order, sizes)
+        return found
+
+    def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Any:
+        """Fill the gradient of the parameters with that of the whole minibatch; return statistics."""
+        return backend.gradient(minibatch, setting)
+
+    def descend(self, descend: Callable[[], Any]) -> Any:
+        """Step along the gradient, as `descend` does; return its norm before clipping."""
+        return descend()
+
+
+Step = Callable[[Any, tuple[Any, ...]], list[Any]]
+"""A step on a minibatch with its passes, as `OptimizationLoop.step`."""
+
+
+class OptimizationLoop:
+    """The steps of an update.
+
+    Args:
+        agent: whose parameters learn.
+        backend: computes gradients (`gradient`) and steps along them (`descend`), such as `agents/ppo/backend.py`.
+        exchange: with other learners.
+        whole_step: takes steps in place of `step`, such as a recorded one (`recorded_step.py`).
+    """
+
+    def __init__(self, agent: Learner, backend: Any, exchange: Exchange, whole_step: Step | None = None) -> None:
+        self.backend, self.exchange = backend, exchange
+        self._agent = agent
+        self.whole_step: Any = whole_step
+
+    def epoch(self, batch: Any, order: Any, sizes: Sequence[int], setting: Any) -> Tensor:
+        """One epoch: the rows of the batch in this order, cut into minibatches of these sizes, a step on each.
+
+        With a memory, sequences in place of rows. Advantages are those that `Batch.weighed` returns.
+
+        Returns:
+            The statistics of every step, the last of which is the norm of the gradient, `[len(sizes), K]`.
+
+        Raises:
+            Stopped: before a step if the agent's `should_stop` returns True.
+        """
+        if self.exchange.is_alone:
+            order = torch.as_tensor(order, device=self._agent.parameters.values.device)
+            table: Tensor | None = self.backend.epoch(batch, order, sizes, setting)
+            if table is not None:
+                return table
+        minibatches = self.exchange.minibatches(self.backend, batch, order, sizes)
+        statistics, norms = zip(*self.steps(zip(minibatches, repeat((setting,)), strict=False)), strict=True)
+        return torch.cat((_stacked(statistics), _stacked(norms).unsqueeze(1)), 1)
+
+    def steps(self, minibatches: Iterable[tuple[Any, tuple[Any, ...]]]) -> list[list[Any]]:
+        """A step on each minibatch, given with the settings of its passes; what each has measured.
+
+        Raises:
+            Stopped: before a step if the agent's `should_stop` returns True.
+        """
+        step = self.step if self.whole_step is None else self.whole_step
+        measured: list[list[Any]] = []
+        for minibatch, passes in minibatches:
+            if self._agent.should_stop():
+                raise Stopped
+            measured.append(step(minibatch, passes))
+        return measured
+
+    def step(self, minibatch: Any, passes: tuple[Any, ...]) -> list[Any]:
+        """For each pass the gradient, clipping and Adam.
+
+        Returns:
+            For each pass the statistics, and the norm of the gradient if it is measured.
+        """
+        measured = []
+        for setting in passes:
+            measured.append(self.exchange.gradient(self.backend, minibatch, setting))
+            norm = self.exchange.descend(partial(self.descend, setting))
+            if norm is not None:
+                measured.append(norm)
+        return measured
+
+    def descend(self, setting: Any = None) -> Any:
+        """Clip the gradient of the parameters and step along it; return its norm before clipping."""
+        return self.backend.descend(setting)
+
+    def metrics(self) -> dict[str, float]:
+        """Further metrics since the last call."""
+        found: dict[str, float] = {} if self.whole_step is None else self.whole_step.metrics()
+        return found
+
+
+def fill_gradient(parameters: FlatParameters, loss: Tensor, network: str | None = None) -> None:
+    """Fill the gradient of the parameters, or of one network, with that of a loss; no other gradient is computed."""
+    if network is None:
+        parameters.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return
+    parameters.gradient[parameters.range_of(network)].zero_()
+    loss.backward(inputs=parameters.of_network(network))  # type: ignore[no-untyped-call]
+
+
+def _stacked(numbers: Sequence[Any]) -> Tensor:
+    """Tensors, or numbers and arrays of NumPy, as one tensor."""
+    if isinstance(numbers[0], Tensor):
+        return torch.stack(list(numbers))
+    return torch.from_numpy(np.array(numbers, np.float32))

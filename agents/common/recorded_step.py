@@ -1,0 +1,172 @@
+"""An optimizer step recorded once as a CUDA graph, and replayed: one launch for each minibatch instead of a hundred.
+
+A recording is of one size of minibatch. It costs a wait for the device and several steps, so a size is recorded when
+it occurs in a second update; until then, its steps are ordinary ones. If rollouts are whole episodes, most sizes never
+come back.
+
+Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hybridppo.agents.common.loop import Extras, Learner, OptimizationLoop
+from hybridppo.errors import DeviceError
+from hybridppo.networks.adam import FlatAdam
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.recording import GraphRecorder, Record, tried
+
+MAX_RECORDINGS = 32
+"""How many sizes of minibatches are recorded; they vary if environments spend rows on resets. A recording is never
+removed for another: they share a stream and its workspace of matrix products, which torch (2.12 and newer, pytorch
+issue 193402) may free with the first graph that is destroyed, while the other graphs still use it."""
+
+
+class Recordable(Learner, Protocol):
+    """What recorded steps need of an agent."""
+
+    config: Any
+    version: int
+
+    @property
+    def optimizer(self) -> FlatAdam:
+        """Steps the parameters."""
+        ...
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that an optimizer step changes."""
+        ...
+
+
+def recorder_for(agent: Recordable) -> Record | None:
+    """A recorder of CUDA graphs, if the configuration asks for it and the device supports it."""
+    accelerator = accelerator_of(agent.parameters.values.device)
+    return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
+
+
+class RecordedStep:
+    """The step of a loop, recorded for each size of minibatch and then replayed; the same result up to rounding.
+
+    Minibatches are dataclasses of tensors.
+
+    Args:
+        loop: whose step it is.
+        agent: with its parameters where they stay.
+        record: records; it may run the step several times first, which is undone.
+    """
+
+    def __init__(self, loop: OptimizationLoop, agent: Recordable, record: Record) -> None:
+        self._agent, self._plain, self._record = agent, loop.step, record
+        self.extras = loop.backend.extras
+        agent.optimizer.keep_learning_rates_on_device()
+        self._number = torch.full((), -1.0, device=agent.parameters.values.device)
+        self._last_number: Any = -1.0
+        self._recordings: dict[Any, _Recording] = {}
+        self._first_met: dict[Any, int] = {}
+        self._counts = _no_counts()
+
+    def metrics(self) -> dict[str, float]:
+        """How many steps since the last call were recorded, how many replayed, and how many neither."""
+        counts, self._counts = self._counts, _no_counts()
+        return counts
+
+    def __call__(self, minibatch: Any, passes: tuple[Any, ...]) -> list[Any]:
+        """As the step of the loop; the minibatch is copied into the tensors of its recording."""
+        passes = tuple(setting if isinstance(setting, str) else self._on_device(setting) for setting in passes)
+        kind = len(minibatch), *(setting for setting in passes if isinstance(setting, str))
+        if kind not in self._recordings:
+            has_come_back = self._first_met.setdefault(kind, self._agent.version) < self._agent.version
+            if not has_come_back or len(self._recordings) >= MAX_RECORDINGS:
+                self._counts["graph_eager_steps"] += 1
+                return self._plain(minibatch, passes)
+            self._recordings[kind] = self._recorded(minibatch, passes)
+            self._counts["graph_recordings"] += 1
+        self._counts["graph_replays"] += 1
+        return self._recordings[kind].replay(minibatch)
+
+    def _on_device(self, number: float | Tensor) -> Tensor:
+        """A number in the tensor that recordings read."""
+        if number is not self._last_number:
+            self._number.fill_(number)
+            self._last_number = number
+        return self._number
+
+    def _recorded(self, minibatch: Any, passes: tuple[Any, ...]) -> "_Recording":
+        parameters, slots = self._agent.parameters, self._agent.optimizer.state[self._agent.parameters.values]
+        return tried_step(
+            lambda: _Recording(lambda copied: self._plain(copied, passes), minibatch, self._record, self.extras),
+            lambda recording: (recording.replay(minibatch), self.extras.pop(parameters.values)),
+            [parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
+            slots["step" if "step" in slots else f"step_{passes[0]}"],
+        )
+
+
+def _no_counts() -> dict[str, float]:
+    return {"graph_recordings": 0, "graph_replays": 0, "graph_eager_steps": 0}
+
+
+class _Recording:
+    """A step on a minibatch of one size."""
+
+    def __init__(self, step: Callable[[Any], list[Any]], minibatch: Any, record: Record, extras: Extras) -> None:
+        self._minibatch, self._extras = minibatch.map(torch.clone), extras
+        self._shapes: list[torch.Size] = []
+        self._row: Tensor | None = None
+        """All that the step has measured, with the extras of the loss last; allocated before it is recorded."""
+
+        def recorded() -> None:
+            measured = [*step(self._minibatch), extras.pop(minibatch.returns)]
+            row = torch.cat([tensor.reshape(-1) for tensor in measured])
+            if self._row is None:
+                self._row, self._shapes = torch.empty_like(row), [tensor.shape for tensor in measured]
+            self._row.copy_(row)
+
+        self._replay = record(recorded)
+
+    def replay(self, minibatch: Any) -> list[Tensor]:
+        """Step on a minibatch; return what was measured."""
+        for name, column in vars(self._minibatch).items():
+            if column is not None:
+                column.copy_(getattr(minibatch, name))
+        self._replay()
+        assert self._row is not None  # the recording has allocated it
+        parts = torch.split(
+            self._row.clone(), [shape.numel() for shape in self._shapes]
+        )  # the next replay writes here again
+        *measured, extra = (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
+        if self._extras.names:
+            self._extras.put(extra)
+        return measured
+
+
+def tried_step(
+    record: Callable[[], "_Recording"],
+    replay: Callable[["_Recording"], object],
+    changed: Sequence[Tensor],
+    count: Tensor,
+) -> "_Recording":
+    """Record a step, and replay it once to see that it works; both are undone.
+
+    Args:
+        record: records the step.
+        replay: replays the recording.
+        changed: all tensors that a step changes and later steps depend on.
+        count: the number of optimizer steps, one of `changed`.
+
+    Raises:
+        DeviceError: if the replay did not make one step of the optimizer.
+    """
+    before = float(count)  # waits for the device, on purpose, as recording does
+
+    def check() -> None:
+        done = float(count) - before
+        if done != 1.0:
+            raise DeviceError(
+                f"a gradient step was recorded as a CUDA graph, but its replay made {done:g} steps of the optimizer "
+                "instead of 1: train with cuda_graphs=False, and report this with the versions of torch and the driver"
+            )
+
+    return tried(record, replay, check, changed)

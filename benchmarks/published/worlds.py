@@ -1,0 +1,25 @@
+"""Environments as those who published figures made them, by functions with names: `worlds:flat_grid`."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FlattenObservation, TransformObservation
+
+
+def flat_grid(env_id: str) -> "gym.Env[Any, Any]":
+    """A world of MiniGrid as rl-baselines3-zoo flattens it: the image and the letters of the mission, as numbers."""
+    from minigrid.wrappers import FlatObsWrapper
+
+    env = FlatObsWrapper(gym.make(env_id))
+    seen = Box(0.0, 255.0, env.observation_space.shape, np.float32)
+    return TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
+
+
+def control(domain: str, task: str) -> "gym.Env[Any, Any]":
+    """A task of DeepMind's control suite as CleanRL takes it: by shimmy, flattened, 1,000 steps, which truncate."""
+    from dm_control import suite
+    from shimmy import DmControlCompatibilityV0
+
+    return FlattenObservation(DmControlCompatibilityV0(suite.load(domain, task)))

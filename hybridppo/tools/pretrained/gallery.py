@@ -1,0 +1,74 @@
+"""Trained agents to take home.
+
+agent = hybridppo.pretrained("Hopper-v5")
+hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.options import EnvSource
+from hybridppo.errors import ConfigurationError
+from hybridppo.runs.loading import load
+from hybridppo.system.figures import markdown_table, shown_number
+from hybridppo.training.evaluate import environments_for
+
+FOLDER = Path(__file__).parent
+Card = dict[str, Any]
+"""What an agent is: environment, settings, seed, versions, curve, evaluation, and the command that makes it again."""
+
+
+def file_of(name: str, suffix: str) -> Path:
+    """The file of an agent; ids such as `MinAtar/Breakout-v1` have a slash."""
+    return FOLDER / f"{name.replace('/', '-')}{suffix}"
+
+
+def cards() -> dict[str, Card]:
+    """The cards of all agents, by name."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))]
+    return {card["name"]: card for card in found}
+
+
+def card_of(name: str) -> Card:
+    """The card of an agent.
+
+    Raises:
+        ConfigurationError: if there is no such agent.
+    """
+    every = cards()
+    if name not in every:
+        raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}")
+    return every[name]
+
+
+def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
+    """A trained agent, on the CPU. It is part of the package: nothing is downloaded.
+
+    Args:
+        name: as `hybridppo agents` lists it, usually the id of the environment.
+        env: the environment that it will act in, an id or a function that makes one; None for the one of its training.
+
+    Raises:
+        ConfigurationError: if there is no such agent.
+        EnvError: if the environment cannot be made, or has other spaces than the agent.
+    """
+    card = card_of(name)
+    agent = load(file_of(name, ".safetensors"))
+    environments_for(agent, card["env"] if env is None else env, 1, env_kwargs=card["env_kwargs"]).close()
+    return agent
+
+
+def table() -> str:
+    """A table of all agents in Markdown."""
+    heads = ("name", "return", "+-", "steps", "seed", "agent", "kB")
+    return markdown_table(heads, [_line(name, card) for name, card in cards().items()])
+
+
+def _line(name: str, card: Card) -> list[str]:
+    returns = [shown_number(card["evaluation"][each]) for each in ("return_mean", "return_std")]
+    memory = card["settings"].get("recurrent")
+    agent = card["agent"] if memory is None else f"{card['agent']}, {memory}"
+    size = file_of(name, ".safetensors").stat().st_size
+    return [name, *returns, f"{card['total_steps']:,}", str(card["seed"]), agent, f"{size / 1000:.0f}"]

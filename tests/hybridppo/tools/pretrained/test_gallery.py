@@ -1,0 +1,83 @@
+"""Agents to take home: each has its parts, loads without a network, and acts in its environment."""
+
+import socket
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridppo
+from hybridppo.commands.main import main
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.system.interruption import Stopped
+from hybridppo.tools.pretrained.gallery import card_of, cards, file_of
+
+CARDS = cards()
+PAGE = Path(__file__).parents[4] / "docs" / "gallery.md"
+LARGEST = 300_000
+
+
+def test_there_are_agents_of_many_kinds() -> None:
+    assert len(CARDS) >= 7
+    assert any(card["env"].startswith(("pettingzoo", "mpe2")) for card in CARDS.values())
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_each_agent_loads_without_a_network(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a network is asked for")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    card, file = CARDS[name], file_of(name, ".safetensors")
+    agent = hybridppo.load(file)
+    assert not agent.config.compiled_updates  # Numba need not be there
+    assert file.stat().st_size < LARGEST
+    assert file_of(name, ".png").read_bytes().startswith(b"\x89PNG")
+    assert card["evaluation"]["episodes"] == 100
+    assert len(card["curve"]) > 5
+    assert {"hybridppo", "torch", "gymnasium", "numpy", "python"} <= card["versions"].keys()
+    assert f"`{name}`" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("name", CARDS)
+def test_each_agent_acts_in_its_environment(name: str) -> None:
+    card, steps = CARDS[name], count()
+    agent = hybridppo.pretrained(name)
+    with pytest.raises(Stopped):
+        hybridppo.evaluate_agent(
+            agent,
+            card["env"],
+            episodes=1000,
+            env_kwargs=card["env_kwargs"],
+            progress=False,
+            should_stop=lambda: next(steps) == 20,
+        )
+
+
+def test_an_agent_reaches_what_its_card_says() -> None:
+    agent = hybridppo.pretrained("CartPole-v1")
+    evaluation = hybridppo.evaluate_agent(agent, "CartPole-v1", episodes=4, seed=1, progress=False)
+    assert evaluation.return_mean == pytest.approx(CARDS["CartPole-v1"]["evaluation"]["return_mean"], rel=0.1)
+
+
+def test_another_environment_is_refused() -> None:
+    with pytest.raises(EnvError, match="observation_space"):
+        hybridppo.pretrained("CartPole-v1", env="Acrobot-v1")
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="CartPole-v1"):
+        hybridppo.pretrained("Chess-v0")
+
+
+def test_the_command_lists_agents_and_shows_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["agents"])
+    listed = capsys.readouterr().out
+    assert all(f"| {name} " in listed for name in CARDS)
+    with pytest.raises(SystemExit, match="0"):
+        main(["agents", "CartPole-v1"])
+    assert '"return_mean": 500' in capsys.readouterr().out
+    assert card_of("CartPole-v1")["command"].startswith("python scripts/pretrain.py")

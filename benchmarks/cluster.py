@@ -32,7 +32,7 @@ from settings import cleanrl
 from simulation import Machine, Simulation, Timing, learners, seconds_per_iteration
 
 import hybridppo
-from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.distribution.launching import join_store, store_of_this_machine
 from hybridppo.distribution.link import Link
 from hybridppo.runners.samplers.in_process import Sampler

@@ -19,6 +19,7 @@ import against_textbook
 import atari
 import atari_learned
 import auto
+import cluster
 import comparison
 import compiled
 import defaults
@@ -39,6 +40,7 @@ import scaled
 import self_play
 import tag
 import tag_learned
+import uneven
 import updates
 import wall_clock
 import workers
@@ -83,6 +85,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "auto-cuda": auto.result_as_markdown,
     "comparison": _comparison("comparison.png"),
     "comparison-cuda": _comparison("comparison-cuda.png"),
+    "cluster": lambda result: cluster.table(result["rows"]),
     "compiled": compiled.as_markdown,
     "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
@@ -107,6 +110,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,
+    "uneven": lambda result: uneven.table(result["rows"]),
     "updates": updates.as_markdown,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,

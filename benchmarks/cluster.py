@@ -5,7 +5,7 @@
 
 Parts, in processor time, so that other work on the machine does not count: a rollout of a learner, the gradient of
 minibatches of several sizes with the optimizer's step, and what an update does besides. In wall-clock time, the
-shortest of many: `all_reduce` of the gradient over gloo between two processes on the loopback, which gives the seconds
+median of many: `all_reduce` of the gradient over gloo between two processes on the loopback, which gives the seconds
 of a message and of a byte. A ring of `n` learners sends `2 (n - 1)` messages one after the other, each of the `n`-th
 part of the gradient. Between nodes a message takes the latency of the network more, and its bytes pass one link.
 
@@ -41,7 +41,7 @@ LEARNERS = (1, 2, 4, 8, 16, 32, 64)
 PER_NODE = 8
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 64, 128, 4, 4
 """Of one learner."""
-SLEEP = 0.05
+SLEEP = 0.1
 """Seconds of each gradient in the check."""
 ITERATIONS, GATHERS, SECONDS_TO_START = 8, 200, 120.0
 
@@ -110,7 +110,7 @@ def parts_of(width: int, num_envs: int, num_minibatches: int) -> dict[str, float
 
 
 def reduce_here(port: int | None, rank: int, size: int, store: Any = None) -> dict[int, float]:
-    """The shortest time of `all_reduce`, by the number of bytes."""
+    """Seconds of `all_reduce`, by the number of bytes."""
     store = join_store(port, SECONDS_TO_START) if port is not None else store
     link = Link(store, rank, size, timeout=SECONDS_TO_START, start_timeout=SECONDS_TO_START)
     found = {}
@@ -120,7 +120,7 @@ def reduce_here(port: int | None, rank: int, size: int, store: Any = None) -> di
             begun = time.perf_counter()
             link.reduce_on_device(row)
             seconds.append(time.perf_counter() - begun)
-        found[4 * numbers] = min(seconds)
+        found[4 * numbers] = statistics.median(seconds)
     link.close()
     return found
 

@@ -1,4 +1,4 @@
-"""Samplers over Ray: parameters go out and rollouts come back, once an iteration."""
+"""Samplers over Ray: in each iteration they receive parameters and send rollouts."""
 
 import contextlib
 from collections import deque
@@ -21,10 +21,10 @@ Array = NDArray[Any]
 
 
 class RaySamplers(RayPool):
-    """As `Transport`.
+    """A `Transport` whose workers are actors of Ray's.
 
     Args:
-        work: what they are started for.
+        work: of the samplers.
     """
 
     def __init__(self, work: Work) -> None:
@@ -35,14 +35,14 @@ class RaySamplers(RayPool):
         self._columns, self._distribution = work.columns, work.setup["distribution"]
         self._memory = work.setup["memory"]
         self._tasks: dict[int, deque[tuple[Fill, int]]] = {}
-        """What is being filled, and in which buffer, in the order in which it was asked for."""
+        """Parts under way with the numbers of their buffers, in the order of the calls."""
         self._stopped: dict[int, int] = {}
-        """The last attempt of each that was asked to stop."""
+        """The last attempt of each sampler that was asked to stop."""
         self._attempt = 0
         self._version = -1
         self._parameters: Any = None
         self._sent: dict[int, int] = {}
-        """The version that each was sent with what it is to fill."""
+        """The version that each sampler was last sent."""
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
         self._version = version
@@ -50,7 +50,7 @@ class RaySamplers(RayPool):
         with explained():
             self._parameters = flat if flat.nbytes <= MOST_BYTES else ray.put(flat)
         for worker, tasks in self._tasks.items():
-            if tasks:  # for what it has been asked for, and has yet to begin
+            if tasks:  # for parts that it has not begun
                 self._handles[worker].publish.remote(version, self._parameters)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
@@ -81,7 +81,7 @@ class RaySamplers(RayPool):
 
     def _stop(self, workers: Collection[int]) -> None:
         for worker in workers:
-            # Those that go on to where others have stopped do not stop before.
+            # A part with an end is always filled: other samplers have stopped there.
             attempts = [task.attempt for task, _ in self._tasks.get(worker, ()) if task.end is None]
             if attempts and attempts[-1] > self._stopped.get(worker, 0):
                 self._stopped[worker] = attempts[-1]
@@ -94,7 +94,7 @@ class RaySamplers(RayPool):
         (expected, turn), ((task, filled, arrays), seconds) = self._tasks[worker].popleft(), received
         if task != expected or filled.version < task.version:
             raise DistributionError(
-                f"{self.name(worker)} answered for {task}, and was asked for {expected}: nothing of it is used"
+                f"{self.name(worker)} answered for {task}, and was asked for {expected}: the answer is not used"
             )
         part = self.buffers[turn].of(self._columns[worker])
         for name, array in part.arrays.items():
@@ -104,6 +104,6 @@ class RaySamplers(RayPool):
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if ray.is_initialized():
-            with contextlib.suppress(ray.exceptions.RayError):  # those that are lost are gone
+            with contextlib.suppress(ray.exceptions.RayError):  # lost actors have ended
                 self._stop(self.workers)
         super().close()

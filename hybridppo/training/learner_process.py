@@ -41,7 +41,7 @@ def main() -> None:
     try:
         _train(setup, settings, store, rank, size)
     except BaseException as error:
-        # In the first learner's words, where it has any: it shows them.
+        # The first learner shows the report.
         if not store.check([f"gone/{rank}"]):
             store.set(f"gone/{rank}", text_of(error))
         raise SystemExit(1) from None

@@ -501,7 +501,7 @@ def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.Monk
 
 def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 3, monkeypatch)
-    with pytest.raises(DistributionError, match="learners 1, 2 of 3 did not come within 1 s"):
+    with pytest.raises(DistributionError, match="learners 1, 2 of 3 did not start within 1 s"):
         train(distribution="multi", worker_timeout=1.0, config=ppo_config(num_envs=3))
 
 

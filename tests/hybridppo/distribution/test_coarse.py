@@ -293,9 +293,7 @@ def test_an_answer_for_other_parameters_than_were_asked_for_is_an_error(monkeypa
         return answer
 
     monkeypatch.setattr(ray, "get", stale)
-    with pytest.raises(
-        DistributionError, match=r"answered for Fill.*version=1.*was asked for Fill.*version=2.*used"
-    ):
+    with pytest.raises(DistributionError, match=r"answered for Fill.*version=1.*was asked for Fill.*version=2.*used"):
         train(distribution="coarse:2")
 
 

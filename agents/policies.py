@@ -62,7 +62,7 @@ def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: Polic
         ConfigurationError: if there is only one agent, the policy of an agent is missing, or a policy has no agent.
     """
     if not agents:
-        raise ConfigurationError("several policies are for environments of several agents, and this has one agent")
+        raise ConfigurationError("several policies need an environment of several agents, and this one has one agent")
     found = {name: (policy_of or policy_by_name)(name) for name in agents}
     policies, needed = tuple(policies), tuple(dict.fromkeys(found.values()))
     missing = next((name for name, policy in found.items() if policy not in policies), None)
@@ -163,7 +163,7 @@ class PoliciesConfig:
                 raise ConfigurationError(f"each policy needs a PPOConfig, and config[{name!r}] is {shown(config)}")
             what = next((each for each in REFUSED if getattr(config, each)), None)
             if what is not None:
-                raise ConfigurationError(f"config[{name!r}]: {what} cannot be had with several policies: leave it out")
+                raise ConfigurationError(f"config[{name!r}]: {what} does not work with several policies: leave it out")
         (first, model), *others = self.policies.items()
         for each in ALIKE:
             for name, config in others:

@@ -1,19 +1,21 @@
 """The agents by name. The type of a configuration chooses the agent; a further agent is one line here."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 
+from hybridppo.agents.common.memory import explaining
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
-from hybridppo.agents.ddpg.memory import explaining_memory as explaining_memory_of_ddpg
+from hybridppo.agents.ddpg.memory import memory_needs as needs_of_ddpg
 from hybridppo.agents.policies import Policies, PoliciesConfig, spaces_of_policy
 from hybridppo.agents.ppo.config import BEFORE_ITS_FIELD, PPOConfig
-from hybridppo.agents.ppo.memory import explaining_memory as explaining_memory_of_ppo
+from hybridppo.agents.ppo.memory import memory_needs as needs_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import ConfigurationError, shown
 
@@ -29,8 +31,8 @@ class AgentKind:
 
     agent: type[Any]
     config: type[Any]
-    explaining_memory: Callable[[Any, gym.Space[Any], gym.Space[Any]], AbstractContextManager[None]]
-    """A context in which errors for lack of memory say which field of the configuration to lower."""
+    memory_needs: Callable[[Any, gym.Space[Any], gym.Space[Any]], dict[str, int]]
+    """Estimated bytes by purpose, with the fields to lower, for a configuration and the spaces of an environment."""
     parts: tuple[str, ...] = ()
     """Names of the arguments for custom parts."""
     before_its_field: Mapping[str, Any] = field(default_factory=dict)
@@ -41,28 +43,26 @@ AGENTS: dict[str, AgentKind] = {
     "ppo": AgentKind(
         PPO,
         PPOConfig,
-        explaining_memory_of_ppo,
+        needs_of_ppo,
         parts=("loss", "networks", "advantages", "modules", "schedules"),
         before_its_field=BEFORE_ITS_FIELD,
     ),
-    "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg, parts=("schedules",)),
-    "td3": AgentKind(TD3, TD3Config, explaining_memory_of_ddpg, parts=("schedules",)),
+    "ddpg": AgentKind(DDPG, DDPGConfig, needs_of_ddpg, parts=("schedules",)),
+    "td3": AgentKind(TD3, TD3Config, needs_of_ddpg, parts=("schedules",)),
 }
 """By their names in `config.json` and on the command line."""
 
 
-@contextlib.contextmanager
-def _explaining_memory_of_policies(
+def _needs_of_policies(
     config: PoliciesConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for name, of_policy in config.policies.items():
-            spaces = spaces_of_policy(observation_space, action_space, name, config.agents)
-            stack.enter_context(explaining_memory_of_ppo(of_policy, *spaces))
-        yield
+) -> dict[str, int]:
+    needs: Counter[str] = Counter()
+    for name, of_policy in config.policies.items():
+        needs.update(needs_of_ppo(of_policy, *spaces_of_policy(observation_space, action_space, name, config.agents)))
+    return dict(needs)
 
 
-_KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig, _explaining_memory_of_policies)}
+_KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig, _needs_of_policies)}
 """With the agent of several policies, which has no name on the command line."""
 
 
@@ -122,7 +122,7 @@ def explaining_memory(
     config: AnyConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> AbstractContextManager[None]:
     """A context in which errors for lack of memory say which field of the configuration to lower."""
-    return _KINDS[name_of(config)].explaining_memory(config, observation_space, action_space)
+    return explaining(partial(_KINDS[name_of(config)].memory_needs, config, observation_space, action_space))
 
 
 def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:

@@ -87,9 +87,9 @@ def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()]
-            errors = [line for line in lines if line.lstrip().startswith("ERROR")] or lines[-1:]
-            return {"left_out": f"cannot be installed: {errors[0].strip()}"}
+            lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            errors = [line for line in lines if "Error: " in line or line.startswith("ERROR")] or lines[-1:]
+            return {"left_out": f"cannot be installed: {errors[0][:200]}"}
         sizes.append(sum(path.stat().st_size for path in venv.rglob("*") if path.is_file() and not path.is_symlink()))
     listed = subprocess.run([*pip[:3], "list", "--format", "json"], capture_output=True, text=True, check=True).stdout
     versions = {each["name"].lower().replace("_", "-"): each["version"] for each in json.loads(listed)}
@@ -132,7 +132,8 @@ def as_markdown(result: dict[str, Any]) -> str:
     lines = [f"| | version | MB | {' | '.join(cases)} |", f"|---|---|---:|{'---:|' * len(cases)}"]
     for name in [*OURS, *PEERS]:
         facts = result["installed"].get(name, {})
-        if "left_out" in facts:
+        if "left_out" in facts or (name in PEERS and not facts):
+            facts = facts or {"left_out": "not installed yet"}
             lines.append(f"| {name} | {facts['left_out']} | |{' |' * len(cases)}")
             continue
         cells = [_speed(run, name) for run in result["measured"]]

@@ -125,21 +125,21 @@ def _num_workers(
     lag, samples_on_cpu = placement.max_lag, placement.sampling_device.type == "cpu"
     if environments.waiting is not None and agent.memory is not None:
         raise ConfigurationError(
-            "recurrent cannot be had with agents that take turns, whose steps are of different lengths: leave it out"
+            "recurrent does not work with agents that take turns, whose steps are of different lengths: leave it out"
         )
     if num_episodes is not None:
         for name, given, instead in (("max_lag", lag, lag > 1), ("num_workers", num_workers, num_workers)):
             if instead:
                 remedy = "use max_lag=1" if name == "max_lag" else "leave it out"
                 raise ConfigurationError(
-                    f"{name}={given} cannot be had with rollouts of whole episodes, which are sampled in one process: "
+                    f"{name}={given} does not work with rollouts of whole episodes, which are sampled in one process: "
                     f"{remedy}, or leave episodes_per_rollout out"
                 )
         return 0
     if lag > 1:
         num_workers = num_workers if num_workers is not None else workers_for(num_envs)
         if not num_workers:
-            raise ConfigurationError(f"num_workers=0 cannot be had with max_lag={lag}, which needs worker processes")
+            raise ConfigurationError(f"num_workers=0 does not work with max_lag={lag}, which needs worker processes")
     if num_workers is None:
         num_workers = int(lag > 0 and samples_on_cpu and actor_form(agent.actor) is not None)
     if num_workers and not samples_on_cpu:
@@ -189,7 +189,7 @@ def _require_turns_there(
     }
     for what, (is_asked_for, why) in refused.items():
         if is_asked_for:
-            raise ConfigurationError(f"{what} cannot be had with environments of tensors ({name}): {why}, leave it out")
+            raise ConfigurationError(f"{what} does not work with environments of tensors ({name}): {why}, leave it out")
 
 
 def _on_device(

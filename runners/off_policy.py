@@ -60,7 +60,7 @@ class OffPolicyRunner(Runner):
             )
         if placement.max_lag > 1 and agent.config.n_steps > 1:
             raise ConfigurationError(
-                f"n_steps={agent.config.n_steps} cannot be had with max_lag={placement.max_lag}, under which the steps "
+                f"n_steps={agent.config.n_steps} does not work with max_lag={placement.max_lag}, under which the steps "
                 "of an environment are not one after the other in the replay buffer: use n_steps=1 or max_lag=1"
             )
         self._so_far = _SoFar()

@@ -78,20 +78,20 @@ PAIRS = {f"{one} and {other}": (one, other) for one, other in combinations(FEATU
 
 
 REFUSED = {
-    "memory and stacked frames": "recurrent='lstm' cannot be had with stacks of frames",
-    "memory and pool": "pool_size cannot be had with recurrent: leave one out",
-    "memory and shared trunk": "shared_trunk cannot be had with recurrent: leave one out",
+    "memory and stacked frames": "recurrent='lstm' does not work with stacks of frames",
+    "memory and pool": "pool_size does not work with recurrent: leave one out",
+    "memory and shared trunk": "shared_trunk does not work with recurrent: leave one out",
     "memory and CUDA graphs": "cuda_graphs cannot record networks with a memory: leave it out",
-    "memory and gSDE": "use_sde cannot be had with recurrent: leave one out",
-    "action masks and stacked frames": "frame_stack=2 cannot be had with action_masks=True: leave one of the two out",
+    "memory and gSDE": "use_sde does not work with recurrent: leave one out",
+    "action masks and stacked frames": "frame_stack=2 does not work with action_masks=True: leave one of the two out",
     "action masks and gSDE": "action_masks=True needs a Discrete action space",
     "action masks and squashed actions": "action_masks=True needs a Discrete action space",
-    "stacked frames and pool": "pool_size=2 cannot be had with stacks of frames",
+    "stacked frames and pool": "pool_size=2 does not work with stacks of frames",
     "stacked frames and agents that leave": "frame_stack=2 is for environments of one agent: leave it out",
     "agents that leave and whole episodes": "whole episodes come from one environment that is stepped by itself",
-    "whole episodes and workers": "num_workers=2 cannot be had with rollouts of whole episodes",
-    "learners and CUDA graphs": "cuda_graphs=True cannot be had with distribution multi:2",
-    "whole episodes and learners": "episodes_per_rollout=4 cannot be had with distribution multi:2: use distribution=",
+    "whole episodes and workers": "num_workers=2 does not work with rollouts of whole episodes",
+    "learners and CUDA graphs": "cuda_graphs=True does not work with distribution multi:2",
+    "whole episodes and learners": "episodes_per_rollout=4 does not work with distribution multi:2: use distribution=",
 }
 """By pair, what the error says."""
 

@@ -23,9 +23,9 @@ from hybridppo import (
     PPOConfig,
     TrainingError,
 )
-from hybridppo.agents.ppo.memory import explaining_memory, memory_needs
+from hybridppo.agents.ppo.memory import memory_needs
+from hybridppo.agents.registry import explaining_memory
 from hybridppo.run_directory.checkpoints import folders, load_latest
-from hybridppo.spaces.observations import ObservationEncoder
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 
@@ -161,7 +161,7 @@ def test_cuda_asked_for_and_not_there_is_an_error_with_the_remedy(placement: str
 
 def test_memory_needs_by_hand() -> None:
     config = ppo_config(num_envs=2, num_steps=8, num_minibatches=4, hidden_sizes=(3, 5))
-    networks, rollout, minibatch = memory_needs(config, ObservationEncoder(Box(-1.0, 1.0, (4,))), outputs=2).values()
+    networks, rollout, minibatch = memory_needs(config, Box(-1.0, 1.0, (4,)), Discrete(2)).values()
     hidden = (4 * 3 + 3) + (3 * 5 + 5)
     assert networks == 16 * (2 * hidden + (5 * 2 + 2) + (5 * 1 + 1))
     assert rollout == 4 * 16 * (4 + 2 + 2 + 2 + 4 + 8)
@@ -221,7 +221,7 @@ def test_absurd_sizes_on_a_cpu_are_the_same_error(config: PPOConfig, field: str,
 def test_other_errors_are_not_taken_for_a_want_of_memory() -> None:
     with (
         pytest.raises(RuntimeError, match=r"^shapes differ$"),
-        explaining_memory(CONFIG, ObservationEncoder(Discrete(4)), 2),
+        explaining_memory(CONFIG, Discrete(4), Discrete(2)),
     ):
         raise RuntimeError("shapes differ")
 

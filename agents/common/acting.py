@@ -149,8 +149,8 @@ def remind(actor: TorchActor, state: Any, recurrent: str | None, num_rows: int |
         return
     if state is NO_STATE:
         raise EnvError(
-            f"this agent has a memory (recurrent={recurrent!r}), which act takes and gives: write "
-            "`action, state = agent.act(observation, state=state)`, with state=None where an episode starts"
+            f"this agent is recurrent (recurrent={recurrent!r}), so act takes and returns its state: write "
+            "`action, state = agent.act(observation, state=state)`, with state=None at the start of an episode"
         )
     shape = (actor.state_size,) if num_rows is None else (num_rows, actor.state_size)
     if state is None:
@@ -158,7 +158,7 @@ def remind(actor: TorchActor, state: Any, recurrent: str | None, num_rows: int |
     given = np.asarray(state)
     if given.shape != shape or given.dtype != np.float32 or not np.isfinite(given).all():
         raise EnvError(
-            f"state must be what the last call of act gave, an array {shape} of float32, or None where an episode "
+            f"state must be what the last call of act returned, an array {shape} of float32, or None where an episode "
             f"starts, got {shown(state)}"
         )
     actor.state = given.reshape(-1, actor.state_size)

@@ -169,7 +169,7 @@ def _checked(field: str, value: Any, done: float) -> float:
     if not 0.0 <= number <= most:
         rule = "a number from 0 to 1" if most == 1.0 else "a number of at least 0"
         raise ConfigurationError(
-            f"schedules[{field!r}] must give {rule}, and gave {shown(value)} for {done:g}, the share of the training "
+            f"schedules[{field!r}] must return {rule}, got {shown(value)} for {done:g}, the share of the training "
             "that is done"
         )
     return number

@@ -170,11 +170,6 @@ class TD3Config(DDPGConfig):
             require(self, name, getattr(self, name) >= 0, "must not be negative")
 
     @property
-    def named_schedules(self) -> dict[str, str]:
-        """The named schedules, by field."""
-        return parsed(self.schedules)
-
-    @property
     def num_critics(self) -> int:
         """Two; targets use the lower value."""
         return 2

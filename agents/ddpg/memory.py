@@ -1,12 +1,11 @@
 """Estimates the memory that a configuration of DDPG or TD3 needs."""
 
-from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.agents.common.memory import explaining, host_memory, readable
+from hybridppo.agents.common.memory import host_memory, readable
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.errors import OutOfMemoryError
 from hybridppo.spaces.deterministic import deterministic_actions
@@ -21,14 +20,10 @@ def buffer_bytes(config: DDPGConfig, observation: int, action: int) -> int:
     return config.buffer_size * (_FLOAT * (2 * observation + action + 1) + 3)
 
 
-def memory_needs(config: DDPGConfig, observation: int, action: int) -> dict[str, int]:
-    """Estimated bytes by purpose, with the fields to lower.
-
-    Args:
-        config: the settings.
-        observation: numbers in an observation.
-        action: numbers in an action.
-    """
+def memory_needs(config: DDPGConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> dict[str, int]:
+    """Estimated bytes by purpose, with the fields to lower; spaces are those of one environment."""
+    observation = ObservationEncoder(observation_space).size
+    action = deterministic_actions(action_space, std=0.0).size
 
     def weights(inputs: int, outputs: int) -> int:
         sizes = (inputs, *config.hidden_sizes, outputs)
@@ -43,22 +38,6 @@ def memory_needs(config: DDPGConfig, observation: int, action: int) -> dict[str,
         # forward and backward
         "a minibatch (batch_size)": config.batch_size * _FLOAT * (3 * observation + 4 * activations),
     }
-
-
-def explaining_memory(
-    config: DDPGConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> AbstractContextManager[None]:
-    """A context in which errors for lack of memory say what needs it and which field to lower.
-
-    Raises:
-        OutOfMemoryError: in place of torch's and NumPy's errors.
-    """
-
-    def needs() -> dict[str, int]:
-        actions = deterministic_actions(action_space, std=0.0)
-        return memory_needs(config, ObservationEncoder(observation_space).size, actions.size)
-
-    return explaining(needs)
 
 
 def require_memory(config: DDPGConfig, observation: int, action: int) -> None:

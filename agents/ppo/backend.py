@@ -13,27 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.common.loop import Extras, fill_gradient
+from hybridppo.agents.common.recorded_step import Recordable
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
-from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import learning_mode
-from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
 from hybridppo.spaces.distributions import Distribution
 
 
-class Optimized(Protocol):
+class Optimized(Recordable, Protocol):
     """What backends need of an agent."""
 
     config: PPOConfig
     current: PPOConfig
     distribution: Distribution
-    parameters: FlatParameters
-    optimizer: FlatAdam
-    version: int
-    should_stop: Callable[[], bool]
     modules_of: nn.ModuleDict
 
     @property
@@ -53,10 +48,6 @@ class Optimized(Protocol):
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss of a minibatch."""
-        ...
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that an optimizer step changes."""
         ...
 
 

@@ -63,8 +63,8 @@ def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) 
     what = difference(reference(agent), kind(_exact(agent)), agent.parameters, batch, agent.config.clip_range_vf or 1.0)
     if what is not None:
         logger.warning(
-            "%s is not the same in the two forms of the optimizer step: by autograd, from the loss in "
-            "agents/ppo/loss.py, and by hand, in %s. This training takes autograd, which is slower. If you changed a "
+            "%s differs between the two forms of the optimizer step: by autograd, from the loss in "
+            "agents/ppo/loss.py, and by hand, in %s. This training uses autograd, which is slower. If you changed a "
             "formula, change it in both, or take autograd alone: train(..., loss=my_loss), or fast_updates=False "
             "(--no-fast-updates)", what, kind.written_in,
         )  # fmt: skip

@@ -206,7 +206,7 @@ class PPOConfig:
     def _check_networks(self) -> None:
         self._require("pool_size", self.pool_size <= LARGEST_POOL, f"must be at most {LARGEST_POOL}")
         self._require(
-            "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"
+            "pool_size", self.pool_size == 1 or self.recurrent is None, "does not work with recurrent: leave one out"
         )
         corrections = get_args(LagCorrection)
         self._require("lag_correction", self.lag_correction in corrections, f"must be one of {', '.join(corrections)}")
@@ -216,26 +216,26 @@ class PPOConfig:
         self._require("sde_sample_freq", frequency == -1 or 1 <= frequency <= MOST_ROWS, "must be -1 or at least 1")
         self._require("sde_sample_freq", self.use_sde or frequency == -1, "needs use_sde=True, or must be left out")
         if self.use_sde:
-            self._require("use_sde", self.recurrent is None, "cannot be had with recurrent: leave one out")
+            self._require("use_sde", self.recurrent is None, "does not work with recurrent: leave one out")
             self._require("use_sde", len(self.hidden_sizes) > 0, "needs a hidden layer (hidden_sizes)")
         if self.shared_trunk:
-            self._require("shared_trunk", self.recurrent is None, "cannot be had with recurrent: leave one out")
+            self._require("shared_trunk", self.recurrent is None, "does not work with recurrent: leave one out")
             self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
             same = self.actor_keys == self.critic_keys
-            self._require("shared_trunk", same, "cannot be had with different actor_keys and critic_keys: leave it out")
+            self._require("shared_trunk", same, "does not work with different actor_keys and critic_keys: leave it out")
         observes = get_args(CriticObserves)
         self._require("critic_observes", self.critic_observes in observes, f"must be one of {', '.join(observes)}")
         if self.critic_observes != "own":
             alone = self.actor_keys is None and self.critic_keys is None and self.encoder_sizes is None
-            self._require("critic_observes", alone, "cannot be had with actor_keys, critic_keys or encoder_sizes")
-            self._require("critic_observes", not self.shared_trunk, "cannot be had with shared_trunk: leave one out")
+            self._require("critic_observes", alone, "does not work with actor_keys, critic_keys or encoder_sizes")
+            self._require("critic_observes", not self.shared_trunk, "does not work with shared_trunk: leave one out")
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
         self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
         if self.torch_compile:
-            self._require("torch_compile", self.recurrent is None, "cannot be had with recurrent: leave one out")
+            self._require("torch_compile", self.recurrent is None, "does not work with recurrent: leave one out")
             self._require("torch_compile", self.precision == "fp32", "needs precision='fp32': leave one out")
-            self._require("torch_compile", not self.cuda_graphs, "cannot be had with cuda_graphs: leave one out")
+            self._require("torch_compile", not self.cuda_graphs, "does not work with cuda_graphs: leave one out")
         self._require(
             "cuda_graphs",
             not (self.cuda_graphs and self.recurrent),

@@ -1,13 +1,12 @@
 """Estimates the memory that a configuration needs, for errors."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import gymnasium as gym
 import torch
 
-from hybridppo.agents.common.memory import explaining, host_memory, readable
+from hybridppo.agents.common.memory import host_memory, readable
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import OutOfMemoryError
 from hybridppo.networks.convolutions import CONVOLUTIONS
@@ -18,15 +17,18 @@ from hybridppo.spaces.rows import ImageLayout
 _FLOAT = 4
 
 
-def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *, num_agents: int = 1) -> dict[str, int]:
+def memory_needs(
+    config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, num_agents: int = 1
+) -> dict[str, int]:
     """Estimated bytes by purpose, with the fields to lower.
 
     Args:
         config: the settings.
-        encode: encoder of the observations.
-        outputs: number of the actor's outputs.
+        observation_space: space of one environment, or of an agent.
+        action_space: space of one environment, or of an agent.
         num_agents: agents of an environment that have this policy.
     """
+    encode, outputs = ObservationEncoder(observation_space), distribution_for(action_space).output_size
     images, observation = encode.layout.images, encode.size * encode.dtype.itemsize
     convolutions = [_of_convolutions(config, image) for image in images]
     widths = (encode.layout.num_numbers + sum(given for _, _, given in convolutions), *config.hidden_sizes)
@@ -71,22 +73,6 @@ def _of_convolutions(config: PPOConfig, image: ImageLayout) -> tuple[int, int, i
     return sum(parameter.numel() for parameter in module.parameters()), sum(sizes), num_features
 
 
-def explaining_memory(
-    config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> AbstractContextManager[None]:
-    """A context in which errors for lack of memory say what needs it and which field to lower.
-
-    Raises:
-        OutOfMemoryError: in place of torch's and NumPy's errors.
-    """
-
-    def needs() -> dict[str, int]:
-        outputs = distribution_for(action_space).output_size
-        return memory_needs(config, ObservationEncoder(observation_space), outputs)
-
-    return explaining(needs)
-
-
 def require_memory(
     policies: Sequence[tuple[PPOConfig, int, gym.Space[Any], gym.Space[Any]]], *, learns_on_host: bool = True
 ) -> None:
@@ -102,8 +88,7 @@ def require_memory(
     """
     needs: dict[str, int] = {}
     for config, num_agents, observation_space, action_space in policies:
-        encode, outputs = ObservationEncoder(observation_space), distribution_for(action_space).output_size
-        for what, size in memory_needs(config, encode, outputs, num_agents=num_agents).items():
+        for what, size in memory_needs(config, observation_space, action_space, num_agents=num_agents).items():
             if learns_on_host or not what.startswith("a minibatch"):
                 needs[what] = needs.get(what, 0) + size
     free, needed = host_memory(), sum(needs.values())

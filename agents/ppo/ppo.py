@@ -493,7 +493,7 @@ class PPO:
     def _checked(advantages: Any, rewards: Tensor) -> Tensor:
         if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
             raise ConfigurationError(
-                f"advantages must give a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
+                f"advantages must return a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
             )
         return advantages
 

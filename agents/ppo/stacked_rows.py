@@ -99,6 +99,6 @@ def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:
         value = getattr(config, field)
         if encode.frames is not None and value != plain:
             raise ConfigurationError(
-                f"{field}={value!r} cannot be had with stacks of frames (frame_stack={encode.frames.num_frames}): "
+                f"{field}={value!r} does not work with stacks of frames (frame_stack={encode.frames.num_frames}): "
                 "leave one of the two out"
             )

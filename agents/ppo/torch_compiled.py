@@ -38,7 +38,7 @@ class TorchCompiled(Backend):
             raise ConfigurationError(f"torch_compile=True is for {' and '.join(DEVICES)}, got {device}: leave it out")
         if depend_on_training(*networks):
             raise ConfigurationError(
-                "torch_compile=True cannot be had with dropout, batch normalisation or modules that may depend on "
+                "torch_compile=True does not work with dropout, batch normalisation or modules that may depend on "
                 "train(): leave one of them out"
             )
         self._once = nullcontext  # the compiler finds common subexpressions of a shared trunk
@@ -74,7 +74,7 @@ class TorchCompiled(Backend):
     def _made(self, minibatch: Batch) -> Any:
         with torch.no_grad():  # distributions create constants in their first call, which must not be compiled
             self._distribution.log_prob_and_entropy(self._actor(minibatch.inputs), minibatch.actions)
-        logger.info("torch.compile compiles the optimizer step, which takes up to a minute where nothing is kept of it")
+        logger.info("torch.compile compiles the optimizer step, which takes up to a minute the first time")
         return torch.compile(torch.func.grad_and_value(self._loss_of, has_aux=True), fullgraph=True)
 
     def _loss_of(self, flat: Tensor, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:

@@ -101,6 +101,7 @@ TIANSHOU: dict[str, Any] = {
     "anneal_learning_rate": True, "entropy_coef": 0.0, "value_coef": 0.5, "normalize_advantage": False,
     "normalize_observations": True, "normalize_rewards": True, "log_std_init": -0.5,
 }  # fmt: skip
+NO_CONTROL = "dm_control 1.0.50 fails with MuJoCo 4.0.0 (`flex_vertedge`); 1.0.34 with MuJoCo 3.3.7 works"
 AS_V3 = {"contact_cost_weight": 0, "include_cfrc_ext_in_observation": False}
 
 ROWS: tuple[Row, ...] = (
@@ -132,7 +133,10 @@ ROWS: tuple[Row, ...] = (
         )
     ),
     *(
-        Row("CleanRL td3_continuous_action.py", env, 1_000_000, published, spread, 3, TD3, agent="td3")
+        Row(
+            "CleanRL td3_continuous_action.py", env, 1_000_000, published, spread, 3, TD3, agent="td3",
+            note="a million gradient steps each",
+        )
         for env, published, spread in (
             ("HalfCheetah-v4", 9583.0, 126.0),
             ("Hopper-v4", 3135.0, 360.0),
@@ -142,7 +146,7 @@ ROWS: tuple[Row, ...] = (
     *(
         Row(
             "CleanRL PPO, dm_control", f"{domain}-{task}", 8_000_000, published, spread, 3, CONTROL,
-            source="worlds:control", env_kwargs={"domain": domain, "task": task}, options=COMPILED,
+            source="worlds:control", env_kwargs={"domain": domain, "task": task}, options=COMPILED, note=NO_CONTROL,
         )
         for domain, task, published, spread in (
             ("cartpole", "swingup", 640.9, 11.4),
@@ -155,6 +159,7 @@ ROWS: tuple[Row, ...] = (
             "CleanRL ppo_atari_envpool.py", f"envpool/{game}-v5", 10_000_000, published, spread, 3,
             {**CLEANRL, "num_envs": 8, "shared_trunk": True, "hidden_sizes": [512], "activation": "relu",
              "clip_range": 0.1, "clip_range_vf": 0.1},
+            note="hours each",
         )
         for game, published, spread in (("Pong", 20.4, 0.4), ("Breakout", 414.7, 28.1), ("BeamRider", 1916.0, 485.0))
     ),

@@ -1,4 +1,4 @@
-"""Acrobot, as gymnasium computes it (Sutton, 1996; the equations of Sutton and Barto's book), but for rounding."""
+"""Acrobot, as in gymnasium up to rounding (Sutton, 1996; the equations of Sutton and Barto's book)."""
 
 from math import pi
 from typing import Any
@@ -12,12 +12,12 @@ from hybridppo.compiled.random_numbers import uniform
 FASTEST_1, FASTEST_2 = 4 * pi, 9 * pi
 SECONDS = 0.2
 LENGTH, CENTRE, MASS, INERTIA, GRAVITY = 1.0, 0.5, 1.0, 1.0, 9.8
-"""Of both links."""
+"""Length, mass and inertia of both links."""
 HIGH = np.array([1.0, 1.0, 1.0, 1.0, FASTEST_1, FASTEST_2], dtype=np.float32)
 
 
 def accelerations(angle_1: float, angle_2: float, speed_1: float, speed_2: float, torque: float) -> Any:
-    """Of the two angles."""
+    """Largest speeds of both angles."""
     cos, sin = np.cos(angle_2), np.sin(angle_2)
     d1 = MASS * CENTRE**2 + MASS * (LENGTH**2 + CENTRE**2 + 2 * LENGTH * CENTRE * cos) + INERTIA + INERTIA
     d2 = MASS * (CENTRE**2 + LENGTH * CENTRE * cos) + INERTIA
@@ -50,17 +50,17 @@ def wrapped(angle: float) -> float:
     episode_length=500,
 )
 class Acrobot:
-    """Two links that hang, to be swung above a line by a torque between them; a step costs 1."""
+    """Two hanging links, to be swung above a line by a torque between them; a step costs 1."""
 
     def reset(state: Any, random: Any) -> None:
-        """Almost hanging; in float32, as gymnasium has it."""
+        """Almost hanging; in float32, as in gymnasium."""
         state.angle_1 = np.float32(uniform(random, -0.1, 0.1))
         state.angle_2 = np.float32(uniform(random, -0.1, 0.1))
         state.speed_1 = np.float32(uniform(random, -0.1, 0.1))
         state.speed_2 = np.float32(uniform(random, -0.1, 0.1))
 
     def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-        """The method of Runge and Kutta, of the fourth order."""
+        """The Runge-Kutta method of fourth order."""
         torque, half = action - 1.0, SECONDS / 2.0
         a, b, va, vb = state.angle_1, state.angle_2, state.speed_1, state.speed_2
         wa1, wb1 = accelerations(a, b, va, vb, torque)

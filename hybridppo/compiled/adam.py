@@ -1,4 +1,4 @@
-"""A step of Adam as it is compiled; never called as it stands here.
+"""A step of Adam that is compiled; Python never calls it.
 
 Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
 """
@@ -13,7 +13,7 @@ def adam(
     values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, scale: Any, rate: float, beta_1: float, beta_2: float,
     eps: float, step: float,
 ) -> None:  # fmt: skip
-    """The `step`th step of some parameters `[N]` along their gradient, which is scaled in place."""
+    """Make the `step`th step of parameters `[N]` along their gradient, which is scaled in place."""
     keep, decay = np.float32(1.0 - beta_1), np.float32(beta_2)
     add, small = np.float32(1.0 - beta_2), np.float32(eps)
     stride = np.float32(rate / (1.0 - beta_1**step))

@@ -1,4 +1,4 @@
-"""A definition compiled: its functions and the loops around them, as one module."""
+"""Compiles a definition: its functions and the loops around them, as one module."""
 
 import re
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from hybridppo.compiled.sources import REMEDY
 from hybridppo.compiled.tile_sizes import text_of_tiles, tiles_of_this_machine
 from hybridppo.errors import EnvError, pip_install
 
-# `_nrt` is Numba's name for counting references. Whoever does not say it is compiled as the caller is, so all say it.
-# An environment's own functions look at every index: it takes no time that could be measured.
+# `_nrt` is Numba's option for reference counts. A function without it is compiled as its caller, so all have it. Index
+# checks in an environment's own functions cost no measurable time.
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
 # numba {version}, numpy {numpy}
 import math
@@ -49,14 +49,14 @@ class Kernels:
     step_all: Callable[..., None]
     rollout: Callable[..., None]
     rows_of_a_tile: int
-    """How many rows an actor takes at once."""
+    """Rows that an actor takes at once."""
 
 
 def build(definition: Definition) -> Kernels:
-    """Compile an environment, or load what was compiled of it.
+    """Compile an environment, or load it if it is compiled.
 
     Raises:
-        EnvError: where Numba is not there, or cannot compile it: which line, why, and what to do.
+        EnvError: if Numba is missing, or cannot compile it: with the line, the reason and the remedy.
     """
     require_numba()
     text, lines = module_text(definition)
@@ -72,7 +72,7 @@ def build(definition: Definition) -> Kernels:
 
 
 def require_numba() -> None:
-    """Refuse, with the remedy, where Numba is not installed."""
+    """Raise an error with the remedy if Numba is not installed."""
     if not has_numba():
         raise EnvError(
             f"compiled environments need Numba, which is not installed: {pip_install('compiled')} "
@@ -81,7 +81,7 @@ def require_numba() -> None:
 
 
 def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
-    """The module of a definition, and where its lines were written."""
+    """The text of the module of a definition, and the origin of its lines."""
     import numba
 
     sources = definition.sources
@@ -99,7 +99,7 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
 
 
 def fields_of(definition: Definition) -> list[tuple[Any, ...]]:
-    """The fields of a state, as NumPy's types are written."""
+    """The fields of a state, as arguments of NumPy's `dtype`."""
     return [
         (name, dtype.base.str, dtype.shape) if dtype.shape else (name, dtype.str)
         for name, (dtype, *_) in (definition.state.fields or {}).items()
@@ -107,7 +107,7 @@ def fields_of(definition: Definition) -> list[tuple[Any, ...]]:
 
 
 def explained(name: str, path: Path, lines: dict[int, str], error: Exception) -> EnvError:
-    """Numba's error, with the line that was written and not the one that was compiled."""
+    """Numba's error, with the line in the user's source."""
     found = re.findall(rf"{re.escape(path.name)}\"?,? (?:line |\()(\d+)", str(error))
     where = next((lines[int(number)] for number in found if int(number) in lines), None)
     told = [

@@ -1,4 +1,4 @@
-"""CartPole, bit for bit as gymnasium computes it (Barto, Sutton and Anderson, 1983)."""
+"""CartPole, with the same bits as gymnasium's (Barto, Sutton and Anderson, 1983)."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ HALF_LENGTH = 0.5
 MASS_LENGTH = POLE_MASS * HALF_LENGTH
 FORCE = 10.0
 SECONDS = 0.02
-"""Between two steps."""
+"""Seconds between two steps."""
 LARGEST_ANGLE = 12 * 2 * math.pi / 360
 FURTHEST = 2.4
 
@@ -40,7 +40,7 @@ class CartPole:
         state.angle_speed = uniform(random, -0.05, 0.05)
 
     def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-        """Euler's method."""
+        """A step by Euler's method."""
         force = FORCE if action == 1 else -FORCE
         cos, sin = np.cos(state.angle), np.sin(state.angle)
         angle_speed = state.angle_speed
@@ -54,5 +54,5 @@ class CartPole:
         return 1.0, abs(state.x) > FURTHEST or abs(state.angle) > LARGEST_ANGLE
 
     def observe(state: Any, out: Any) -> None:
-        """Place, speed, angle and its speed."""
+        """Position, speed, angle and angular speed."""
         out[0], out[1], out[2], out[3] = state.x, state.x_speed, state.angle, state.angle_speed

@@ -74,41 +74,41 @@ OF_A_BLOCK: Texts = {
 }
 """What calls of these are written as where a thread has an environment, or a block of threads."""
 HELD = "cuda.shared.array(1, STATE)[0]"
-"""A state in the memory of a block, written where it is used: no function may give its own array back."""
+"""A state in the shared memory of a block, written into its caller: no function may return its own array."""
 SIMULATED = "cuda.shared.array(1, STATE).view(np.recarray)[0]"
-"""The same in Python, which has no fields without a view."""
+"""The same in Python, where records have no fields without a view."""
 
 
 class Launcher(Protocol):
-    """What sets kernels to work on one device."""
+    """Launches kernels on one device."""
 
     def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:
-        """A tensor of the device as kernels take it, not a copy; its bytes as records, where a type is given."""
+        """A tensor of the device as an argument of kernels, without a copy; with a type, its bytes as records."""
         ...
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
-        """Put a kernel into this thread's current stream. Nothing is waited for."""
+        """Put a kernel into this thread's current stream, without waiting."""
         ...
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How a definition's kernels are launched."""
+    """Launch settings of a definition's kernels."""
 
     threads: int
     """Of a block."""
     is_block_each: bool
-    """Whether an environment has a block, and not a thread."""
+    """Whether an environment has a block, or else a thread."""
     is_held: bool = False
-    """Whether a block has a copy of the state to itself while a step lasts."""
+    """Whether the block copies the state to its shared memory during a step."""
 
     def blocks(self, num_envs: int) -> int:
-        """Of all environments."""
+        """The number of blocks for all environments."""
         return num_envs if self.is_block_each else blocks_for(num_envs)
 
 
 def shape_of(definition: Definition) -> Shape:
-    """How the kernels of a definition are launched."""
+    """The launch settings of a definition's kernels."""
     if not definition.policies:
         return Shape(THREADS, is_block_each=False)
     num_agents = len(definition.agents)
@@ -117,15 +117,15 @@ def shape_of(definition: Definition) -> Shape:
 
 
 def blocks_for(rows: int) -> int:
-    """How many blocks of `THREADS` threads have one for each row."""
+    """The number of blocks of `THREADS` threads with one thread for each row."""
     return -(-rows // THREADS)
 
 
 def cuda_sources(definition: Definition, *, simulated: bool = False) -> Sources:
-    """A definition's functions, and the loops of a GPU around them; `simulated` as for `cuda_text`.
+    """A definition's functions with the loops of a GPU around them; `simulated` as in `cuda_text`.
 
     Raises:
-        EnvError: where they refer to what cannot be compiled, with the line.
+        EnvError: if they refer to something that cannot be compiled, with the line.
     """
     is_choice = definition.action_kind != "numbers"
     draw = cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers
@@ -142,11 +142,11 @@ def cuda_sources(definition: Definition, *, simulated: bool = False) -> Sources:
 
 
 def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
-    """The module of a definition, and what is below its first lines.
+    """The text of the module of a definition, and the part below its header.
 
     Args:
-        definition: what is to be compiled.
-        simulated: for Numba's simulator of CUDA, in which arrays of records are NumPy's.
+        definition: the definition.
+        simulated: for Numba's CUDA simulator, in which arrays of records are NumPy's.
     """
     import numba
 
@@ -167,12 +167,12 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
 
 
 def _of_math(text: str) -> str:
-    """The text with functions of one number by Python's names, where Numba's CUDA does not know NumPy's."""
+    """The text with Python's names of scalar functions, if Numba's CUDA does not know NumPy's."""
     return re.sub(r"\bnp\.(sqrt|exp|expm1|log1p)\(", r"math.\1(", re.sub(r"\bnp\.(abs|absolute)\(", "abs(", text))
 
 
 def _carried(name: str, shape: tuple[int, ...]) -> str:
-    """The lines that copy an agent's numbers of one field."""
+    """The lines that copy one agent's part of a field."""
     lines, indices = [], ["agent"]
     for depth, size in enumerate(shape):
         lines.append(f"{'    ' * (depth + 1)}for k{depth} in range({size}):")
@@ -182,7 +182,7 @@ def _carried(name: str, shape: tuple[int, ...]) -> str:
 
 
 def cuda_module(definition: Definition, *, simulated: bool = False) -> tuple[ModuleType, dict[str, str], Any]:
-    """The module of a definition; what its functions are called in it; and what explains why one cannot be compiled."""
+    """The module of a definition, the names of its functions in it, and a function that explains errors."""
     text, sources = cuda_text(definition, simulated=simulated)
 
     def explain(path: Path, error: Exception) -> EnvError:
@@ -195,11 +195,11 @@ class CudaLauncher:
     """Launches a definition's kernels on a CUDA device, in torch's streams.
 
     Args:
-        definition: what they are of.
-        device: which device, by its number.
+        definition: the definition.
+        device: the device, with its number.
 
     Raises:
-        DeviceError: where Numba cannot compile for it, with the remedy.
+        DeviceError: if Numba cannot compile for the device, with the remedy.
     """
 
     def __init__(self, definition: Definition, device: torch.device) -> None:
@@ -223,7 +223,7 @@ class CudaLauncher:
 
         stream = accelerator_of(self._device).current_stream().cuda_stream
         with self._selected():
-            # Numba keeps what it prepares by the stream's object, and would prepare each launch anew for a new one.
+            # Numba keeps prepared launches by the stream object, and would prepare each launch again for a new object.
             configured = self._configured.get((name, blocks, threads, stream))
             if configured is None:
                 is_new = all(name != other for other, *_ in self._configured)
@@ -259,14 +259,14 @@ def _numba_cuda(device: torch.device) -> Any:
         )
     from numba.cuda.dispatcher import config
 
-    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # how many environments there are is not for Numba to say
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the user chooses the number of environments
     return cuda
 
 
 LAUNCHERS: dict[str, Callable[[Definition, torch.device], Launcher]] = {"cuda": CudaLauncher}
-"""What launches kernels, by the type of the device; on others, compiled environments are stepped on the host."""
+"""Launchers by the type of the device; on other devices, the host steps compiled environments."""
 
 
 def launcher_of(definition: Definition, device: torch.device) -> Launcher:
-    """What launches a definition's kernels on a device that has a launcher."""
+    """A launcher of a definition's kernels for a device."""
     return LAUNCHERS[device.type](definition, device)

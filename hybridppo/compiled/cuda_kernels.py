@@ -1,14 +1,13 @@
-"""The loops of `kernels.py` as kernels of a GPU; never called as they stand here.
+"""The loops of `kernels.py` as kernels of a GPU; Python never calls these functions.
 
-A step is the CPU's own, so that there is one source for both. A thread has an environment of a single agent. One of
-several has a block of threads, and an agent a thread of its own; if there are more agents than a block has threads, a
-thread takes several. Between two phases is a barrier: a phase writes its own agent's fields alone, so that nothing else
-is needed. The state of several agents lies in the memory that a block has to itself while a step lasts, if it fits, and
-else where it always is (`held`). What differs from the CPU is who draws an action: the actor's outputs come from torch,
-and their noise is drawn by counting, from (seed of the rollout, row, column, which number), in the thread that needs
+A step has the same source as on the CPU. A thread has an environment with a single agent. An environment with several
+agents has a block of threads, with a thread for each agent; with more agents than threads in a block, a thread has
+several. There is a barrier between two phases: a phase writes only its own agent's fields. The state of several agents
+is in the shared memory of its block during a step, if it fits (`held`). Unlike on the CPU, torch computes the actor's
+outputs, and the noise of an action is counted from (seed of the rollout, row, column, number) in the thread that needs
 it.
 
-`cuda_building.py` says what calls of functions without a body are written as, and nothing else names Numba's CUDA.
+`cuda_building.py` writes the calls of functions without a body, and is the only file that names Numba's CUDA.
 """
 
 from typing import Any
@@ -23,40 +22,40 @@ MINUS_TWO, CIRCLE = np.float32(-2.0), np.float32(2.0 * np.pi)
 
 
 def number() -> int:
-    """Which of all threads this is."""
+    """The index of this thread among all."""
     raise NotImplementedError
 
 
 def environment() -> int:
-    """Which environment this thread is for."""
+    """The environment of this thread."""
     raise NotImplementedError
 
 
 def held(state: Any) -> Any:
-    """A state that the block has to itself while a step lasts; if it has no room for one, the environment's own."""
+    """A state in the shared memory of the block; the environment's own if there is no room."""
     raise NotImplementedError
 
 
 def carry(agent: int, source: Any, target: Any) -> None:
-    """Copy all fields of one agent, if the block has a state to itself."""
+    """Copy all fields of one agent, if the block has its own state."""
     raise NotImplementedError
 
 
 def act_all(
     seed: Any, t: int, outputs: Any, noise: Any, actions: Any, for_env: Any, scales: Any, low: Any, high: Any
 ) -> None:
-    """Draw the actions of row `t`, a thread for each column.
+    """Draw the actions of row `t`, with a thread for each column.
 
     Args:
-        seed: `[2]`, of the rollout's noise, in halves of 32 bits.
+        seed: `[2]`, seed of the rollout's noise, in halves of 32 bits.
         t: the row.
-        outputs: `[T, N, outputs]`, the actor's.
+        outputs: `[T, N, outputs]`, the actor's outputs.
         noise: `[N, noise]`, written.
         actions: `[T, N, action]`, as drawn.
-        for_env: `[N, action]`, as environments want them.
-        scales: `[N, numbers]`, the standard deviations of numbers; not looked at for choices.
+        for_env: `[N, action]`, as the environments take them.
+        scales: `[N, numbers]`, standard deviations of numbers; not used for choices.
         low: the first number of each choice, or the lower bounds of numbers.
-        high: among how many each choice is, or the upper bounds.
+        high: the size of each choice, or the upper bounds.
     """
     n = number()
     if n < len(noise):
@@ -70,8 +69,8 @@ def step_all(
 ) -> None:  # fmt: skip
     """A step of every environment: row `t` of a rollout, and the next row of observations.
 
-    Arguments are those of `kernels.py`, one by one; `for_env` `[N, action]` are actions as environments want them, and
-    `finals` are of any size where no episode is ever truncated.
+    Arguments are those of `kernels.py`, one by one; `for_env` `[N, action]` are actions as environments take them, and
+    `finals` may have any size if episodes are never truncated.
     """
     i = environment()
     if i < len(states):
@@ -88,7 +87,7 @@ def step_all(
 
 
 def look(agent: int, state: Any, time: int, row: Any, out: Any) -> None:
-    """Observe where the observation belongs."""
+    """Observe into the rollout."""
     observe(agent, state, time, out)
 
 
@@ -116,5 +115,5 @@ def draw_for_numbers(noise: Any, low: int, high: int, t: int, column: int) -> No
 
 
 def fraction(word: int) -> Any:
-    """A number of float32 between 0 and 1, and neither, of 23 bits of a word."""
+    """A float32 between 0 and 1, both excluded, from 23 bits of a word."""
     return (np.float32(word >> 9) + HALF) * PART

@@ -44,36 +44,36 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
 
 FUNCTIONS = {"reset": ("state", "random"), "step": ("state", "action", "random"), "observe": ("state", "out")}
-"""What an environment has, with the arguments of each."""
+"""The functions of an environment, with their arguments."""
 AGENT_FUNCTIONS = {
     "reset": ("agent", "state", "random"),
     "reward": ("agent", "state", "time"),
     "observe": ("agent", "state", "time", "out"),
 }
-"""What one of several agents has, besides its phases."""
+"""The functions of an environment with several agents, besides its phases."""
 PHASE, END = ("agent", "state", "action", "random"), ("state", "time")
 DRAW, DRAW_OF_AGENTS = ("state",), ("state", "time")
-"""Of the function that makes pictures, which may be left out."""
+"""The arguments of the optional function that draws pictures."""
 
 CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "numbers": kernels.choose_numbers}
-"""How an action is drawn."""
+"""How actions are drawn, by the kind of the action space."""
 
 
 @dataclass(frozen=True, repr=False)
 class Definition(EnvironmentSpec):
-    """A compiled environment. Called, it makes one that Python steps: the same source without Numba.
+    """A compiled environment. A call makes one that Python steps: the same source without Numba.
 
-    It is an environment to everything that takes one: `train(Slide, compiled=True)`.
+    It is an environment wherever one is expected: `train(Slide, compiled=True)`.
     """
 
     def __call__(self, render_mode: str | None = None) -> PythonForm | PythonAgents:
-        """One environment stepped by Python, as gymnasium has it; of several agents, as PettingZoo has it.
+        """An environment that Python steps, with gymnasium's interface, or PettingZoo's for several agents.
 
         Args:
-            render_mode: None, or "rgb_array" where it can draw.
+            render_mode: None, or "rgb_array" if the environment can draw.
 
         Raises:
-            UnsupportedMode: for another.
+            UnsupportedMode: for another mode.
         """
         if render_mode is not None and (render_mode != "rgb_array" or self.draw is None):
             arguments = ", ".join(DRAW_OF_AGENTS if self.policies else DRAW)
@@ -85,7 +85,7 @@ class Definition(EnvironmentSpec):
         return f"<compiled environment {self.name}>"
 
     def __getattr__(self, name: str) -> Any:
-        # As in the class that it was written as, by which pickle finds them, and messages name it.
+        # As in the class, for pickle and for messages.
         known = self.__dict__
         if name in known.get("functions", ()):
             return known["functions"][name]
@@ -95,10 +95,10 @@ class Definition(EnvironmentSpec):
 
     @cached_property
     def sources(self) -> Sources:
-        """The functions, all that they call, and the loops around them; goes with the definition to other processes.
+        """The functions, all that they call, and the loops around them; sent with the definition to other processes.
 
         Raises:
-            EnvError: where they refer to what cannot be compiled, with the line.
+            EnvError: if they refer to something that cannot be compiled, with the line.
         """
         return self.gathered(
             kernels.LOOPS, kernels.ON_CPU, given=perceptrons.GIVEN, decorators=kernels.DECORATORS,
@@ -112,7 +112,7 @@ class Definition(EnvironmentSpec):
         instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
         **options: Any,
     ) -> Sources:
-        """The functions with these loops around them; arguments as for `sources.gather`."""
+        """The functions with these loops around them; arguments as of `sources.gather`."""
         own: Texts = {
             kernels.num_agents: str(max(1, len(self.agents))),
             kernels.given: "action[0]" if self.action_kind == "choice" else "action",
@@ -136,18 +136,18 @@ def environment(
     episode_length: int = 0,
     policies: Mapping[str, int] | None = None,
 ) -> Callable[[type], Definition]:
-    """A decorator for the class that an environment is written as.
+    """A decorator for the class of an environment.
 
     Args:
-        state: the type of each field, by its name: a NumPy type of numbers, or such a type and a shape. Where there are
-            several agents, each has every field.
-        observation_space: a `Box` of one dimension, float32; of each agent.
-        action_space: `Discrete`, `MultiDiscrete` of one dimension, or a `Box` of one dimension, float32; of each agent.
+        state: the type of each field by name: a NumPy type of numbers, or a type and a shape. With several agents, each
+            agent has every field.
+        observation_space: a one-dimensional float32 `Box`; of each agent.
+        action_space: `Discrete`, or a one-dimensional `MultiDiscrete` or float32 `Box`; of each agent.
         episode_length: steps after which an episode is truncated; 0 for never.
-        policies: where there are several agents, the kinds of them, and how many there are of each.
+        policies: with several agents, their kinds with the number of agents of each.
 
     Raises:
-        ConfigurationError: naming what cannot be.
+        ConfigurationError: with the argument that is not valid.
     """
     kinds = _kinds(policies)
     fields = _fields(state, sum(kinds.values()))
@@ -193,7 +193,7 @@ def environment(
 
 
 def _never(state: Any, time: int) -> bool:
-    """The `end` of an environment that has none."""
+    """The default of `end`."""
     return False
 
 
@@ -201,7 +201,7 @@ def _kinds(policies: Mapping[str, int] | None) -> dict[str, int]:
     if policies is None:
         return {}
     if not isinstance(policies, Mapping) or not policies:
-        raise ConfigurationError(f"policies must be how many agents there are of each kind, got {shown(policies)}")
+        raise ConfigurationError(f"policies must map each kind to its number of agents, got {shown(policies)}")
     for kind, count in policies.items():
         if not (isinstance(kind, str) and kind.isidentifier()):
             raise ConfigurationError(f"a kind of agents must be a Python name, got {shown(kind)}")

@@ -1,4 +1,4 @@
-"""The distributions whose actions compiled loops draw, and what the loops take of them."""
+"""Distributions whose actions compiled loops draw, and their constants."""
 
 from typing import Any, TypeGuard
 
@@ -20,7 +20,7 @@ def is_drawn(distribution: Distribution) -> TypeGuard[FusedDistribution]:
 
 
 def bounds_of(distribution: FusedDistribution) -> tuple[Array, Array]:
-    """The bounds of numbers; or the first number of each choice, and among how many it is."""
+    """The bounds of numbers; or the first number and the size of each choice."""
     if isinstance(distribution, DiagonalGaussian):
         low, high = (np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high))
         return low, high

@@ -1,26 +1,25 @@
-"""The loops around an environment's functions, as they are compiled with them; never called as they stand here.
+"""The loops around an environment's functions that are compiled with them; Python never calls these functions.
 
-An environment has agents, numbered through all kinds of them; a single one is agent 0, of the only kind. A rollout
-has a column for each agent of each environment: agent `a` of environment `i` is column `n = i * A + a` of `N = E * A`.
+The agents of an environment are numbered through all kinds; a single agent is agent 0 of the only kind. A rollout has a
+column for each agent of each environment: agent `a` of environment `i` is column `n = i * A + a` of `N = E * A`.
 
-A step is written once, for the CPU and for a GPU, whose threads share the agents of an environment, for one agent and
-for several. Functions without a body stand for what these differ in: `Definition.gathered` says what their calls are
-written as. Everything of a rollout is float32; float64 is only what an environment has in its state. What is written of
-an environment depends on nothing but its own state, its noise and the parameters: neither on how many environments are
-stepped, nor on who does it.
+A step is written once: for the CPU and for a GPU, whose threads share the agents of an environment; for one agent and
+for several. Functions without a body stand for the differences: `Definition.gathered` writes their calls. Rollouts are
+float32; only the state of an environment may have float64. The results of an environment depend on its own state, its
+noise and the parameters only, not on the number of environments or the division among threads.
 
-No loop makes arrays: their callers do. So nobody counts who refers to an array: a count goes up and down with each row
-that is taken of one, atomically, which took a quarter of the time of an environment of several agents. An
-environment's own functions may make arrays, and are compiled with counts.
+Loops do not allocate arrays; their callers do. So references need not be counted: atomic counting for each row that is
+taken of an array took a quarter of the time of an environment with several agents. An environment's own functions may
+allocate arrays, and are compiled with counts.
 
-Arguments that the loops share:
+Arguments of several loops:
 
-world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of episodes under way `[E]`; which agents are
-    there, `[E, A]`; and the longest that an episode may be, 0 for any.
-rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent `[T, N]`; and final observations
-    `[T, N, obs]`, written where an episode is truncated and has not ended. Where nobody was there, all else of a row is
-    0, and it counts as terminated.
-row: an observation to write in.
+world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of running episodes `[E]`; which agents are
+present, `[E, A]`; and the largest length of an episode, 0 for no limit.
+rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent `[T, N]`; and final observations `[T, N,
+obs]`, written if an episode is truncated but not terminated. Rows of absent agents are 0 otherwise, and count as
+terminated.
+row: a buffer for an observation.
 """
 
 from typing import Any
@@ -33,36 +32,36 @@ from hybridppo.compiled.sources import Texts
 
 
 def num_agents() -> int:
-    """How many agents an environment has: `A`, a constant."""
+    """The number of agents of an environment, `A`, a constant."""
     raise NotImplementedError
 
 
 def thread() -> int:
-    """Which of the threads that share an environment this is; 0 on the CPU, which has one for it."""
+    """The number of this thread among those that share an environment; 0 on the CPU."""
     raise NotImplementedError
 
 
 def num_threads() -> int:
-    """How many threads share an environment."""
+    """The number of threads that share an environment."""
     raise NotImplementedError
 
 
 def barrier() -> None:
-    """Go on when all these threads have come here, and see what they have written."""
+    """Wait for all these threads, and see what they have written."""
     raise NotImplementedError
 
 
 def any_of_block(truth: bool) -> bool:
-    """A barrier, and whether the truth held for any of these threads."""
+    """A barrier; returns whether `truth` is True in any of these threads."""
     raise NotImplementedError
 
 
 ON_CPU: Texts = {thread: "0", num_threads: "1", barrier: "None", any_of_block: "truth"}
-"""What calls of these are written as on the CPU."""
+"""Calls of these functions on the CPU."""
 
 
 def given(action: Any) -> Any:
-    """An action as the environment's functions take it: an array, or of a single choice the number."""
+    """An action as the environment's functions take it: an array, or a number for a single choice."""
     raise NotImplementedError
 
 
@@ -77,17 +76,17 @@ def phase(agent: int, state: Any, action: Any, random: Any) -> None:
 
 
 def reward(agent: int, state: Any, action: Any, random: Any, time: int) -> tuple[float, bool]:
-    """After the phases of all, what the step was worth to an agent, and whether it leaves; the whole step of one."""
+    """An agent's reward after the phases, and whether it leaves. For a single agent, the whole step."""
     raise NotImplementedError
 
 
 def end(state: Any, time: int) -> bool:
-    """Whether the episode is over, for all."""
+    """Whether the episode ends for all agents."""
     raise NotImplementedError
 
 
 def is_truncated(is_cut: bool, has_ended: bool) -> bool:
-    """What is reported of an episode that is cut in this step; gymnasium has it beside its end, PettingZoo has not."""
+    """Whether an episode that is cut counts as truncated: in gymnasium also if it ended, in PettingZoo not."""
     raise NotImplementedError
 
 
@@ -97,7 +96,7 @@ def observe(agent: int, state: Any, time: int, out: Any) -> None:
 
 
 def phases(state: Any, actions: Any, first: int, randoms: Any, present: Any) -> None:
-    """Every phase in turn, for every agent that is there."""
+    """Every phase in turn, for every present agent."""
     for agent in range(thread(), num_agents(), num_threads()):
         if present[agent]:
             phase(agent, state, given(actions[first + agent]), randoms[agent])
@@ -119,11 +118,11 @@ OF_ONE: Texts = {
     is_truncated: "is_cut",
     observe: "observe(state, out)",
 }
-"""What calls of these are written as, for several agents and for one: calls of the environment's own functions."""
+"""Calls of these functions with several agents and with one, by the environment's own functions."""
 
 
 def choose(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
-    """Draw an action from the actor's outputs, and write it also as the environment wants it."""
+    """Draw an action from the actor's outputs; write it as drawn, and as the environment takes it."""
     raise NotImplementedError
 
 
@@ -139,7 +138,7 @@ def choose_one(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, 
 
 
 def choose_several(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
-    """The same for each of several choices, as `MultiCategorical.sample`; `high` is among how many each is."""
+    """As `choose_one` for several choices, as in `MultiCategorical.sample`; `high` has their sizes."""
     logit = 0
     for choice in range(len(low)):
         best, largest = 0, outputs[logit] + noise[logit]
@@ -153,7 +152,7 @@ def choose_several(outputs: Any, noise: Any, action: Any, for_env: Any, scale: A
 
 
 def choose_numbers(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
-    """`mean + std * noise`, as `DiagonalGaussian.sample`; the environment's is clipped."""
+    """`mean + std * noise`, as `DiagonalGaussian.sample`; the environment's action is clipped."""
     for i in range(len(noise)):
         drawn = outputs[i] + scale[i] * noise[i]
         action[i] = drawn
@@ -161,14 +160,14 @@ def choose_numbers(outputs: Any, noise: Any, action: Any, for_env: Any, scale: A
 
 
 def look(agent: int, state: Any, time: int, row: Any, out: Any) -> None:
-    """Observe into `row`, whose numbers lie side by side, so that it is fast, and copy it to `out`."""
+    """Observe into `row`, which is contiguous and therefore fast, and copy it to `out`."""
     observe(agent, state, time, row)
     for k in range(len(row)):
         out[k] = row[k]
 
 
 def begin_episode(state: Any, randoms: Any, present: Any, t: int, i: int, observations: Any, row: Any) -> None:
-    """Begin an episode of environment `i` with all agents, who observe row `t`."""
+    """Begin an episode of environment `i` with all agents, whose observations are row `t`."""
     for agent in range(thread(), num_agents(), num_threads()):
         present[agent] = True
         begin_agent(randoms[agent], agent)
@@ -179,7 +178,7 @@ def begin_episode(state: Any, randoms: Any, present: Any, t: int, i: int, observ
 
 
 def take_step(state: Any, world: Any, t: int, i: int, actions: Any, first: int, rows: Any, row: Any) -> None:
-    """Row `t` of environment `i`, and the next observations; its agents' actions are those from `first` on."""
+    """Row `t` of environment `i`, and the next observations; the actions of its agents begin at `first`."""
     _, all_randoms, lengths, all_present, limit = world
     observations, rewards, terminated, truncated, absent, finals = rows
     randoms, present, time = all_randoms[i], all_present[i], lengths[i] + 1
@@ -223,7 +222,7 @@ def take_step(state: Any, world: Any, t: int, i: int, actions: Any, first: int, 
 
 
 def begin_all(world: Any, observations: Any, row: Any) -> None:
-    """Start every environment anew from its key, with the first row of observations."""
+    """Restart every environment from its key, and write the first row of observations."""
     states, randoms, lengths, present, _ = world
     for i in range(len(states)):
         lengths[i] = 0
@@ -231,30 +230,29 @@ def begin_all(world: Any, observations: Any, row: Any) -> None:
 
 
 def step_all(world: Any, first: int, end: int, actions: Any, rows: Any, row: Any) -> None:
-    """One step of environments `first` to `end` by actions `[N, action]`, into a single row."""
+    """One step of environments `first` to `end` by actions `[N, action]`, into row 0."""
     for i in range(first, end):
         take_step(world[0][i], world, 0, i, actions, i * num_agents(), rows, row)
 
 
 def rollout(world: Any, first: int, end: int, rows: Any, acted: Any, actors: Any, bounds: Any, scratch: Any) -> None:
-    """Steps of environments `first` to `end` with an actor for each kind of agents: all rows of some environments.
+    """All rows of environments `first` to `end`, with an actor for each kind of agents.
 
     Args:
         world: see above.
         first: the first environment.
-        end: the one to end before.
-        rows: see above; the first row of observations is acted on.
+        end: the index after the last one.
+        rows: see above; the first row of observations is given.
         acted: outputs `[T, N, outputs]`; actions `[T, N, action]`; and noise `[T, N, noise]`.
-        actors: the first agent of each kind and how many there are, `[K + 1]`; and of each kind's actor: moments
-            `[2, obs]`, what is taken from observations before the actor has them, and by what they are multiplied then,
-            or `[2, 0]` if they stay as they are; weights `[layers, 1 + inputs, outputs]`, as large as the largest, in
-            whole tiles, with biases as first rows; the numbers between layers, `[layers + 1]`; whether hidden layers
-            have tanh, and not ReLU; log standard deviations, the last outputs of a Gaussian actor; and their
-            exponentials.
-        bounds: the first number of each choice, or the lower bounds of numbers; and among how many each choice is, or
-            the upper bounds.
-        scratch: actions `[B * A, action]` of the environments that take turns; two blocks of rows for an actor, and
-            whose they are; and a `row`.
+        actors: the first agent of each kind and the number of agents, `[K + 1]`; and for the actor of each kind:
+            moments `[2, obs]`, which are subtracted from observations and multiplied with them, or `[2, 0]` for no
+            normalisation; weights `[layers, 1 + inputs, outputs]`, as large as the largest in whole tiles, with biases
+            as first rows; the sizes of the layers, `[layers + 1]`; whether hidden layers have tanh (else ReLU); log
+            standard deviations, the last outputs of a Gaussian actor; and their exponentials.
+        bounds: the first number of each choice, or the lower bounds of numbers; and the size of each choice, or the
+            upper bounds.
+        scratch: actions `[B * A, action]` of the environments of a block; two blocks of rows for an actor, and their
+            columns; and a `row`.
     """
     kinds, moments, weights, sizes, is_tanh, log_std, scale = actors
     for_env, row = scratch[0], scratch[4]
@@ -273,7 +271,7 @@ def act(
     present: Any, block: int, num: int, first: int, end: int, t: int, observations: Any, acted: Any, actor: Any,
     bounds: Any, scratch: Any,
 ) -> None:  # fmt: skip
-    """The actions of agents `first` to `end`, who have one actor, of `num` environments from `block` on, in tiles."""
+    """The actions of agents `first` to `end`, which share an actor, of `num` environments from `block` on, in tiles."""
     outputs, actions, noise = acted
     moments, weights, sizes, is_tanh, log_std, scale = actor
     low, high = bounds
@@ -303,9 +301,9 @@ def act(
 
 
 def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, is_tanh: bool) -> bool:
-    """Write an actor's outputs for the first rows of `here`, and say whether into `there`; all of a tile is written to.
+    """Compute the outputs of an actor for the first rows of `here`.
 
-    What is computed for a row depends on nothing but that row.
+    Returns whether they are in `there`. Whole tiles are written, and the result of a row depends on that row only.
     """
     num_layers = len(sizes) - 1
     for layer in range(num_layers):
@@ -318,7 +316,7 @@ def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, i
 
 
 def normalize(row: Any, moments: Any, out: Any) -> None:
-    """Numbers of mean 0 and deviation 1, clipped: as `NormalizingActor` has them, bit for bit."""
+    """Normalise to mean 0 and deviation 1 and clip, with the same bits as `NormalizingActor`."""
     if moments.shape[1] == 0:
         for k in range(len(row)):
             out[k] = row[k]
@@ -337,9 +335,9 @@ LOOPS: Texts = {
         "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
     ),
 }
-"""What is called from Python, and with what, so that it is compiled when the module is loaded, and never again."""
-# Functions that are called for each row with so many arrays that to pass them takes as long as a step of an environment
-# are written into what calls them.
+"""The functions that Python calls, with their types, so that they are compiled when the module is loaded."""
+# Functions that are called for each row with many arrays are inlined: passing the arrays takes as long as a step of an
+# environment.
 DECORATORS: Texts = {
     **CONTRACTED,
     **dict.fromkeys((take_step, act, look), "inlined"),
@@ -348,4 +346,4 @@ DECORATORS: Texts = {
         for loop, signature in LOOPS.items()
     },
 }
-"""Those of all other functions here have no arguments."""
+"""Arguments of the decorators of all other functions: none."""

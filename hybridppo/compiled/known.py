@@ -1,4 +1,4 @@
-"""Which environments have a compiled form: gymnasium's that are written here, and whatever a definition stands for."""
+"""The compiled forms of gymnasium's environments, and how a definition is found."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,11 +22,11 @@ WRITTEN_HERE = {
 
 
 def compiled_form(source: Any) -> Definition:
-    """The definition that an id or a function stands for.
+    """The definition of an id or a function.
 
     Raises:
-        EnvError: where it has none, with those that have.
-        gymnasium.error.Error: where there is no such environment.
+        EnvError: if it has no compiled form, with the list of those that have one.
+        gymnasium.error.Error: if there is no such environment.
     """
     if isinstance(source, Definition):
         return source

@@ -1,7 +1,7 @@
 """Modules that Numba compiles: written once, and kept with their machine code for other processes.
 
-A module's name is a hash of its text, which names Numba's version. Numba keeps the machine code of a file beside it, by
-the file's time and size and by the processor: another process loads it.
+The name of a module is a hash of its text, which includes Numba's version. Numba keeps the machine code beside the
+file, by its time and size and by the processor, so another process can load it.
 """
 
 import atexit
@@ -24,17 +24,17 @@ from hybridppo.errors import EnvError, HybridPPOError
 
 DIRECTORY_VARIABLE = "HYBRIDPPO_CACHE_DIR"
 _WRITTEN_AT = 1_000_000_000
-"""The time of every file, so that of two processes that write the same one, neither spoils what the other compiled."""
+"""Modification time of every file, so that processes that write the same file do not invalidate each other's code."""
 _LOCK = threading.Lock()
 
 
 def has_numba() -> bool:
-    """Whether it is installed."""
+    """Whether Numba is installed."""
     return importlib.util.find_spec("numba") is not None
 
 
 def cache_directory() -> Path | None:
-    """Where modules are kept: `HYBRIDPPO_CACHE_DIR`, or the user's folder for such things; None if there is no home."""
+    """The folder of modules: `HYBRIDPPO_CACHE_DIR`, or the user's cache folder; None without a home folder."""
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return Path(named)
     try:
@@ -50,7 +50,7 @@ def cache_directory() -> Path | None:
 
 
 def _written(name: str, text: str) -> Path:
-    """The module's file: kept or, if the user's own folder cannot be written to, in a temporary one."""
+    """The file of a module, in a temporary folder if the user's own cannot be written to."""
     directory = cache_directory()
     if directory is None:
         return _written_for_now("what is compiled cannot be kept (the user has no home directory)", name, text)
@@ -66,9 +66,9 @@ def _written(name: str, text: str) -> Path:
 
 
 def _written_in(directory: Path, name: str, text: str) -> Path:
-    """The file, whole, whoever else writes it at the same time."""
+    """Write the file completely, whatever other processes do at the same time."""
     path = directory / _file_of(name, text)
-    can_be_kept = os.access(directory, os.W_OK)  # Numba writes beside it
+    can_be_kept = os.access(directory, os.W_OK)  # Numba writes beside the file
     if can_be_kept and path.is_file() and path.read_text(encoding="utf-8") == text:
         return path
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _written_for_now(why: str, name: str, text: str) -> Path:
 
 @functools.cache
 def _temporary_directory() -> Path:
-    """Of this process, and removed when it ends."""
+    """A folder of this process that is removed at its end."""
     directory = Path(tempfile.mkdtemp(prefix="hybridppo-compiled-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
@@ -107,16 +107,16 @@ _MODULES: dict[str, ModuleType] = {}
 
 
 def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exception], HybridPPOError]) -> ModuleType:
-    """The module of this text, compiled now or before.
+    """The module of this text, compiled now or earlier.
 
     Args:
-        name: of what is compiled, for messages and the file.
-        text: of the module.
-        kept: the functions in it that Numba keeps.
-        explain: what to raise where it cannot be compiled, from its file and what Numba raised.
+        name: name of the module, for messages and the file.
+        text: the text of the module.
+        kept: the functions that Numba keeps.
+        explain: makes an error from the file and Numba's error.
 
     Raises:
-        EnvError: where its file cannot be written.
+        EnvError: if the file cannot be written.
     """
     with _LOCK:
         return _loaded(name, text, kept, explain)
@@ -141,7 +141,7 @@ def _loaded(
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # Numba's own, and what it lets through of LLVM and of the text
+    except Exception as error:  # Numba's errors, and those that it passes on from LLVM and the text
         del sys.modules[module_name]
         raise explain(path, error) from error
     if is_first:
@@ -151,7 +151,7 @@ def _loaded(
 
 
 def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:
-    """Whether these functions of the module of this text are kept, or loaded already."""
+    """Whether these functions of the module of this text are kept or loaded."""
     directory = cache_directory()
     return _digest(text) in _MODULES or (directory is not None and is_kept(directory / _file_of(name, text), functions))
 
@@ -161,13 +161,13 @@ def _file_of(name: str, text: str) -> str:
 
 
 def is_kept(path: Path, functions: Sequence[str]) -> bool:
-    """Whether Numba has kept these functions of a module, for this Python."""
+    """Whether Numba has kept these functions of a module for this Python version."""
     tag = f"py{sys.version_info.major}{sys.version_info.minor}"
     return all(any(path.parent.glob(f"__pycache__/{path.stem}.{name}-*.{tag}.nbi")) for name in functions)
 
 
 def say(what: str) -> None:
-    """One line, beside whatever progress bar there is."""
+    """Print one line, without disturbing a progress bar."""
     from tqdm import tqdm
 
     tqdm.write(f"hybridppo: {what}", file=sys.stderr)

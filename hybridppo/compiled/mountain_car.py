@@ -1,4 +1,4 @@
-"""MountainCar, bit for bit as gymnasium computes it (Moore, 1990)."""
+"""MountainCar, with the same bits as gymnasium's (Moore, 1990)."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ FORCE, GRAVITY = 0.001, 0.0025
     episode_length=200,
 )
 class MountainCar:
-    """A car too weak for the hill before it; a step costs 1."""
+    """A car too weak for the hill in front of it; a step costs 1."""
 
     def reset(state: Any, random: Any) -> None:
         """At rest, near the bottom."""
@@ -39,5 +39,5 @@ class MountainCar:
         return -1.0, place >= GOAL and speed >= 0.0
 
     def observe(state: Any, out: Any) -> None:
-        """Place and speed."""
+        """Position and speed."""
         out[0], out[1] = state.place, state.speed

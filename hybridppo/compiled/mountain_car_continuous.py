@@ -1,4 +1,4 @@
-"""MountainCarContinuous, bit for bit as gymnasium computes it: its state is float32 from the first step on."""
+"""MountainCarContinuous, with the same bits as gymnasium's: its state is float32 from the first step on."""
 
 import math
 from typing import Any
@@ -25,14 +25,14 @@ NOTHING, MOST = np.float32(0.0), np.float32(1.0)
     episode_length=999,
 )
 class MountainCarContinuous:
-    """The car with a force between -1 and 1; the goal is worth 100, and force costs its square."""
+    """The car with a force between -1 and 1; the goal is worth 100, and a force costs its square."""
 
     def reset(state: Any, random: Any) -> None:
         """At rest, near the bottom."""
         state.place, state.speed = np.float32(uniform(random, -0.6, -0.4)), NOTHING
 
     def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-        """Push."""
+        """Push the car."""
         force = min(max(action[0], -MOST), MOST)
         speed = state.speed + (
             force * POWER - np.float32(GRAVITY * math.cos(np.float64(np.float32(3.0) * state.place)))
@@ -47,5 +47,5 @@ class MountainCarContinuous:
         return (100.0 if is_there else 0.0) - cost, is_there
 
     def observe(state: Any, out: Any) -> None:
-        """Place and speed."""
+        """Position and speed."""
         out[0], out[1] = state.place, state.speed

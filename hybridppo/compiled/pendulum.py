@@ -1,4 +1,4 @@
-"""Pendulum, bit for bit as gymnasium computes it: the torque's part is float32, as its actions are."""
+"""Pendulum, with the same bits as gymnasium's: the torque's term is float32, as its actions are."""
 
 import math
 from typing import Any
@@ -23,14 +23,14 @@ HIGH = np.array([1.0, 1.0, FASTEST], dtype=np.float32)
     episode_length=200,
 )
 class Pendulum:
-    """A pendulum to be swung up and held, by a torque too weak to lift it; angle, speed and torque cost."""
+    """A pendulum to swing up and hold with a weak torque; angle, speed and torque cost."""
 
     def reset(state: Any, random: Any) -> None:
-        """Anywhere."""
+        """Any angle and speed."""
         state.angle, state.speed = uniform(random, -math.pi, math.pi), uniform(random, -1.0, 1.0)
 
     def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
-        """Never ends by itself."""
+        """A step; episodes never end by themselves."""
         torque = min(max(action[0], -MOST), MOST)
         angle, speed = state.angle, state.speed
         from_top = (angle + math.pi) % (2 * math.pi) - math.pi

@@ -1,8 +1,8 @@
-"""Multilayer perceptrons forward and backward, as they are compiled; never called as they stand here.
+"""Forward and backward passes of multilayer perceptrons that are compiled; Python never calls these functions.
 
-Numbers lie in rows of one stride whatever a layer's width, those beyond it 0: so a product is made of whole tiles. What
-is computed for a row depends on nothing but that row, and sums over rows are made in their order: no bit depends on how
-many rows are passed at once.
+Rows of numbers have one stride for all layers and are padded with 0, so products consist of whole tiles. The result of
+a row depends on that row only, and sums over rows are computed in their order: the bits do not depend on how many rows
+are passed at once.
 """
 
 from typing import Any
@@ -12,22 +12,22 @@ import numpy as np
 from hybridppo.compiled.sources import Texts
 
 NARROW = 8
-"""Columns of the narrowest tile, to multiples of which widths are rounded up."""
+"""Columns of the narrowest tile; widths are rounded up to multiples of it."""
 MOST_ROWS = 8
 """Rows of the highest tile."""
 TURNED = 16
-"""Columns that a matrix is turned by at once: their cache lines stay until all of a line is taken."""
+"""Columns of a matrix that are transposed at once, so that their cache lines are used completely."""
 MOST_INNER = 256
-"""What is summed over at once: so much of a tile's columns lies in the cache closest to a core."""
+"""Terms that are summed at once: so much of a tile's columns fits into the cache closest to a core."""
 
 
 def rows_of_a_tile() -> int:
-    """What the processor has room for."""
+    """Rows of a tile, by the processor's registers."""
     raise NotImplementedError
 
 
 def columns_of_a_tile() -> int:
-    """Likewise."""
+    """Columns of a tile, by the processor's registers."""
     raise NotImplementedError
 
 
@@ -37,21 +37,21 @@ def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int,
 
 
 def middle_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
-    """The same for half of its columns."""
+    """As `multiply_tile`, for half of its columns."""
     raise NotImplementedError
 
 
 def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
-    """The same for `NARROW` columns."""
+    """As `multiply_tile`, for `NARROW` columns."""
     raise NotImplementedError
 
 
 GIVEN = (wide_tile, middle_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile)
-"""What `tile_sizes.py` writes before a module's functions."""
+"""The functions that `tile_sizes.py` writes before a module's functions."""
 
 
 def up_to_whole(size: int) -> int:
-    """Rounded up to whole tiles."""
+    """A width rounded up to whole tiles."""
     return (size + NARROW - 1) // NARROW * NARROW
 
 
@@ -60,7 +60,7 @@ def multiply_all(
 ) -> None:
     """`out = start + left @ right`, for whole tiles of rows and columns; every row has the same start with stride 0."""
     add_products(left, right, out, num_rows, 0, min(num_inner, MOST_INNER), num_columns, start, stride)
-    for k in range(MOST_INNER, num_inner, MOST_INNER):  # sums go on where they are
+    for k in range(MOST_INNER, num_inner, MOST_INNER):  # sums continue in place
         add_products(left, right, out, num_rows, k, min(num_inner, k + MOST_INNER), num_columns, out, out.shape[1])
 
 
@@ -84,14 +84,14 @@ def add_products(
 
 
 def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any) -> None:
-    """Lay the parameters of a perceptron out for `forward` and `backward`.
+    """Lay out the parameters of a perceptron for `forward` and `backward`.
 
     Args:
         values: `[P]`, all parameters.
-        sizes: `[L + 1]`, the numbers between layers.
+        sizes: `[L + 1]`, the sizes of the layers.
         offsets: `[L, 2]`, where weights and biases begin.
         up: `[L, *, *]`, written: weights by inputs.
-        down: `[L, *, *]`, written: weights by outputs, where they cannot be taken as they are.
+        down: `[L, *, *]`, written: weights by outputs, unless they can be used in place.
         biases: `[L, 1, *]`, written.
     """
     for layer in range(len(sizes) - 1):
@@ -100,7 +100,7 @@ def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any)
 
 
 def pack_up(values: Any, sizes: Any, offsets: Any, layer: int, up: Any, biases: Any) -> None:
-    """What `forward` takes of a layer."""
+    """Lay out a layer for `forward`."""
     weight, bias = matrices(values, sizes, offsets, layer)
     for o in range(len(weight)):
         biases[layer, 0, o] = bias[o]
@@ -115,7 +115,7 @@ def pack_up(values: Any, sizes: Any, offsets: Any, layer: int, up: Any, biases: 
 
 
 def pack_down(values: Any, sizes: Any, offsets: Any, layer: int, down: Any) -> None:
-    """What `backward` takes of a layer, where it cannot take the weights themselves."""
+    """Lay out a layer for `backward`, unless its weights can be used in place."""
     weight, _ = matrices(values, sizes, offsets, layer)
     if layer > 0 and not is_whole(weight):
         for o in range(len(weight)):
@@ -124,18 +124,18 @@ def pack_down(values: Any, sizes: Any, offsets: Any, layer: int, down: Any) -> N
 
 
 def is_whole(weight: Any) -> bool:
-    """Whether its rows are whole tiles."""
+    """Whether the rows of a layer are whole tiles."""
     return bool(weight.shape[1] % NARROW == 0)
 
 
 def matrices(values: Any, sizes: Any, offsets: Any, layer: int) -> tuple[Any, Any]:
-    """The weight `[outputs, inputs]` and the bias of a layer, views of all parameters; arguments as for `pack`."""
+    """The weight `[outputs, inputs]` and the bias of a layer as views of all parameters; arguments as of `pack`."""
     inputs, outputs, weight, bias = sizes[layer], sizes[layer + 1], offsets[layer, 0], offsets[layer, 1]
     return values[weight : weight + inputs * outputs].reshape(outputs, inputs), values[bias : bias + outputs]
 
 
 def forward(sizes: Any, up: Any, biases: Any, blocks: Any, num_rows: int, is_tanh: bool) -> None:
-    """Outputs of every layer into `blocks[layer + 1]`, for the inputs in `blocks[0]`."""
+    """Write the outputs of every layer into `blocks[layer + 1]`, for the inputs in `blocks[0]`."""
     num_layers = len(sizes) - 1
     for layer in range(num_layers):
         width = up_to_whole(sizes[layer + 1])
@@ -146,7 +146,7 @@ def forward(sizes: Any, up: Any, biases: Any, blocks: Any, num_rows: int, is_tan
 
 
 def activate(rows: Any, num_rows: int, width: int, is_tanh: bool) -> None:
-    """Tanh or ReLU of the first rows, in place."""
+    """Apply tanh or ReLU to the first rows, in place."""
     for row in range(num_rows):
         if is_tanh:
             tanh_all(rows[row], width)
@@ -168,21 +168,21 @@ def backward(
     is_first: bool,
     is_tanh: bool,
 ) -> None:
-    """Add the gradients of weights and biases, from that of the outputs in `deltas[(L - 1) % 2]`.
+    """Add the gradients of weights and biases, given that of the outputs in `deltas[(L - 1) % 2]`.
 
     Args:
         values: `[P]`, all parameters.
         sizes: `[L + 1]`.
         offsets: `[L, 2]`, where weights and biases begin.
-        down: of `pack`.
-        blocks: of `forward`.
-        deltas: `[2, rows, *]`; used by turns.
+        down: as written by `pack`.
+        blocks: as written by `forward`.
+        deltas: `[2, rows, *]`; used in turns.
         weights: `[L, *, *]`, added to.
         biases: `[L, 1, *]`, added to.
         nothing: `[1, *]` zeros.
-        num_rows: of the block.
-        is_first: whether there is nothing to add to yet.
-        is_tanh: whether hidden layers have tanh, and not ReLU.
+        num_rows: rows of the block.
+        is_first: whether to overwrite instead of adding.
+        is_tanh: whether hidden layers have tanh (else ReLU).
     """
     for above in range(len(sizes) - 1):
         layer = len(sizes) - 2 - above
@@ -203,7 +203,7 @@ def pass_down(
     values: Any, sizes: Any, offsets: Any, layer: int, down: Any, blocks: Any, deltas: Any, nothing: Any,
     num_rows: int, is_tanh: bool,
 ) -> None:  # fmt: skip
-    """The gradient of what goes into a layer's activation below, `deltas[(layer + 1) % 2]`; arguments as before."""
+    """The gradient of the layer below before its activation, `deltas[(layer + 1) % 2]`; arguments as of `backward`."""
     here, below, seen, inputs = deltas[layer % 2], deltas[(layer + 1) % 2], blocks[layer], up_to_whole(sizes[layer])
     weight, _ = matrices(values, sizes, offsets, layer)
     right = weight if is_whole(weight) else down[layer]
@@ -216,7 +216,7 @@ def pass_down(
 
 
 def write_gradient(gradient: Any, sizes: Any, offsets: Any, weights: Any, biases: Any) -> None:
-    """What `backward` has added up, laid out as the parameters are: `[P]`, of which the perceptron's are written."""
+    """Copy the result of `backward` into the gradient `[P]`, at the parameters of the perceptron."""
     for layer in range(len(sizes) - 1):
         weight, bias = matrices(gradient, sizes, offsets, layer)
         for o in range(len(weight)):
@@ -233,13 +233,13 @@ def add_rows(rows: Any, num_rows: int, width: int, out: Any) -> None:
 
 
 def through_tanh(gradient: Any, activation: Any, num: int) -> None:
-    """From the gradient of tanh(z) to that of z, in place."""
+    """Multiply by the derivative of tanh, in place."""
     for o in range(num):
         gradient[o] *= np.float32(1.0) - activation[o] * activation[o]
 
 
 def through_relu(gradient: Any, activation: Any, num: int) -> None:
-    """Likewise of ReLU."""
+    """Multiply by the derivative of ReLU, in place."""
     for o in range(num):
         gradient[o] *= np.float32(activation[o] > np.float32(0.0))
 
@@ -251,10 +251,10 @@ def relu_all(values: Any, num: int) -> None:
 
 
 def tanh_all(values: Any, num: int) -> None:
-    """The hyperbolic tangent of each, in place, within 3e-7.
+    """The hyperbolic tangent, in place, within 3e-7.
 
-    A quotient of polynomials, as Eigen (`generic_fast_tanh_float`) has it, which a processor computes for several at
-    once. Beyond +-7.9 it is 1 in float32.
+    A quotient of polynomials, as in Eigen (`generic_fast_tanh_float`), which a processor computes for several numbers
+    at once. Beyond +-7.9 it is 1 in float32.
     """
     for o in range(num):
         x = min(max(values[o], np.float32(-7.90531110763549805)), np.float32(7.90531110763549805))
@@ -274,4 +274,4 @@ def tanh_all(values: Any, num: int) -> None:
 
 
 CONTRACTED: Texts = dict.fromkeys((tanh_all, relu_all, through_tanh, through_relu), "contracted")
-"""Decorators: where a product and a sum may be rounded as one, in networks and never in an environment."""
+"""Decorators of functions that may round a product and a sum at once: in networks, never in an environment."""

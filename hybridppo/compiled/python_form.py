@@ -1,10 +1,10 @@
-"""A compiled environment that Python steps, with the same source and without Numba; errors are explained.
+"""A compiled environment that Python steps, with the same source and without Numba; it explains errors.
 
     environment = CartPole()                    # a `PythonForm`; of several agents, `PythonAgents`
     problems = phases_that_race(definition)
 
-Compiled code would take what is wrong for a number: a field that there is not, an entry of an observation that is not
-written, a truth in place of a reward. These forms raise an `EnvError` that names the function and its line.
+Compiled code would accept errors as numbers: an unknown field, an entry of an observation that is not written, a
+boolean in place of a reward. Here an `EnvError` names the function and its line.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 class State(np.record):  # type: ignore[misc]  # final in NumPy's stubs alone
-    """The state of one environment: fields are attributes, also under a name that NumPy uses itself."""
+    """The state of one environment. Fields are attributes, even under a name that NumPy uses."""
 
     def __getattribute__(self, name: str) -> Any:
         fields = np.void.__getattribute__(self, "dtype").names
@@ -41,28 +41,28 @@ class State(np.record):  # type: ignore[misc]  # final in NumPy's stubs alone
 
 
 def unknown_field(name: str, fields: tuple[str, ...]) -> str:
-    """What is wrong with a field of this name."""
+    """The message for an unknown field."""
     return f"the state has no field {name!r}: its fields are {', '.join(fields)}"
 
 
 def states_of(spec: EnvironmentSpec, content: bytes | None = None) -> Array:
-    """The state of one environment, `[1]`: zeros, or this content."""
+    """The state of one environment, `[1]`: zeros, or these values."""
     dtype = np.dtype((State, spec.state))
     return np.zeros(1, dtype) if content is None else np.frombuffer(bytearray(content), dtype)
 
 
 def observed(spec: EnvironmentSpec, observe: Callable[[Array], Any]) -> Array:
-    """What a call of `observe` writes.
+    """The observation that `observe` writes.
 
     Raises:
-        EnvError: naming the first number that it does not write.
+        EnvError: with the first number that is not written.
     """
     out = np.full(spec.observation_space.shape, np.nan, np.float32)
     observe(out)
     if np.isnan(out).any():
         again = np.zeros_like(out)
         observe(again)
-        forgotten = np.flatnonzero(np.isnan(out) & ~np.isnan(again))  # not where it writes nan itself
+        forgotten = np.flatnonzero(np.isnan(out) & ~np.isnan(again))  # unless it writes NaN itself
         if len(forgotten):
             raise EnvError(
                 f"{place_of(spec, 'observe')} does not write out[{forgotten[0]}]: an observation has {len(out)} "
@@ -72,7 +72,7 @@ def observed(spec: EnvironmentSpec, observe: Callable[[Array], Any]) -> Array:
 
 
 def reward_and_end(spec: EnvironmentSpec, name: str, returned: Any) -> tuple[float, bool]:
-    """The reward and the truth that `step` or `reward` returned.
+    """The reward and the boolean that `step` or `reward` returned.
 
     Raises:
         EnvError: if it returned anything else.
@@ -84,7 +84,7 @@ def reward_and_end(spec: EnvironmentSpec, name: str, returned: Any) -> tuple[flo
 
 
 def truth(spec: EnvironmentSpec, name: str, returned: Any) -> bool:
-    """The truth that `end` returned.
+    """The boolean that `end` returned.
 
     Raises:
         EnvError: if it returned anything else.
@@ -95,7 +95,7 @@ def truth(spec: EnvironmentSpec, name: str, returned: Any) -> bool:
 
 
 def wanted_of(name: str) -> str:
-    """What a function is to return."""
+    """What a function must return, for messages."""
     if name == "end":
         return "`end` returns a truth, whether the episode is over for all: True or False"
     what = "the episode is over" if name == "step" else "the agent leaves"
@@ -103,7 +103,7 @@ def wanted_of(name: str) -> str:
 
 
 def place_of(spec: EnvironmentSpec, name: str) -> str:
-    """A function, and where it was written."""
+    """A function with its place in the source, for messages."""
     code = spec.functions[name].__code__
     return f"{spec.name}.{name} ({code.co_filename}:{code.co_firstlineno})"
 
@@ -113,14 +113,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _shown(returned: Any) -> str:
-    """Without NumPy's names of its types."""
+    """A value without NumPy's type names."""
     if isinstance(returned, tuple):
         return shown(tuple(part.item() if isinstance(part, np.generic) else part for part in returned))
     return shown(returned.item() if isinstance(returned, np.generic) else returned)
 
 
 class _Stepped:
-    """What one agent's form and several agents' form have in common: the state, random numbers, saving, pictures."""
+    """Common parts of the forms for one and for several agents: state, random numbers, saving, pictures."""
 
     def __init__(self, spec: EnvironmentSpec, render_mode: str | None = None) -> None:
         self.definition, self.render_mode = spec, render_mode
@@ -131,11 +131,11 @@ class _Stepped:
 
     @property
     def fields(self) -> Any:
-        """The fields by name; of several agents, an array of all agents each."""
+        """The fields by name; with several agents, arrays over agents."""
         return self._states[0]
 
     def _begin_episode(self, seed: int | None) -> None:
-        """The next episode's random numbers; with a seed, those of the first one of it."""
+        """Begin the random numbers of the next episode, or with a seed those of its first episode."""
         if seed is not None or not self._has_begun:
             seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
             for random in self._randoms:
@@ -150,27 +150,27 @@ class _Stepped:
         return 0 < self.definition.episode_length <= self._length
 
     def render(self) -> Any:
-        """The picture of now, `[height, width, 3]`; None if none was asked for."""
+        """The present picture, `[height, width, 3]`; None without `render_mode`."""
         draw = self.definition.draw
         if self.render_mode is None or draw is None:
             return None
         return draw(self.fields, self._length) if self.definition.policies else draw(self.fields)
 
     def get_state(self) -> dict[str, Any]:
-        """All that it is in the middle of."""
+        """The state for an exact resume."""
         return {"state": self._states.tobytes(), "random": self._randoms.tolist(), "length": self._length}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from it."""
+        """Restore the result of `state`."""
         if len(state["state"]) != self._states.nbytes:
-            raise EnvStateError(f"the state that was saved is not one of {self.definition.name}")
+            raise EnvStateError(f"the saved state is not one of {self.definition.name}")
         self._states = states_of(self.definition, state["state"])
         self._randoms[:] = state["random"]
         self._length, self._has_begun = int(state["length"]), True
 
 
 class PythonForm(_Stepped, gym.Env[Any, Any]):
-    """One environment, as gymnasium has it."""
+    """One environment with gymnasium's interface."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium has it
 
@@ -179,14 +179,14 @@ class PythonForm(_Stepped, gym.Env[Any, Any]):
         self.observation_space, self.action_space = spec.observation_space, spec.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The next episode; with a seed, the first one of it, as compiled environments have it."""
+        """Begin the next episode, or with a seed its first one, as compiled environments do."""
         super().reset(seed=seed)
         self._begin_episode(seed)
         self.definition.functions["reset"](self.fields, self._randoms[0])
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step."""
+        """Make one step."""
         action = int(action) if self.definition.action_kind == "choice" else np.asarray(action)
         returned = self.definition.functions["step"](self.fields, action, self._randoms[0])
         reward, terminated = reward_and_end(self.definition, "step", returned)
@@ -198,7 +198,7 @@ class PythonForm(_Stepped, gym.Env[Any, Any]):
 
 
 class PythonAgents(_Stepped):
-    """One environment of several agents, with the methods of PettingZoo's `ParallelEnv`."""
+    """One environment of several agents, with the interface of PettingZoo's `ParallelEnv`."""
 
     metadata: dict[str, Any] = {  # noqa: RUF012 - as PettingZoo has it
         "name": "compiled", "render_modes": ["rgb_array"], "render_fps": 20,
@@ -211,15 +211,15 @@ class PythonAgents(_Stepped):
         self._present = np.zeros(len(self.possible_agents), np.bool_)
 
     def observation_space(self, agent: str) -> gym.spaces.Box:
-        """Of each agent."""
+        """The observation space of each agent."""
         return self.definition.observation_space
 
     def action_space(self, agent: str) -> "gym.Space[Any]":
-        """Of each agent."""
+        """The action space of each agent."""
         return self.definition.action_space
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The next episode; with a seed, the first one of it, as compiled environments have it."""
+        """Begin the next episode, or with a seed its first one, as compiled environments do."""
         self._begin_episode(seed)
         self._present[:] = True
         self.agents = [name for _, name in self._those_there()]
@@ -230,7 +230,7 @@ class PythonAgents(_Stepped):
         return observations, {name: {} for name in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """One step by the actions of all that are there."""
+        """Make one step with the actions of all present agents."""
         functions, there = self.definition.functions, self._those_there()
         is_choice = self.definition.action_kind == "choice"
         of_agents = {agent: int(actions[name]) if is_choice else np.asarray(actions[name]) for agent, name in there}
@@ -255,17 +255,17 @@ class PythonAgents(_Stepped):
             phase(agent, self.fields, action, self._randoms[agent])
 
     def get_state(self) -> dict[str, Any]:
-        """All that it is in the middle of."""
+        """The state for an exact resume."""
         return {**super().get_state(), "present": self._present.tolist()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from it."""
+        """Restore the result of `state`."""
         super().set_state(state)
         self._present[:] = state["present"]
         self.agents = [name for _, name in self._those_there()]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _those_there(self) -> list[tuple[int, str]]:
         return [(agent, self.possible_agents[agent]) for agent in np.flatnonzero(self._present).tolist()]
@@ -276,7 +276,7 @@ class PythonAgents(_Stepped):
 
 
 class _InAnyOrder(PythonAgents):
-    """Runs each phase twice from the same state, in two orders of its agents, and notes what differs."""
+    """Runs each phase twice from the same state, with two orders of agents, and notes differences."""
 
     def __init__(self, definition: EnvironmentSpec, seed: int) -> None:
         super().__init__(definition)
@@ -303,12 +303,12 @@ class _InAnyOrder(PythonAgents):
 
 
 def phases_that_race(definition: EnvironmentSpec, steps: int = 50, seed: int = 0) -> list[str]:
-    """What is wrong with a definition's phases: run in random order of agents, each must do the same.
+    """Differences between orders of agents in a definition's phases, which must not exist.
 
     Args:
-        definition: of several agents.
-        steps: with random actions, each phase run twice.
-        seed: of starts, actions and orders.
+        definition: a definition with several agents.
+        steps: number of random steps; each phase of a step is run twice.
+        seed: seed of starts, actions and orders.
 
     Returns:
         A sentence for each phase that depends on the order.

@@ -1,8 +1,8 @@
-"""Random numbers by counting: a number follows from (seed, environment, episode, which draw), and from nothing else.
+"""Counter-based random numbers: each depends only on seed, environment, episode and number of the draw.
 
-Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) in whole numbers that Python and
-Numba compute alike. `random` is an environment's own `[4]` int64: its key (the run's seed plus the number of the
-environment) in two halves of 32 bits, the episode, and how many draws that has made.
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) in integers, with the same results in
+Python and Numba. `random` is an environment's `[4]` int64: its key (the seed of the run plus the number of the
+environment) in two halves of 32 bits, the episode, and the number of draws in it.
 """
 
 import math
@@ -11,13 +11,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 NUM_WORDS = 4
-"""What `random` is made of."""
+"""Constants of Philox."""
 
 
 def philox(key_low: int, key_high: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
     """Four words of 32 bits from a counter of four, `a` to `d`, and a key of two."""
     for _ in range(10):
-        # The product of two words may exceed what 64 bits with a sign hold: it wraps, and the masks take its bits.
+        # The product of two words may exceed a signed 64-bit integer: it wraps, and the masks take its bits.
         left, right = a * 0xD2511F53, c * 0xCD9E8D57
         a, c = ((right >> 32) & 0xFFFFFFFF) ^ b ^ key_low, ((left >> 32) & 0xFFFFFFFF) ^ d ^ key_high
         b, d = right & 0xFFFFFFFF, left & 0xFFFFFFFF
@@ -57,5 +57,5 @@ def begin(random: NDArray[Any], seed: int) -> None:
 
 
 def begin_agent(random: NDArray[Any], agent: int) -> None:
-    """Set an agent's numbers, `[4]`, to the start of an episode: its draws are counted from a place of their own."""
+    """Set an agent's numbers, `[4]`, to the start of an episode; each agent counts its draws from its own start."""
     random[3] = agent << 32

@@ -1,10 +1,10 @@
-"""What is looked at before a definition is compiled: its source, and some steps of it in Python.
+"""Checks a definition before it is compiled: its source, and some steps in Python.
 
     rehearse(definition)            # an EnvError names the file, the line and what is wrong there
 
-Compiled code takes much for a number: what lies beside an array, an entry of an observation that nothing was written
-to, a truth in the place of a reward. Python is asked first, in milliseconds. What no rehearsal comes to is left to the
-compiled code, which looks at every index on the CPU (`building.py`), and to tests of finite numbers.
+Compiled code accepts many errors as numbers: memory beside an array, an entry of an observation that is not written, a
+boolean in place of a reward. Python finds them in milliseconds. Code that the rehearsal does not reach is checked by
+compiled code, which checks every index on the CPU (`building.py`), and by tests for finite numbers.
 """
 
 import ast
@@ -24,15 +24,15 @@ from hybridppo.compiled.sources import REMEDY, parsed
 from hybridppo.errors import EnvError
 
 STEPS, FEWEST_STEPS = 200, 2
-"""Steps of one agent. Several agents share them, but each takes two at least."""
+"""Steps of one agent. Several agents share them, with at least two each."""
 _NOT_THE_USERS = tuple(f"{Path(module).parent}{os.sep}" for module in (__file__, np.__file__))
 
 
 def rehearse(definition: Definition) -> None:
-    """Look for mistakes in a definition.
+    """Look for errors in a definition.
 
     Raises:
-        EnvError: naming the first one.
+        EnvError: with the first one.
     """
     for name in definition.functions:
         _look_at_source(definition, name)
@@ -42,14 +42,15 @@ def rehearse(definition: Definition) -> None:
     except EnvError:
         raise
     except (ArithmeticError, ValueError):
-        # Compiled code goes on with inf or nan, which are looked for while training; or its own `raise` is compiled.
+        # Compiled code continues with inf or NaN, which the training detects; the environment's own `raise` is
+        # compiled.
         return
     except Exception as error:
         raise _explained(definition, error) from error
 
 
 def _look_at_source(definition: Definition, name: str) -> None:
-    """Also of what steps may never come to."""
+    """Check the source, including paths that no step may reach."""
     function, fields = definition.functions[name], definition.state.names or ()
     where, first, tree = parsed(definition.name, function)
     state = function.__code__.co_varnames[1 if definition.policies and name != "end" else 0]
@@ -69,7 +70,7 @@ def _look_at_source(definition: Definition, name: str) -> None:
 
 
 def _may_return_none(code: CodeType) -> bool:
-    """Whether a path through a function ends without a value."""
+    """Whether a path through a function ends without a return value."""
     before: Any = None
     for instruction in dis.get_instructions(code):
         if instruction.opname == "RETURN_CONST" and instruction.argval is None:
@@ -90,7 +91,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 class _Few(PythonAgents):
-    """Only the first two and the last two agents of each kind act: a thousand take seconds."""
+    """Let only the first two and the last two agents of each kind act: a thousand would take seconds."""
 
     def _those_there(self) -> list[tuple[int, str]]:
         kinds = self.definition.policies.items()
@@ -99,9 +100,9 @@ class _Few(PythonAgents):
 
 
 def _step(definition: Definition) -> None:
-    """Random steps, from a seed of their own."""
+    """Make random steps with their own seed."""
     environment: Any = _Few(definition) if definition.policies else definition()
-    space = copy.deepcopy(definition.action_space)  # whose random numbers stay as they are
+    space = copy.deepcopy(definition.action_space)  # whose random numbers do not change
     space.seed(0)
     environment.reset(seed=0)
     for _ in range(max(FEWEST_STEPS, STEPS // max(1, len(definition.agents)))):
@@ -116,7 +117,7 @@ def _step(definition: Definition) -> None:
 
 
 def _explained(definition: Definition, error: Exception) -> EnvError:
-    """An error of a function's, with the line that it is of."""
+    """The error of a function, with its line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)] or frames
     where = f"{own[-1].filename}:{own[-1].lineno}"

@@ -1,8 +1,8 @@
-"""How threads see what others have written: the text of modules in which threads wait for each other.
+"""Memory order between threads: the text of functions for modules in which threads wait for each other.
 
-Never imported: `meeting.py` gives this text, so that Numba keeps what comes of both. What a thread has written before
-it tells a number is there for whoever has seen that number: C11's release and acquire, without which the compiler and
-the processor are free to have it otherwise.
+Never imported: `meeting.py` returns this text, so that Numba keeps the compiled result. All writes of a thread before
+it writes a number are visible to a thread that has read the number: C11's release and acquire. Without it, compiler and
+processor may reorder them.
 """
 
 import os
@@ -14,13 +14,13 @@ from numba.extending import intrinsic
 
 
 def place_of(target: Any, builder: Any, kind: Any, numbers: Any, index: Any) -> Any:
-    """Where a number of an array is."""
+    """The address of a number of an array."""
     return builder.gep(target.make_array(kind)(target, builder, numbers).data, [index])
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def tell_number(context: Any, numbers: Any, index: Any, value: Any) -> Any:
-    """Write a number of an array of int64, after all that is written before."""
+    """Write a number of an int64 array, after all earlier writes."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.store_atomic(arguments[2], place_of(target, builder, signature.args[0], *arguments[:2]), "release", 8)
@@ -31,7 +31,7 @@ def tell_number(context: Any, numbers: Any, index: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def number_told(context: Any, numbers: Any, index: Any) -> Any:
-    """A number of an array of int64 as another thread has written it."""
+    """Read a number of an int64 array as another thread has written it."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load_atomic(place_of(target, builder, signature.args[0], *arguments), "acquire", 8)
@@ -41,7 +41,7 @@ def number_told(context: Any, numbers: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def give_way(context: Any) -> Any:
-    """Let another thread have this core for a moment, if one wants it; nothing on Windows."""
+    """Yield this core if another thread waits for it; does nothing on Windows."""
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if os.name == "posix":

@@ -1,8 +1,8 @@
-"""The source of an environment's functions, and of all that they call and refer to, as one module's text.
+"""The source of an environment's functions, and of all that they use, as the text of one module.
 
-A module of its own, and not the functions as they stand, because Numba keeps what it compiled for a file: it misses
-edits in imported ones, and never finds again what was compiled of a closure. So what a function refers to is written
-out: helpers as functions, numbers as themselves. The text says all there is to compile, and its hash what was compiled.
+It is a separate module because Numba keeps compiled code by file: it misses edits in imported files, and does not find
+the code of closures again. So helpers are written as functions and constants as numbers. The text determines the
+result, and its hash identifies it.
 """
 
 import ast
@@ -24,36 +24,37 @@ import numpy as np
 from hybridppo.errors import EnvError
 
 Texts = dict[Callable[..., Any], str]
-"""What functions are decorated with, or their calls written as."""
+"""Decorators or calls of functions, as text."""
 MODULES = {"math": math, "np": np}
-"""What Numba knows, by the names they have in the text."""
+"""Values that Numba knows, by their names in the text."""
 RESERVED = (
     *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "STATE", "f", "i", "b", "u"),
     *("world", "rows", "group", "action", "each"),
     *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
     *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
 )
-"""What the module has besides."""
+"""Names that the module defines besides."""
 REMEDY = (
     "compiled functions may use numbers, tuples and NumPy arrays of them, math, numpy, hybridppo.compiled's random "
     "numbers, and other such functions"
 )
 _DRAW = "draw with compiled.uniform, compiled.normal or compiled.integers, which take `random`"
 UNREPEATABLE = {np.random: _DRAW, random: _DRAW, time: "count steps in a field of the state"}
-"""Modules whose results do not follow from the environment's seed, with what to use instead."""
+"""Modules whose results do not follow from the environment's seed, with a replacement."""
 MOST_BYTES = 10**6
-"""Of a constant array. Numba refers to a larger one by its address, which no other process has."""
+"""Largest size of a constant array. Numba refers to a larger one by its address, which is invalid in other processes.
+"""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Functions as text, in an order in which none is used before it is defined."""
+    """Functions as text, each defined before it is used."""
 
     text: str
     names: dict[str, str]
-    """What each of the functions asked for is called in it."""
+    """The names of the requested functions in the text."""
     lines: dict[int, str]
-    """Of lines in the text, where they were written."""
+    """The origin of lines of the text."""
 
 
 def gather(
@@ -67,21 +68,22 @@ def gather(
     decorators: Texts | None = None,
     uncounted: Collection[str] = (),
 ) -> Sources:
-    """The functions with all that they need.
+    """Gather functions with all that they use.
 
     Args:
-        owner: whose they are, for messages.
-        functions: by the names to know them by.
-        instead: functions that others are to be put in the place of.
-        given: functions that the module has already, by their own names.
-        written: what calls of some functions are to be written as: an expression of their parameters, of what the
-            module has, and of `functions` that come before what calls them.
-        repeated: functions whose body is to be written once for each of some functions, in the place of a name.
-        decorators: of functions, without the `@`; `compiled` is that of all others.
-        uncounted: modules whose functions make no arrays, and are to be decorated `uncounted` and not `compiled`.
+        owner: name for messages.
+        functions: the functions by name.
+        instead: replacements of functions.
+        given: functions that the module already has, under their own names.
+        written: expressions for the calls of some functions, with their parameters, names of the module, and
+            `functions` that come before their callers.
+        repeated: functions whose body is repeated for each of several functions, in place of a name.
+        decorators: decorators of functions, without `@`; `compiled` for all others.
+        uncounted: modules whose functions do not allocate arrays, and are decorated with `uncounted` in place of
+            `compiled`.
 
     Raises:
-        EnvError: for what cannot be compiled, with the line.
+        EnvError: if something cannot be compiled, with the line.
     """
     gathering = _Gathering(
         owner, dict(instead or {}), {function: function.__name__ for function in given}, written or {}, repeated or {},
@@ -93,7 +95,7 @@ def gather(
 
 
 class _Gathering:
-    """The text under way."""
+    """The text that is being written."""
 
     def __init__(
         self,
@@ -112,12 +114,12 @@ class _Gathering:
         self.lines: dict[int, str] = {}
         self._instead = instead
         self._names = names
-        self._arrays: dict[int, tuple[str, Any]] = {}  # with the array, so that no other gets its id
+        self._arrays: dict[int, tuple[str, Any]] = {}  # kept, so that no other array has its id
         self._taken = {*MODULES, *RESERVED, *dir(builtins), *names.values()}
         self._under_way: list[Callable[..., Any]] = []
 
     def name_of(self, function: Callable[..., Any], wanted: str) -> str:
-        """What a function is called in the text, to which it is added if it is not there."""
+        """The name of a function in the text, which is added if necessary."""
         while function in self._instead:
             function = self._instead[function]
         if function in self._names:
@@ -149,7 +151,7 @@ class _Gathering:
         return name
 
     def name_of_array(self, array: np.ndarray[Any, Any], wanted: str) -> str:
-        """What a constant array is called in the text, to which its numbers are added if they are not there."""
+        """The name of a constant array in the text, which is added if necessary."""
         if id(array) not in self._arrays:
             name = self._free(wanted)
             self._arrays[id(array)] = name, array
@@ -167,7 +169,7 @@ class _Gathering:
 
 
 class _Replaced(ast.NodeTransformer):
-    """Puts expressions in the place of names."""
+    """Replaces names by expressions."""
 
     def __init__(self, expressions: Mapping[str, ast.expr]) -> None:
         self._expressions = expressions
@@ -177,7 +179,7 @@ class _Replaced(ast.NodeTransformer):
 
 
 class _Renaming(ast.NodeTransformer):
-    """Puts what a function refers to in the place of the names that it has for it."""
+    """Replaces the names that a function uses by their values."""
 
     def __init__(
         self,
@@ -276,13 +278,13 @@ class _Renaming(ast.NodeTransformer):
         raise self._error(node, f"there is no {node.id}")
 
     def _written(self, node: ast.AST, name: str, value: Any) -> ast.expr:
-        """What stands for a value in the text."""
+        """The text for a value."""
         for known, module in MODULES.items():
             if value is module:
                 return ast.Name(known, ast.Load())
         if isinstance(value, FunctionType):
             return ast.Name(self._gathering.name_of(value, value.__name__), ast.Load())
-        if inspect.isfunction(getattr(value, "py_func", None)):  # Numba's own of a function
+        if inspect.isfunction(getattr(value, "py_func", None)):  # Numba's wrapper of a function
             return ast.Name(self._gathering.name_of(value.py_func, name), ast.Load())
         for known, module in MODULES.items():
             if getattr(module, name, None) is value and not isinstance(value, float):
@@ -305,14 +307,14 @@ class _Renaming(ast.NodeTransformer):
 
 
 def parsed(owner: str, function: Callable[..., Any]) -> tuple[str, int, ast.FunctionDef]:
-    """The file that a function is in, its first line there, and its source."""
+    """The file of a function, its first line there, and its source."""
     name = getattr(function, "__qualname__", repr(function))
     try:
         lines, first = inspect.getsourcelines(function)
         where = inspect.getsourcefile(function) or "?"
     except (OSError, TypeError) as error:
         raise EnvError(
-            f"{owner} cannot be compiled: the source of {name} is not to be had ({error}): write it in a file or a "
+            f"{owner} cannot be compiled: the source of {name} cannot be read ({error}): write it in a file or a "
             "notebook, which Numba's cache needs as well"
         ) from error
     [tree] = ast.parse(textwrap.dedent("".join(lines))).body
@@ -330,7 +332,7 @@ def _is_plain(value: Any) -> bool:
 def _literal(value: Any) -> ast.expr:
     if isinstance(value, tuple):
         return ast.Tuple([_literal(part) for part in value], ast.Load())
-    if isinstance(value, np.generic):  # of its own type, as np.float32(...)
+    if isinstance(value, np.generic):  # a value of its own type, as np.float32(...)
         plain = value.item()
         kind = ast.Attribute(ast.Name("np", ast.Load()), value.dtype.name + "_" * (value.dtype == bool), ast.Load())
         return ast.Call(kind, [_literal(plain)], [])
@@ -338,6 +340,6 @@ def _literal(value: Any) -> ast.expr:
         name = "nan" if math.isnan(value) else "inf"
         constant = ast.Attribute(ast.Name("np", ast.Load()), name, ast.Load())
         return ast.UnaryOp(ast.USub(), constant) if value < 0 else constant
-    if not isinstance(value, bool):  # a member of an enumeration is its number
+    if not isinstance(value, bool):  # a member of an enumeration is a number
         value = int(value) if isinstance(value, int) else float(value)
     return ast.parse(repr(value), mode="eval").body

@@ -1,4 +1,4 @@
-"""The data of a compiled environment: its spaces, its state and its functions, as its class has them."""
+"""The data of a compiled environment: spaces, state and functions, as in its class."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,40 +12,40 @@ ActionKind = Literal["choice", "choices", "numbers"]
 
 @dataclass(frozen=True, repr=False)
 class EnvironmentSpec:
-    """What the functions of an environment are, and what they take and write."""
+    """The functions of an environment, and their arguments."""
 
     name: str
     state: np.dtype[Any]
-    """A record: the fields by name."""
+    """A record type: the fields by name."""
     observation_space: gym.spaces.Box
-    """Of one dimension, float32."""
+    """One-dimensional, float32."""
     action_space: gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.Box
-    """A `Box` is of one dimension, float32; `step` has a number for `Discrete`, and else an array."""
+    """A `Box` is one-dimensional; `step` takes a number for `Discrete`, else an array."""
     episode_length: int
     """Steps after which an episode is truncated; 0 for never."""
     functions: dict[str, Callable[..., Any]]
-    """As they are in the class: `reset`, `step` and `observe`; of several agents `reset`, phases, `reward`, `end` and
+    """As in the class: `reset`, `step` and `observe`; with several agents `reset`, phases, `reward`, `end` and
     `observe`."""
     policies: dict[str, int] = field(default_factory=dict)
-    """Where it has several agents: the kinds of them, and how many there are of each."""
+    """With several agents, their kinds and the number of agents of each."""
     phases: tuple[str, ...] = ()
-    """Likewise: the names of its phases."""
+    """With several agents, the names of the phases."""
     draw: Callable[..., Any] | None = None
-    """Makes a picture of a state, `[height, width, 3]` of bytes; plain Python, and never compiled."""
+    """Makes a picture of a state, `[height, width, 3]` of bytes; plain Python that is never compiled."""
 
     @property
     def action_kind(self) -> ActionKind:
-        """What `step` is given."""
+        """The kind of the action space."""
         if isinstance(self.action_space, gym.spaces.Box):
             return "numbers"
         return "choice" if isinstance(self.action_space, gym.spaces.Discrete) else "choices"
 
     @property
     def action_size(self) -> int:
-        """How many numbers an action is."""
+        """Numbers in an action."""
         return int(np.prod(self.action_space.shape or ()))
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """The names of its agents, kind by kind; none where it has a single one."""
+        """The names of the agents, kind by kind; empty for a single agent."""
         return tuple(f"{kind}_{number}" for kind, count in self.policies.items() for number in range(count))

@@ -1,4 +1,4 @@
-"""How large a tile of a product may be, and the text by which a module has such tiles (`tiles.py`)."""
+"""The size of the tiles of matrix products, and the text with which a module has such tiles (`tiles.py`)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ columns_of_a_tile = numba.njit(lambda: {lanes} * 2)
 
 
 def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
-    """Rows of a tile and numbers of a vector, of which there are two beside each other; no bit depends on them.
+    """Rows of a tile and numbers of a vector, two of which are side by side; no bit depends on them.
 
     AVX-512 has registers twice as wide as others, and twice as many.
     """
@@ -19,14 +19,14 @@ def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
 
 
 def tiles_of_this_machine() -> tuple[int, int]:
-    """The same for the processor at hand."""
+    """The result of `tiles_for` for this processor."""
     import llvmlite.binding
 
     return tiles_for(llvmlite.binding.get_host_cpu_features())
 
 
 def text_of_tiles() -> str:
-    """For the processor at hand, what `perceptrons.py` leaves out; the module has imported Numba."""
+    """The functions that `perceptrons.py` only declares, for this processor; the module must import Numba."""
     rows, lanes = tiles_of_this_machine()
     tiles = Path(__file__).with_name("tiles.py").read_text(encoding="utf-8")
     return tiles + DEFINITIONS.format(rows=rows, lanes=lanes)

@@ -1,6 +1,6 @@
-"""A tile of a matrix product, held in the processor's registers: the text of modules that multiply matrices.
+"""A tile of a matrix product in the processor's registers: text for modules that multiply matrices.
 
-Never imported: `tile_sizes.py` writes this text before a module's functions, so that Numba keeps what comes of both.
+Never imported: `tile_sizes.py` writes this text before a module's functions, so that Numba keeps the compiled result.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from numba.extending import intrinsic
 def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
     """The product for a tile of `rows` rows and `vectors` vectors of `lanes` numbers.
 
-    Each number is one sum in the order of what is summed over, product and sum rounded as one where the processor can:
-    neither the size of a tile nor what lies beside a number changes its bits.
+    Each number is one sum in order, with product and sum rounded at once if the processor can. Its bits depend on
+    neither the size of the tile nor its neighbours.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""Modules of compiled updates, which any agent may have: how their text is made of loops, and where they run."""
+"""Modules of compiled updates: their text, and threads to run them."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -35,21 +35,21 @@ group = lambda *types: numba.types.Tuple(types)
 
 '''
 GIVEN = (*perceptrons.GIVEN, *meeting.GIVEN)
-"""What a module has before its loops."""
+"""Functions that a module defines before its loops."""
 CONTRACTED: Texts = {**perceptrons.CONTRACTED, adam: "contracted"}
-"""Decorators: where a product and a sum may be rounded as one, in any update."""
+"""Decorators of functions that may round a product and a sum at once, in any update."""
 
 
 class UpdateModule:
-    """The module of an agent's loops, compiled when it is loaded first.
+    """The module of an agent's loops, compiled when it is first loaded.
 
     Args:
-        name: of the module.
-        loops: what is called from Python, and its signature, in which `f`, `i`, `b`, `d`, `u` and `types` stand for
-            Numba's types.
+        name: name of the module.
+        loops: the functions that Python calls with their signatures, in which `f`, `i`, `b`, `d`, `u` and `types` stand
+            for Numba's types.
         types: lines that name types.
-        decorators: of other functions: `contracted`, where a product and a sum may be rounded as one, or `summed`,
-            where numbers may be added in another order, the same on one machine.
+        decorators: decorators of other functions: `contracted` if a product and a sum may be rounded at once, or
+            `summed` if numbers may be added in another order, the same on one machine.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class UpdateModule:
             self._decorators[loop] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
 
     def load(self) -> ModuleType:
-        """The module.
+        """Load the module.
 
         Raises:
-            ConfigurationError: where Numba is not there, or cannot compile it.
+            ConfigurationError: if Numba is missing, or cannot compile it.
         """
         if not has_numba():
             raise ConfigurationError(
@@ -79,7 +79,7 @@ class UpdateModule:
         return load(self._name, self._text(), tuple(self._loops), _explained)
 
     def is_kept(self) -> bool:
-        """Whether the loops were compiled on this machine before, so that they need only be loaded."""
+        """Whether this machine has compiled the loops before, so that they are only loaded."""
         return is_kept_of(self._name, self._text(), tuple(self._loops))
 
     def _text(self) -> str:
@@ -89,30 +89,31 @@ class UpdateModule:
         return HEADER.format(given=given, types=self._types, **versions) + self._text_of_loops
 
     @cached_property
-    def _text_of_loops(self) -> str:  # a tenth of a second, and agents whose parameters move ask again and again
+    def _text_of_loops(self) -> str:  # takes a tenth of a second, and is needed whenever parameters have moved
         return gather("the update", self._loops, given=GIVEN, decorators=self._decorators).text
 
 
 class SideBySide:
-    """Threads for the parts of some work, made when there is more than one."""
+    """Threads for parts of some work, created if there are several parts."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._room = 1
 
     def make_room(self, count: int) -> None:
-        """For so many parts at once."""
+        """Create threads for so many parts."""
         if count > self._room:
             self._room = count
             self._pool = ThreadPoolExecutor(count - 1, thread_name_prefix="hybridppo-update")
 
     def run(self, work: Callable[[int], None], count: int, signals: Any = None) -> None:
-        """The first of `count` parts of some work in this thread, the others in theirs.
+        """Run the first of `count` parts in this thread, the others in theirs.
 
         Args:
-            work: takes the number of its part.
-            count: of the parts.
-            signals: where parts wait for each other within the work, see `meet`: none waits for one that has failed.
+            work: takes the number of a part.
+            count: number of parts.
+            signals: numbers in which parts wait for each other (`meet`); set if a part fails, so that none waits for
+                it.
         """
 
         def part(number: int) -> None:
@@ -127,7 +128,7 @@ class SideBySide:
         try:
             part(0)
         finally:
-            wait(others)  # none may write any more when this is over
+            wait(others)  # no thread may write afterwards
         for other in others:
             other.result()
 

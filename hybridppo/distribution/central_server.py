@@ -420,11 +420,11 @@ class ServerOfParameters(LocalTeam):
         for name, value in asked.items():
             if value != needed.get(name, 0):
                 raise ConfigurationError(
-                    f"{name}={value!r} cannot be had {whom}: use distribution='local' or 'multi', or leave it out"
+                    f"{name}={value!r} does not work {whom}: use distribution='local' or 'multi', or leave it out"
                 )
         if config.named_schedules.get("learning_rate") == ADAPTIVE:
             raise ConfigurationError(
-                f"an adaptive learning rate cannot be had {whom}, which each see the KL divergence of their own rows "
+                f"an adaptive learning rate does not work {whom}, which each see the KL divergence of their own rows "
                 "alone: use another schedule, or distribution='local' or 'multi'"
             )
         for name, number in {"num_envs": config.num_envs, "num_minibatches": config.minibatches}.items():

@@ -65,11 +65,11 @@ class OverRay(LocalTeam):
             )
         if run.num_workers:
             raise ConfigurationError(
-                f"num_workers={run.num_workers} cannot be had {whom}, whose workers are elsewhere: leave it out"
+                f"num_workers={run.num_workers} does not work {whom}, whose workers are elsewhere: leave it out"
             )
         if (episodes := getattr(config, "episodes_per_rollout", None)) is not None:  # not every agent has it
             raise ConfigurationError(
-                f"episodes_per_rollout={episodes} cannot be had {whom}: whole episodes are sampled in one process"
+                f"episodes_per_rollout={episodes} does not work {whom}: whole episodes are sampled in one process"
             )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base

@@ -203,12 +203,12 @@ class Team(LocalTeam):
                 f"and auto or HOST:PORT, got num_workers={run.num_workers} and address={run.address!r}"
             )
         if run.self_play is not None:
-            raise ConfigurationError(f"self_play cannot be had {whom}: use distribution='local'")
+            raise ConfigurationError(f"self_play does not work {whom}: use distribution='local'")
 
     def _check(self, config: PPOConfig, whom: str) -> None:
         for name, needed in _NOT_SHARED.items():
             if (value := getattr(config, name)) != needed:
-                raise ConfigurationError(f"{name}={value!r} cannot be had {whom}: use distribution='local'")
+                raise ConfigurationError(f"{name}={value!r} does not work {whom}: use distribution='local'")
         units, most = "rows" if config.memory is None else "sequences", config.units // self.shards
         if self.shards > 1 and config.minibatches > most:
             raise ConfigurationError(

@@ -101,6 +101,6 @@ def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
 def refused(what: str) -> ConfigurationError:
     """The error for environments without infos."""
     return ConfigurationError(
-        f"info_metrics cannot be had from {what}: train in copies that the library steps (vectorization='sync'), in "
-        "this process, in workers or over Ray's samplers, or as tensors, or leave it out"
+        f"info_metrics are not available from {what}: train in copies that the library steps (vectorization='sync'), "
+        "in this process, in workers or over Ray's samplers, or as tensors, or leave it out"
     )

@@ -225,7 +225,7 @@ def _of_id(
             )
         if options.frame_stack > 1 and (is_of_pool(source) or is_atari(source)):
             raise ConfigurationError(
-                f"frame_stack={options.frame_stack} cannot be had with {source!r}, which brings its own preprocessing "
+                f"frame_stack={options.frame_stack} does not work with {source!r}, which brings its own preprocessing "
                 "(games of Atari are stacks of four frames already): leave it out"
             )
         if is_of_pool(source) and not must_be_made_here:
@@ -276,7 +276,7 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
 
     require_numba()
     if options.env_kwargs:
-        raise ConfigurationError("env_kwargs cannot be had with vectorization='compiled': leave one of them out")
+        raise ConfigurationError("env_kwargs does not work with vectorization='compiled': leave one of them out")
     return CompiledEnvironments(compiled_definition(source, options), num_envs, first, options.env_threads)
 
 

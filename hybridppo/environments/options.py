@@ -108,7 +108,7 @@ class EnvironmentOptions:
         if self.frame_stack > 1 and (self.action_masks or self.vectorization == "compiled"):
             given = "action_masks=True" if self.action_masks else "vectorization='compiled'"
             raise ConfigurationError(
-                f"frame_stack={self.frame_stack} cannot be had with {given}: leave one of the two out"
+                f"frame_stack={self.frame_stack} does not work with {given}: leave one of the two out"
             )
         if self.clip_rewards is not None and not isinstance(self.clip_rewards, bool):
             raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
@@ -116,7 +116,7 @@ class EnvironmentOptions:
             raise ConfigurationError(f"episodic_life must be True or False, got {shown(self.episodic_life)}")
         if self.vectorization == "compiled" and (self.restarts or self.action_masks):
             given = "on_env_error='restart'" if self.restarts else "action_masks=True"
-            raise ConfigurationError(f"{given} cannot be had with vectorization='compiled': leave one of the two out")
+            raise ConfigurationError(f"{given} does not work with vectorization='compiled': leave one of the two out")
 
     @property
     def restarts(self) -> bool:

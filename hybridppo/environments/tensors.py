@@ -336,7 +336,7 @@ def make_tensor_environments(env: Any, num_envs: int | None, options: Any, *, ow
     for option, is_given in given.items():
         if is_given:
             raise ConfigurationError(
-                f"{option} cannot be had with environments of tensors ({type(env).__name__}), which step and reset "
+                f"{option} does not work with environments of tensors ({type(env).__name__}), which step and reset "
                 "themselves: leave it out"
             )
     return TensorEnvironments(env, num_envs if num_envs is not None else env.num_envs, owns=owns)

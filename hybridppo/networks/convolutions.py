@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.initialisation import EmptyConvolution, Initialise, initialised
-from hybridppo.networks.rows import images_of, numbers_of
-from hybridppo.spaces.rows import Convolution, ImageLayout, RowLayout, layer_sizes
+from hybridppo.spaces.rows import Convolution, ImageLayout, layer_sizes
 
 Convolutions = Literal["nature", "a3c", "impala"]
 Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]
@@ -26,8 +25,8 @@ class ImageNetwork(nn.Module):
 
     def __init__(self, image: ImageLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
         super().__init__()
-        self.convolutions, num_features = convolve(image)
-        self.mlp = make_mlp(num_features)
+        self.convolutions, self.num_features = convolve(image)
+        self.mlp = make_mlp(self.num_features)
         self.image = image
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -35,28 +34,6 @@ class ImageNetwork(nn.Module):
         images = observations.reshape(-1, *observations.shape[-3:])
         outputs: Tensor = self.mlp(features_of(images, self.image, self.convolutions))
         return outputs.view(*observations.shape[:-3], outputs.shape[-1])
-
-
-class JoinedNetwork(nn.Module):
-    """`[..., bytes] -> [..., outputs]`: an MLP of a row's numbers and of the outputs of convolutions for each image.
-
-    Like `ImageNetwork`, but the inputs of the MLP are the numbers, followed by the outputs for all images.
-    """
-
-    def __init__(self, layout: RowLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
-        super().__init__()
-        made = [convolve(image) for image in layout.images]
-        self.convolutions = nn.ModuleList([module for module, _ in made])
-        self.mlp = make_mlp(layout.num_numbers + sum(num_features for _, num_features in made))
-        self.layout = layout
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """What the MLP gives."""
-        rows = observations.reshape(-1, observations.shape[-1])
-        images = zip(images_of(rows, self.layout), self.layout.images, self.convolutions, strict=True)
-        features = [features_of(batch, image, convolutions) for batch, image, convolutions in images]
-        outputs: Tensor = self.mlp(torch.cat((numbers_of(rows, self.layout), *features), dim=-1))
-        return outputs.view(*observations.shape[:-1], outputs.shape[-1])
 
 
 class Nature(nn.Sequential):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork, Nature
+from hybridppo.networks.convolutions import ImageNetwork, Nature
 from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
@@ -163,7 +163,7 @@ def is_on_cpu(network: nn.Module) -> bool:
 def _mlp_and_layout(network: nn.Module) -> tuple[list[nn.Module], RowLayout | None] | None:
     """The layers of the MLP in a network of this library, and the layout of rows if layers precede the MLP."""
     trunk, last = _trunk_of(network)
-    if type(trunk) in (ImageNetwork, JoinedNetwork, EncodedNetwork):
+    if type(trunk) in (ImageNetwork, EncodedNetwork):
         if not _has_known_convolutions(trunk):
             return None
         layout = RowLayout(0, (trunk.image,), is_one_image=True) if type(trunk) is ImageNetwork else trunk.layout

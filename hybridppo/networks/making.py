@@ -1,6 +1,6 @@
-"""Makes the networks of an agent: the library's, or one's own.
+"""Makes the networks of an agent: the library's, or custom ones.
 
-Networks of one's own are a function like `actor_and_critic`, for `hybridppo.train(..., networks=my_networks)`:
+Custom networks are a function like `actor_and_critic`, for `hybridppo.train(..., networks=my_networks)`:
 
     def my_networks(observation_space, action_space, config, generator):
         return actor, critic
@@ -17,7 +17,7 @@ saved, and published with the parameters.
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, Convolve, ImageNetwork, JoinedNetwork
-from hybridppo.networks.encoders import EncodedNetwork, EncoderSizes, parts_with_sizes
+from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
+from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
-from hybridppo.networks.mlp import MLP, Activation
-from hybridppo.networks.recurrent import CELLS, Recurrent, RecurrentNetwork
+from hybridppo.networks.mlp import MLP
+from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
@@ -44,84 +44,21 @@ ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 """Gain of the last layer, so that all actions are about equally likely at first ("37 details", detail 2)."""
 
 
-class NetworkSettings(Protocol):
-    """The fields of a configuration that networks depend on."""
-
-    @property
-    def layer_norm(self) -> bool:
-        """Whether hidden layers are normalised."""
-        ...
-
-    @property
-    def orthogonal_init(self) -> bool:
-        """Whether initial weights are orthogonal; else they are torch's."""
-        ...
-
-    @property
-    def log_std_init(self) -> float:
-        """Initial log standard deviation of continuous actions."""
-        ...
-
-    @property
-    def use_sde(self) -> bool:
-        """Whether exploration depends on the state."""
-        ...
-
-    @property
-    def convolutions(self) -> Convolutions:
-        """Name of the convolutions for images."""
-        ...
-
-    @property
-    def encoder_sizes(self) -> EncoderSizes | None:
-        """Widths of the separate layers of parts of observations."""
-        ...
-
-    @property
-    def actor_parts(self) -> tuple[str, ...] | None:
-        """Keys of the parts of observations that the actor sees; None for all."""
-        ...
-
-    @property
-    def critic_keys(self) -> tuple[str, ...] | None:
-        """Keys of the parts of observations that the critic sees; None for all."""
-        ...
-
-    @property
-    def shared_trunk(self) -> bool:
-        """Whether actor and critic share all layers but their last ones."""
-        ...
-
-    @property
-    def recurrent(self) -> Recurrent | None:
-        """Kind of the recurrent cell."""
-        ...
-
-    @property
-    def recurrent_size(self) -> int:
-        """Size of the recurrent cell."""
-        ...
-
-    @property
-    def hidden_sizes(self) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
-        ...
-
-    @property
-    def activation(self) -> Activation:
-        """Activation after each hidden layer."""
-        ...
-
-
 def actor_and_critic(
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
-    config: NetworkSettings,
+    config: Any,
     generator: torch.Generator,
 ) -> tuple[nn.Module, nn.Module]:
     """The library's networks: multilayer perceptrons, after convolutions if observations have images.
 
     With `recurrent`, each network has its own recurrent cell before its multilayer perceptron (`RecurrentNetwork`).
+
+    Args:
+        observation_space: space of one environment.
+        action_space: space of one environment.
+        config: a configuration with the fields of `PPOConfig` about networks.
+        generator: draws the initial weights.
 
     Raises:
         EnvError: for unsupported spaces.
@@ -131,7 +68,7 @@ def actor_and_critic(
     if isinstance(observation_space, MaskedObservation):
         mask_size = distribution.mask_size
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
-            raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
+            raise EnvError(f"{observation_space} does not have the mask of {action_space}: make them of one size")
     parts = _Parts(encode, mask_size, config, generator, "actor_parts")
     of_critic = parts.seeing("critic_keys")
     num_outputs = distribution.output_size - distribution.free_size
@@ -162,7 +99,7 @@ class _Parts:
         self,
         encode: ObservationEncoder,
         mask_size: int,
-        config: NetworkSettings,
+        config: Any,
         generator: torch.Generator,
         keys: str,
     ) -> None:
@@ -176,9 +113,11 @@ class _Parts:
         """The layers that both networks share; None if they share none."""
 
     def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
-        # DDPG's and TD3's configurations have no keys.
-        asked = getattr(self._config, keys, None)
-        return parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
+        asked, rows = getattr(self._config, keys), self._rows
+        parts = parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
+        if parts is None and rows.images and not rows.is_one_image:  # numbers and images are one part
+            return [(RowPart(slice(0, rows.num_numbers), slice(0, len(rows.images))), ())]
+        return parts
 
     def seeing(self, keys: str) -> "_Parts":
         """A copy for a network that sees other parts of observations."""
@@ -211,18 +150,19 @@ class _Parts:
         recurrent, rows = self._config.recurrent, self._rows
         if recurrent is None:
             return network
-        has_features = rows.images or self._encoders is not None
-        features = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
-        num_features = features.num_features if isinstance(features, EncodedNetwork) else rows.num_features
+        has_features = rows.is_one_image or self._encoders is not None
+        features: Any = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
+        num_features = rows.num_numbers if features is None else features.num_features
         cell = CELLS[recurrent](num_features, self._config.recurrent_size, self._generator)
         return RecurrentNetwork(features, cell, network, rows, self._mask_size)
 
     def _after_encoders(self, rows: RowLayout, make: Callable[[int], nn.Module]) -> nn.Module:
-        """The result of `make` behind the separate layers of the parts of a row."""
+        """The result of `make` behind convolutions and the separate layers of the parts of a row, if there are any."""
         if self._encoders is not None:
-            end = rows.num_numbers - self._mask_size
+            ends = [part.numbers.stop for part, _ in self._encoders]
+            end = max(rows.num_numbers - self._mask_size, *ends)
             return EncodedNetwork(rows, self._encoders, end, make, self._mlp, self._convolve)
-        return _after_convolutions(rows, make, self._convolve)
+        return ImageNetwork(rows.images[0], make, self._convolve) if rows.is_one_image else make(rows.num_numbers)
 
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
         return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)
@@ -240,18 +180,11 @@ class _Parts:
         )
 
 
-def _after_convolutions(layout: RowLayout, make: Callable[[int], nn.Module], convolve: Convolve) -> nn.Module:
-    """The result of `make` behind the convolutions of a row's images, if there are images."""
-    if layout.is_one_image:
-        return ImageNetwork(layout.images[0], make, convolve)
-    return JoinedNetwork(layout, make, convolve) if layout.images else make(layout.num_numbers)
-
-
 def checked_networks(
     networks: Networks,
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
-    config: NetworkSettings,
+    config: Any,
     seed: int,
 ) -> tuple[nn.Module, nn.Module]:
     """One's own networks, tried on two observations. Their draws from torch's generator follow from the seed.
@@ -288,7 +221,7 @@ def checked_networks(
         if not (isinstance(found, Tensor) and found.shape == (2, size)):
             shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ConfigurationError(
-                f"the {name} must give [2, {size}] for observations {list(rows.shape)}, and gave {shape}"
+                f"the {name} must return [2, {size}] for observations {list(rows.shape)}, got {shape}"
             )
         others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
         if others:

@@ -1,7 +1,7 @@
-"""Networks with a memory: a recurrent cell, and an ordinary network of what it remembers.
+"""Recurrent networks: a cell, followed by an ordinary network of its output.
 
-The arithmetic is that of `nn.LSTM` and `nn.GRU`, or of a minGRU. The state of a cell begins with its output `h`; zeros
-are the state at an episode's start. `numpy_forms/recurrent.py` acts with the same parameters.
+The arithmetic is that of `nn.LSTM` and `nn.GRU`, or of a minGRU. The state of a cell begins with its output `h`; it is
+zero at the start of an episode. `numpy_forms/recurrent.py` acts with the same parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ from hybridppo.system.accelerator import sent
 Recurrent = Literal["lstm", "gru", "mingru"]
 
 FORGET_BIAS = 1.0
-"""Of an LSTM at first: it remembers until it has learned to forget (Jozefowicz et al., 2015, "An Empirical Exploration
-of Recurrent Network Architectures", section 2)."""
+"""Initial bias of an LSTM's forget gate, so that it remembers until it has learned to forget (Jozefowicz et al., 2015,
+"An Empirical Exploration of Recurrent Network Architectures", section 2)."""
 
 
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000).
 
-    Its state is `[h, c]`. Parameters differ from those of `nn.LSTM` in two ways: gates are in the order input, forget,
-    output, cell, so that the sigmoids are neighbours, and each gate has one bias, as torch's two are always added.
+    The state is `[h, c]`. Parameters differ from those of `nn.LSTM` in two ways: gates are in the order input, forget,
+    output, cell, so that the sigmoids are contiguous, and each gate has one bias, because torch always adds its two.
     """
 
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
@@ -40,7 +40,7 @@ class LSTM(nn.Module):
             self.bias[size : 2 * size] = FORGET_BIAS
 
     def parameters_of_torch(self) -> list[Tensor]:
-        """The weights of inputs and of the state and both biases, as torch's functions take them."""
+        """The weights of inputs and state and both biases, as arguments of torch's functions."""
         ordered = []
         for tensor in (self.weight_input, self.weight_state, self.bias):
             first_gates, output, cell = torch.split(tensor, [2 * self.size, self.size, self.size])
@@ -57,7 +57,7 @@ class LSTM(nn.Module):
         Args:
             inputs: `[T, B, I]`.
             state: `[B, 2 * H]`, before the first step.
-            starts: `[T, B]` bool, where nothing from before is remembered.
+            starts: `[T, B]` bool, where the state is reset before the step.
         """
         return _states_step_by_step(self, inputs, state, starts)
 
@@ -67,12 +67,12 @@ class LSTM(nn.Module):
         Args:
             inputs: `[L, S, I]`.
             state: `[S, 2 * H]`, before the first step of each sequence.
-            segments: of the sequences.
+            segments: the sequences cut at episode starts.
         """
         return segments.outputs(self, inputs, state)
 
     def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
-        """Those of all steps, `[T, B, H]`, of inputs `[T, B, I]` and the state before the first, `[B, 2 * H]`."""
+        """All outputs, `[T, B, H]`, for inputs `[T, B, I]` and the state before the first, `[B, 2 * H]`."""
         hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, -1))
         return torch.lstm(
             inputs, (hidden, cell), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
@@ -81,10 +81,10 @@ class LSTM(nn.Module):
 
 
 class GRU(nn.Module):
-    """Gated recurrent unit (Cho et al., 2014, with the reset gate after the product, as torch and cuDNN have it).
+    """Gated recurrent unit (Cho et al., 2014, with the reset gate after the product, as in torch and cuDNN).
 
-    Gates are in the order reset, update, new; its state is `h`. Unlike `nn.GRU`, only the last gate has two biases: in
-    the others they are added.
+    Gates are in the order reset, update, new; the state is `h`. Unlike in `nn.GRU`, only the last gate has two biases,
+    because in the others they are added.
     """
 
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
@@ -122,8 +122,8 @@ class GRU(nn.Module):
 class MinGRU(nn.Module):
     """Minimal gated recurrent unit (Feng et al., 2024, "Were RNNs All We Needed?", section 3.1).
 
-    Its gate sees the inputs alone, so that all gates of a sequence are one product, and what is left to be done in the
-    order of time is a multiplication and an addition for each number. Its state is `h`.
+    The gate depends on the inputs only, so all gates of a sequence are one product; a multiplication and an addition
+    for each number are left for the loop over time. The state is `h`.
     """
 
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
@@ -144,20 +144,20 @@ class MinGRU(nn.Module):
         return linear_recurrence(keep, update * new, state)
 
     def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
-        """As `LSTM.of_sequences`. Nothing needs to be cut: at an episode's start, nothing is kept."""
+        """As `LSTM.of_sequences`. Sequences are not cut: at the start of an episode, the state is multiplied by 0."""
         return self.states(inputs, state, segments.starts)
 
 
 UPDATE_BIASES = (2.0, -4.0)
-"""Of a minGRU's units at first, from the first to the last: they remember for 1 to 55 steps."""
+"""Initial biases of a minGRU's update gates, from the first unit to the last: they remember 1 to 55 steps."""
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """`h[t] = keep[t] * h[t - 1] + new[t]`, whose gradient is such a recurrence backwards in time."""
+    """`h[t] = keep[t] * h[t - 1] + new[t]`; its gradient is such a recurrence backwards in time."""
 
     @staticmethod
     def forward(ctx: Any, keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
-        """The states `[T, B, H]`, each written where it stays."""
+        """The states `[T, B, H]`."""
         states = torch.empty_like(new)
         before = state
         for keep_now, new_now, after in zip(keep.unbind(0), new.unbind(0), states.unbind(0), strict=True):
@@ -168,7 +168,7 @@ class _LinearRecurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *of_states: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The gradients of `keep` and `new`; states before sequences are given."""
+        """The gradients of `keep` and `new`; the state before the first step has none."""
         keep, states, state = ctx.saved_tensors
         of_new = of_states[0].clone(memory_format=torch.contiguous_format)
         steps, keeps = of_new.unbind(0), keep.unbind(0)
@@ -181,13 +181,13 @@ class _LinearRecurrence(torch.autograd.Function):
 
 
 def linear_recurrence(keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
-    """`h[t] = keep[t] * h[t - 1] + new[t]`, `[T, B, H]`, from a state `[B, H]` that needs no gradient.
+    """`h[t] = keep[t] * h[t - 1] + new[t]`, `[T, B, H]`, from a state `[B, H]` without gradient.
 
     For 32 steps of 8 sequences of 64 numbers on a CPU, forward and backward took an eighth of the time of a scan in log
-    space (Feng et al., 2024, appendix B): each step is one operation on what lies in the cache. It is exact, too, where
-    an episode starts and nothing is kept, of which there is no logarithm.
+    space (Feng et al., 2024, appendix B): each step is one operation on data in the cache. It is also exact where
+    `keep` is 0, which has no logarithm.
     """
-    if len(keep) == 1:  # a step, as exports have it
+    if len(keep) == 1:  # a single step, as in exports
         return torch.addcmul(new, keep, state)
     found: Tensor = _LinearRecurrence.apply(keep, new, state)  # type: ignore[no-untyped-call]
     return found
@@ -198,13 +198,13 @@ CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], Cell]] = {"lstm": L
 
 
 class Segments:
-    """Sequences cut at episode starts: torch's layers, which know of no episodes, take each segment as one more column.
+    """Sequences cut at episode starts. Torch's layers, which do not know episodes, take each segment as a column.
 
-    Columns are padded to the longest segment. What is computed in the padding is left out afterwards.
+    Columns are padded to the longest segment; results in the padding are not used.
 
     Args:
         starts: `[L, S]` bool, which steps of the sequences are the first of an episode.
-        device: of the sequences.
+        device: device of the sequences.
     """
 
     def __init__(self, starts: NDArray[np.bool_], device: torch.device) -> None:
@@ -217,24 +217,24 @@ class Segments:
 
     @cached_property
     def _cut(self) -> tuple[tuple[int, int], Tensor, Tensor, Tensor]:
-        """The length and number of columns, where steps lie in them, and which sequences go on with a state, where."""
+        """The shape of the columns, the places of steps, and the sequences and columns that begin with a state."""
         starts, begins = self._starts, self._starts.copy()
         begins[0] = True
-        # Counted down one column after the other.
+        # Counted column by column.
         segments = begins.T.cumsum().reshape(begins.T.shape).T - 1
         steps = np.arange(len(starts))[:, None]
-        steps = steps - np.maximum.accumulate(np.where(begins, steps, 0))  # since the segment began
+        steps = steps - np.maximum.accumulate(np.where(begins, steps, 0))  # since the start of the segment
         shape = int(steps.max()) + 1, int(segments[-1, -1]) + 1
         places = sent((steps * shape[1] + segments).ravel(), self._device)
-        # The first segments of sequences, but those that begin an episode, go on with a state.
+        # Only the first segment of a sequence begins with a state, unless it begins an episode.
         goes_on = sent(np.flatnonzero(~starts[0]), self._device)
         return shape, places, goes_on, sent(segments[0, ~starts[0]], self._device)
 
     def outputs(self, cell: LSTM | GRU, inputs: Tensor, state: Tensor) -> Tensor:
-        """The cell's outputs, `[L, S, H]`.
+        """The outputs of a cell, `[L, S, H]`.
 
         Args:
-            cell: the memory.
+            cell: the cell.
             inputs: `[L, S, I]`.
             state: `[S, state_size]`, before the first step of each sequence.
         """
@@ -247,14 +247,14 @@ class Segments:
 
 
 class RecurrentNetwork(nn.Module):
-    """`[T, B, *row]` to `[T, B, outputs]`, with a memory of what came before.
+    """`[T, B, *row]` to `[T, B, outputs]`, with a recurrent state.
 
     Args:
-        features: what the cell sees of rows, `[..., *row] -> [..., I]`; None for their numbers as they are.
-        cell: the memory.
-        network: of what the cell gives, `[..., H]`, with the mask after it, where rows have one.
-        layout: what a row is.
-        mask_size: how many of the last numbers of a row are a mask.
+        features: computes the inputs of the cell from rows, `[..., *row] -> [..., I]`; None if rows are the inputs.
+        cell: the cell.
+        network: takes the output of the cell, `[..., H]`, followed by the mask if rows have one.
+        layout: the layout of a row.
+        mask_size: length of the mask, the last numbers of a row.
     """
 
     def __init__(
@@ -270,13 +270,13 @@ class RecurrentNetwork(nn.Module):
         Args:
             observations: `[T, B, *row]`.
             state: `[B, state_size]`, before the first step.
-            starts: `[T, B]` bool, which observations are the first of an episode: nothing from before is remembered.
+            starts: `[T, B]` bool, which observations are the first of an episode: the state is reset there.
         """
         after = self.cell.states(self._inputs(observations), state, starts)
         return self.network(self._remembered(observations, after[..., : self.cell.size])), after
 
     def of_sequences(self, observations: Tensor, state: Tensor, segments: Segments) -> Tensor:
-        """The outputs of `forward`, of all steps at once: to learn, as gradients reach back to where segments begin."""
+        """The outputs of `forward` for all steps at once, to learn: gradients reach back to each segment's start."""
         hidden = self.cell.of_sequences(self._inputs(observations), state, segments)
         outputs: Tensor = self.network(self._remembered(observations, hidden))
         return outputs
@@ -285,7 +285,7 @@ class RecurrentNetwork(nn.Module):
         return observations if self.features is None else self.features(observations)
 
     def _remembered(self, observations: Tensor, hidden: Tensor) -> Tensor:
-        """What the network sees, `[..., H + mask_size]`."""
+        """The inputs of the network, `[..., H + mask_size]`."""
         if not self.mask_size:
             return hidden
         mask = numbers_of(observations, self.layout)[..., self.layout.num_numbers - self.mask_size :]
@@ -304,7 +304,7 @@ def _states_step_by_step(cell: LSTM | GRU, inputs: Tensor, state: Tensor, starts
 
 
 def _in_one_piece(*parameters: Tensor) -> list[Tensor]:
-    """The same, one after the other in memory, as cuDNN wants them."""
+    """Copies that are contiguous with each other in memory, as cuDNN needs them."""
     flat = torch.cat([parameter.flatten() for parameter in parameters])
     parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
@@ -313,7 +313,7 @@ def _in_one_piece(*parameters: Tensor) -> list[Tensor]:
 def _orthogonal(
     num_gates: int, size: int, inputs: int, generator: torch.Generator
 ) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weights for inputs and for the state, each gate's orthogonal by itself."""
+    """Weights for inputs and for the state, orthogonal for each gate."""
     weights = []
     for width in (inputs, size):
         weight = torch.empty(num_gates * size, width)

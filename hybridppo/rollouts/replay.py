@@ -238,7 +238,7 @@ class Replay:
         """
         total, must_begin = whole(state, "total"), state["must_begin"]
         if len(must_begin) != self.num_envs or not all(type(value) is bool for value in must_begin):
-            raise ValueError(f"must_begin is no list of {self.num_envs} truths")
+            raise ValueError(f"must_begin is not a list of {self.num_envs} booleans")
         oldest = max(0, total - self.capacity)
         self._valid[:], self.num_valid, self.total = False, 0, oldest
         for first, rows in pieces:

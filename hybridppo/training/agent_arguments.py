@@ -141,7 +141,7 @@ def config_asked_for(
             if value is not None:
                 what = "schedules that are functions" if what == "schedules" else what
                 raise ConfigurationError(
-                    f"{what} cannot be had with several policies (config is a mapping): leave it out"
+                    f"{what} does not work with several policies (config is a mapping): leave it out"
                 )
         return policies if len(config) > 1 else next(iter(config.values()))
     if isinstance(agent, AnyAgent):

@@ -169,7 +169,7 @@ def _score(
 
 
 def require_self_play(agent: Any, placement: Placement) -> None:
-    """Refuse what self-play cannot be had with.
+    """Refuse what self-play does not work with.
 
     Raises:
         ConfigurationError: with what to do.
@@ -177,7 +177,7 @@ def require_self_play(agent: Any, placement: Placement) -> None:
     if not isinstance(agent, PPO):
         raise ConfigurationError(ONE_POLICY)
     if placement.max_lag > 0:
-        raise ConfigurationError(f"max_lag={placement.max_lag} cannot be had with self_play: leave it out")
+        raise ConfigurationError(f"max_lag={placement.max_lag} does not work with self_play: leave it out")
 
 
 class Ladder:

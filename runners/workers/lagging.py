@@ -437,7 +437,7 @@ def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memo
         )
     if has_memory:
         raise ConfigurationError(
-            f"recurrent cannot be had with max_lag={max_lag}, because the columns of its rollouts change their "
+            f"recurrent does not work with max_lag={max_lag}, because the columns of its rollouts change their "
             "environments: leave it out, or use max_lag=1"
         )
 

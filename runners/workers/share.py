@@ -90,7 +90,7 @@ class Share:
         return self._load_state(*value)
 
     def _measure_infos(self, names: Sequence[str]) -> str | None:
-        """Why infos cannot be had, if so."""
+        """Why infos are not available, if so."""
         try:
             self._environments.measure_infos(names)
         except ConfigurationError as error:

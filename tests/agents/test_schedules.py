@@ -247,7 +247,7 @@ def test_learners_of_a_server_have_schedules_but_no_adaptive_rate() -> None:
     found = of_metrics("entropy_coef", schedules={"entropy_coef": falling, "learning_rate": "linear"}, **options)
     assert found[0] == pytest.approx(0.05)
     assert found[-1] < 0.05
-    with pytest.raises(ConfigurationError, match="an adaptive learning rate cannot be had with 2 learners"):
+    with pytest.raises(ConfigurationError, match="an adaptive learning rate does not work with 2 learners"):
         train(schedules={"learning_rate": "adaptive"}, **options)
 
 
@@ -277,14 +277,14 @@ REFUSED = {
     "two": ({"schedules": {"gamma": falling}, "config": PPOConfig(schedules="gamma=linear")}, "gamma has two"),
     "annealed": ({"schedules": {"clip_range": "cosine"}, "config": PPOConfig(anneal_clip_range=True)}, "leave one out"),
     "recorded": ({"schedules": {"value_coef": falling}, "config": PPOConfig(cuda_graphs=True)}, "records value_coef"),
-    "negative": ({"schedules": {"gamma": lambda done: -1.0}}, r"schedules\['gamma'\] must give .*gave -1.0 for 0"),
+    "negative": ({"schedules": {"gamma": lambda done: -1.0}}, r"schedules\['gamma'\] must return .*got -1.0 for 0"),
     "an agent": (
         {"schedules": "gamma=linear", "config": None, "agent": lambda: train().agent},
         "an agent that there is already has its schedules",
     ),
     "several policies": (
         {"schedules": {"gamma": falling}, "config": {"a": PPOConfig(), "b": PPOConfig()}},
-        "schedules that are functions cannot be had with several policies",
+        "schedules that are functions does not work with several policies",
     ),
 }  # fmt: skip
 

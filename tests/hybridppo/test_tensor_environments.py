@@ -198,21 +198,21 @@ def test_auto_takes_the_device_of_the_environments(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": 2}, "num_workers=2 cannot be had with environments of tensors"),
-        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 cannot be had with environments of tensors"),
-        ({"vectorization": "sync"}, "vectorization='sync' cannot be had with environments of tensors"),
-        ({"autoreset_mode": "next_step"}, "autoreset_mode='next_step' cannot be had"),
-        ({"on_env_error": "restart"}, "on_env_error='restart' cannot be had"),
-        ({"action_masks": True}, "action_masks=True cannot be had"),
+        ({"num_workers": 2}, "num_workers=2 does not work with environments of tensors"),
+        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 does not work with environments of tensors"),
+        ({"vectorization": "sync"}, "vectorization='sync' does not work with environments of tensors"),
+        ({"autoreset_mode": "next_step"}, "autoreset_mode='next_step' does not work"),
+        ({"on_env_error": "restart"}, "on_env_error='restart' does not work"),
+        ({"action_masks": True}, "action_masks=True does not work"),
         (
             {"distribution": MultiLearner(2), "placement": Mirrored("cpu", "cpu", max_lag=1)},
-            "max_lag=1 cannot be had with environments of tensors",
+            "max_lag=1 does not work with environments of tensors",
         ),
         (
             {"config": ppo_config(num_envs=1, episodes_per_rollout=2), "env_kwargs": {"num_envs": 1}},
-            "episodes_per_rollout=2 cannot be had",
+            "episodes_per_rollout=2 does not work",
         ),
-        ({"config": hybridppo.TD3Config(num_envs=4)}, "a TD3 cannot be had with environments of tensors"),
+        ({"config": hybridppo.TD3Config(num_envs=4)}, "a TD3 does not work with environments of tensors"),
     ],
 )
 def test_what_environments_of_tensors_cannot_have_is_refused(options: dict[str, Any], message: str) -> None:

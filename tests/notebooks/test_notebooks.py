@@ -17,7 +17,7 @@ SAID = {
     "02_placements": ["1 thread: ", "placement auto: ", "return, mean of the last 100 episodes: "],
     "03_own_environment": [
         "Warehouse: cannot be trained in",
-        "Mended: can be trained in",
+        "Fixed: can be trained in",
         "grown to 8 places",
         "['charge'][0] is nan",
     ],
@@ -42,8 +42,7 @@ SAID = {
         "fast",  # "faster than local", or "as fast as"
     ],
 }
-"""Of each notebook, what it says when what it tells of came true."""
-PICTURES = ("01_first_training", "02_placements", "05_many_agents", "06_reading_a_run", "08_distribution")
+"""Of each notebook, the output that shows that its statements hold."""
 SECONDS = 120
 """For a cell."""
 
@@ -67,7 +66,7 @@ def test_it_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert [output for output in outputs if output.output_type == "error"] == []
     shown = {kind for output in outputs for kind in output.get("data", {})}
-    assert ("image/png" in shown) == (path.stem in PICTURES)
+    assert "image/png" in shown
     text = "".join(output.text for output in outputs if output.output_type == "stream")
     assert [said for said in SAID[path.stem] if said not in text] == []
 

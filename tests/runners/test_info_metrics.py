@@ -176,7 +176,10 @@ def test_what_is_no_number_is_named(value: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics cannot be had from CompiledEnvironments"),
+        (
+            {"env": "CartPole-v1", "vectorization": "compiled"},
+            "info_metrics are not available from CompiledEnvironments",
+        ),
         ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from the environments of several learners"),
         ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
         ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),

@@ -138,7 +138,7 @@ def test_it_can_be_checked(name: str) -> None:
 
 
 def test_a_memory_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="recurrent cannot be had with agents that take turns"):
+    with pytest.raises(ConfigurationError, match="recurrent does not work with agents that take turns"):
         train(config=replace(SMALL, recurrent="lstm"))
 
 

@@ -175,8 +175,10 @@ class NumpyForm:
             None if the mask is last.
         """
         if self.encoded is not None:
-            end = self.encoded.num_arrays
-            return NumpyEncoded(self.encoded, parameters[:end], self.activation), end, None
+            end, num_numbers = self.encoded.num_arrays, self.encoded.layout.num_numbers
+            has_mask_inside = self.encoded.end == num_numbers
+            encoded = NumpyEncoded(self.encoded, parameters[:end], self.activation)
+            return encoded, end, num_numbers if has_mask_inside else None
         if self.layout is not None:
             end = num_convolution_arrays(self.layout.images)
             return NumpyFeatures(self.layout, parameters[:end]), end, self.layout.num_numbers

@@ -1,4 +1,4 @@
-"""Convolutions in NumPy: the same arithmetic as in `ImageNetwork` and `JoinedNetwork` to rounding, without torch.
+"""Convolutions in NumPy: the same arithmetic as in `ImageNetwork` and `EncodedNetwork` to rounding, without torch.
 
 As for `NumpyActor`, workers need no torch, and the outputs for an image do not depend on the number of images, because
 each passes through the convolutions by itself.

@@ -12,7 +12,7 @@ Array = NDArray[Any]
 
 
 class CellForm(NamedTuple):
-    """Which cell, and of what size."""
+    """The kind and the size of a cell."""
 
     kind: Literal["lstm", "gru", "mingru"]
     size: int
@@ -24,19 +24,19 @@ class CellForm(NamedTuple):
 
 
 class NumpyRecurrentActor:
-    """A cell, and an actor of what it remembers, as a sampler sees them. Its call advances its state.
+    """A recurrent actor for a sampler: a cell and an actor of its output. A call advances the state.
 
-    What comes out for an observation does not depend on how many others are passed with it: products are of `CHUNK`
-    rows, whatever `N`.
+    The outputs for an observation do not depend on the number of observations, because products are always of `CHUNK`
+    rows.
 
     Args:
-        form: of the cell.
+        form: kind and size of the cell.
         cell: its parameters, in torch's order; copied.
-        network: what follows the cell.
-        parameters: all that this was made of.
-        mask_size: how many of the cell's inputs are a mask, which the network sees as well.
-        features: makes the cell's inputs of rows; None where rows are inputs.
-        mask_end: after which input the mask ends; None where it is the last.
+        network: the actor that takes the cell's output.
+        parameters: all parameter arrays.
+        mask_size: how many of the cell's inputs are a mask, which the network takes, too.
+        features: computes the inputs of the cell from rows; None if rows are the inputs.
+        mask_end: index after the last input of the mask; None if the mask is last.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class NumpyRecurrentActor:
         return self._network(self._remembered)
 
     def advance_lstm(self) -> None:
-        """The next state, of the products."""
-        # sigmoid(x) = (1 + tanh(x / 2)) / 2, and the weights have the first half: one tanh for all gates.
+        """Compute the next state from the products."""
+        # sigmoid(x) = (1 + tanh(x / 2)) / 2, and the weights are halved: one tanh computes all gates.
         gates, scratch = self._gates, self._scratch
         np.tanh(gates, out=gates)
         self._sigmoids *= 0.5
@@ -132,7 +132,7 @@ class NumpyRecurrentActor:
         self._hidden += new
 
     def _allocate(self, num_rows: int) -> None:
-        """Arrays for `num_rows` observations, all in an episode's start."""
+        """Allocate arrays for `num_rows` observations, with a state of zeros."""
         self._num_rows, size = num_rows, self._size
         num_chunks = max(1, -(-num_rows // CHUNK))
         # Inputs, the cell's last output, and ones for the bias.
@@ -150,7 +150,7 @@ class NumpyRecurrentActor:
 
 
 def _lstm_weight(parameters: Sequence[Array], size: int) -> Array:
-    """`[inputs + H + 1, 4 * H]`: what the gates are of inputs, the last output and 1."""
+    """`[inputs + H + 1, 4 * H]`: the weights of inputs, last output and 1 for all gates."""
     weight_input, weight_state, bias = parameters
     weight = np.concatenate((weight_input, weight_state, bias[:, None]), axis=1).T.copy()
     weight[:, : 3 * size] *= 0.5  # exact
@@ -158,7 +158,7 @@ def _lstm_weight(parameters: Sequence[Array], size: int) -> Array:
 
 
 def _gru_weight(parameters: Sequence[Array], size: int) -> Array:
-    """Likewise, with the two parts of the last gate apart: that of the inputs, and that of the last output."""
+    """As `_lstm_weight`, with separate columns for the inputs and for the last output in the last gate."""
     weight_input, weight_state, bias, bias_state = parameters
     num_inputs = weight_input.shape[1]
     weight = np.zeros((num_inputs + size + 1, 4 * size), np.float32)
@@ -171,7 +171,7 @@ def _gru_weight(parameters: Sequence[Array], size: int) -> Array:
 
 
 def _mingru_weight(parameters: Sequence[Array], size: int) -> Array:
-    """Likewise, of the update and the new value: neither sees the last output."""
+    """As `_lstm_weight`, for the update gate and the new value, which do not depend on the last output."""
     weight_input, bias = parameters
     num_inputs = weight_input.shape[1]
     weight = np.zeros((num_inputs + size + 1, 2 * size), np.float32)
@@ -185,4 +185,4 @@ CELLS: dict[str, tuple[Callable[[Sequence[Array], int], Array], Callable[[NumpyR
     "gru": (_gru_weight, NumpyRecurrentActor.advance_gru),
     "mingru": (_mingru_weight, NumpyRecurrentActor.advance_mingru),
 }
-"""Of each kind of cell, what makes its weights of its parameters, and its step."""
+"""For each kind of cell, functions that make its weights from its parameters and that make a step."""

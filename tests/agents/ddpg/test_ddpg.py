@@ -268,7 +268,7 @@ def test_a_buffer_that_memory_cannot_hold_is_refused_before_the_first_step() -> 
 
 
 def test_what_needs_memory_is_told_with_the_field_to_lower() -> None:
-    needs = memory_needs(TD3Config(), 17, 6)
+    needs = memory_needs(TD3Config(), Box(-1, 1, (17,)), Box(-1, 1, (6,)))
     # observation and the next, action, reward, and three flags
     assert needs["the replay buffer (buffer_size)"] == 1_000_000 * (4 * (17 + 17 + 6 + 1) + 3)
     assert list(needs) == ["the networks (hidden_sizes)", "the replay buffer (buffer_size)", "a minibatch (batch_size)"]

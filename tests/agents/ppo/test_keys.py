@@ -206,7 +206,7 @@ def test_onnx_has_what_the_actor_sees(name: str, tmp_path: Path) -> None:
         ({"actor_keys": ()}, "actor_keys must be None, or a tuple of keys, each once"),
         ({"actor_keys": "policy"}, "actor_keys must be None, or a tuple of keys"),
         ({"critic_keys": ("policy", "policy")}, "critic_keys must be None, or a tuple of keys, each once"),
-        ({"shared_trunk": True}, "shared_trunk cannot be had with different actor_keys and critic_keys"),
+        ({"shared_trunk": True}, "shared_trunk does not work with different actor_keys and critic_keys"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -123,7 +123,7 @@ def test_a_changed_formula_is_found_in_a_training_that_is_resumed(
     module, name, changed = CHANGES[change]
     monkeypatch.setattr(module, name, changed)
     result = hybridppo.resume(tmp_path / "run", total_steps=128, progress=False)
-    assert "is not the same in the two forms" in caplog.text
+    assert "differs between the two forms" in caplog.text
     assert type(result.agent.loop().backend) is Backend
 
 
@@ -214,8 +214,8 @@ def test_networks_of_ones_own_follow_from_the_seed_and_leave_torchs_generator_al
 
 WRONG = {
     "not two": (lambda *inputs: nn.Linear(2, 2), "must return two modules"),
-    "outputs": (lambda *inputs: (nn.Linear(2, 3), nn.Linear(2, 1)), r"the actor must give \[2, 2\].*gave \[2, 3\]"),
-    "values": (lambda *inputs: (nn.Linear(2, 2), nn.Linear(2, 2)), r"the critic must give \[2, 1\].*gave \[2, 2\]"),
+    "outputs": (lambda *inputs: (nn.Linear(2, 3), nn.Linear(2, 1)), r"the actor must return \[2, 2\].*got \[2, 3\]"),
+    "values": (lambda *inputs: (nn.Linear(2, 2), nn.Linear(2, 2)), r"the critic must return \[2, 1\].*got \[2, 2\]"),
     "inputs": (lambda *inputs: (nn.Linear(4, 2), nn.Linear(2, 1)), "the actor fails for observations"),
     "double": (
         lambda *inputs: (nn.Sequential(nn.Linear(2, 2), Doubled()), nn.Linear(2, 1)),

@@ -431,7 +431,7 @@ def test_forgetting_is_never_silent() -> None:
     assert state.shape == (12,)
     assert state.dtype == np.float32
     for wrong in (state[:3], state.astype(np.float64), np.full(12, np.nan, np.float32), 3):
-        with pytest.raises(EnvError, match="state must be what the last call of act gave"):
+        with pytest.raises(EnvError, match="state must be what the last call of act returned"):
             agent.act(observation, state=wrong)
     plain = PPO(BOX, gym.spaces.Discrete(2), ppo_config())
     assert plain.act(BOX.sample(), state=None)[1] is None

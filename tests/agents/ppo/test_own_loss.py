@@ -271,10 +271,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "doubles": ({"loss": predicting, "modules": {"a": nn.Linear(1, 1).double()}}, "must be float32"),
     "advantages of another shape": (
         {"advantages": lambda **its: its["rewards"][0]},
-        "advantages must give a tensor",
+        "advantages must return a tensor",
     ),
     "for td3": ({"config": TD3Config(), "advantages": one_step}, "advantages=... is for other agents than td3"),
-    "several policies": ({"config": {"a": CONFIG, "b": CONFIG}, "advantages": one_step}, "cannot be had with several"),
+    "several policies": ({"config": {"a": CONFIG, "b": CONFIG}, "advantages": one_step}, "does not work with several"),
 }
 
 

@@ -240,7 +240,7 @@ def test_overlap_makes_the_newest_rollout_an_older_one() -> None:
     ("options", "message"),
     [
         ({"pool_size": 65}, "pool_size must be at most 64, got 65"),
-        ({"pool_size": 2, "recurrent": "lstm"}, "pool_size cannot be had with recurrent"),
+        ({"pool_size": 2, "recurrent": "lstm"}, "pool_size does not work with recurrent"),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:

@@ -131,10 +131,10 @@ def choosing(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a memory": ({"recurrent": "mingru"}, "torch_compile cannot be had with recurrent: leave one out"),
+    "a memory": ({"recurrent": "mingru"}, "torch_compile does not work with recurrent: leave one out"),
     "bf16": ({"precision": "bf16"}, "torch_compile needs precision='fp32': leave one out"),
     "a schedule": ({"schedules": "entropy_coef=linear"}, "torch_compile compiles entropy_coef, which has a schedule"),
-    "cuda graphs": ({"cuda_graphs": True}, "torch_compile cannot be had with cuda_graphs: leave one out"),
+    "cuda graphs": ({"cuda_graphs": True}, "torch_compile does not work with cuda_graphs: leave one out"),
 }
 
 
@@ -146,7 +146,7 @@ def test_what_does_not_combine_is_refused(what: str) -> None:
 
 
 def test_modules_that_depend_on_training_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be had with dropout, batch normalisation"):
+    with pytest.raises(ConfigurationError, match="does not work with dropout, batch normalisation"):
         train(loss=predicting, modules={"predictor": nn.Sequential(nn.Linear(4, 1), nn.Dropout())})
 
 

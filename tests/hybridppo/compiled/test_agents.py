@@ -237,7 +237,7 @@ def test_check_finds_phases_that_race_and_passes_others() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"policies": {}}, "policies must be how many"),
+        ({"policies": {}}, "policies must map each kind"),
         ({"policies": {"two words": 1}}, "must be a Python name"),
         ({"policies": {"one": 0}}, r"policies\['one'\] must be"),
         ({"functions": {"phases": ()}}, "write `phases = "),

@@ -83,7 +83,7 @@ def test_the_numpy_form_of_a_shared_trunk_is_torchs() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shared_trunk": True, "recurrent": "lstm"}, "shared_trunk cannot be had with recurrent"),
+        ({"shared_trunk": True, "recurrent": "lstm"}, "shared_trunk does not work with recurrent"),
         ({"shared_trunk": True, "hidden_sizes": ()}, "shared_trunk needs a hidden layer"),
     ],
 )

@@ -288,7 +288,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises((ValueError, KeyError), match=message):
             replay_of(5).load_state(state, pieces)
-    with pytest.raises(ValueError, match="no list of 1 truths"):
+    with pytest.raises(ValueError, match="not a list of 1 booleans"):
         replay_of(5).load_state({**state, "must_begin": [1]}, [(0, rows)])
     with pytest.raises(ValueError, match="are not among the newest 3 of 3"):
         replay.rows(2, 4)

@@ -46,8 +46,8 @@ def test_every_policy_is_compiled_or_none() -> None:
         ("FrozenLake-v1", AUTO, "'FrozenLake-v1' has no compiled form"),
         ("CartPole-v1", EnvironmentOptions(vectorization="sync"), "vectorization='sync' was asked for"),
         ("CartPole-v1", EnvironmentOptions(env_kwargs={"sutton_barto_reward": True}), "env_kwargs were given"),
-        ("CartPole-v1", EnvironmentOptions(on_env_error="restart"), "on_env_error='restart' cannot be had"),
-        ("CartPole-v1", EnvironmentOptions(frame_stack=2), "frame_stack=2 cannot be had"),
+        ("CartPole-v1", EnvironmentOptions(on_env_error="restart"), "on_env_error='restart' does not work"),
+        ("CartPole-v1", EnvironmentOptions(frame_stack=2), "frame_stack=2 does not work"),
     ],
 )
 def test_updates_alone(env: str, options: EnvironmentOptions, reason: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -87,8 +87,8 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             {"distribution": "multi:4"},
             "num_minibatches must be at most the sequences of a shard, 2, with distribution multi:4, got 4",
         ),
-        ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 cannot be had with 2 learners of a server"),
-        ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
+        ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 does not work with 2 learners of a server"),
+        ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 does not work"),
         ({}, {"distribution": "multi"}, "say how many learners to start"),
         (
             {},
@@ -101,7 +101,7 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "num_envs must be a multiple of the 2 learner",
         ),
         ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
-        ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 cannot be had"),
+        ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 does not work"),
         (
             {},
             {"distribution": "central:2", "placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)},
@@ -126,7 +126,7 @@ def test_what_cannot_be_spread_is_refused_before_anything_is_started(
     ("config", "options", "message"),
     [
         ({"num_envs": 1}, {}, r"(samplers|env_workers|workers) must be at most num_envs = 1, got 2"),
-        ({"num_envs": 4}, {"num_workers": 2}, "num_workers=2 cannot be had with distribution .*:2"),
+        ({"num_envs": 4}, {"num_workers": 2}, "num_workers=2 does not work with distribution .*:2"),
         ({"num_envs": 4}, {"address": 7}, "address must be auto or HOST:PORT, got 7"),
     ],
 )

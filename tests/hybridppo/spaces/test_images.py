@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from ppo_settings import ppo_config
 from toy_environments import Catch, FaultyEnv
 
@@ -242,7 +242,7 @@ def test_values_of_images_come_in_parts() -> None:
 
 
 def test_memory_needs_by_hand() -> None:
-    networks, rollout, minibatch = memory_needs(SMALL, ObservationEncoder(image_space(10, 10, 4)), outputs=2).values()
+    networks, rollout, minibatch = memory_needs(SMALL, image_space(10, 10, 4), Discrete(2)).values()
     convolution, hidden = 16 * (4 * 9 + 1), 8 * 8 * 16 * 16 + 16
     assert networks == 16 * (2 * (convolution + hidden) + (16 * 2 + 2) + (16 + 1))
     assert rollout == 64 * (400 + 4 * (2 + 2 + 2 + 4))
@@ -252,7 +252,7 @@ def test_memory_needs_by_hand() -> None:
 def test_memory_needs_of_residual_convolutions() -> None:
     config = replace(SMALL, convolutions="impala")
     space = image_space(8, 8, 1)
-    networks, _, minibatch = memory_needs(config, ObservationEncoder(space), outputs=2).values()
+    networks, _, minibatch = memory_needs(config, space, Discrete(2)).values()
     agent = PPO(space, Discrete(2), config)
     of_agent = sum(tensor.numel() for network in (agent.actor, agent.critic) for tensor in network.parameters())
     assert networks == 16 * of_agent
@@ -390,3 +390,14 @@ def test_gpu_parameters_agree_with_the_cpus(placement: str, cuda_graphs: bool, m
     torch.testing.assert_close(
         parameters_of(on_gpu).cpu(), parameters_of(train(env, total_steps=128)), rtol=1e-3, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("convolutions", ["nature", "a3c", "impala"])
+@pytest.mark.parametrize("kind", ["image", "image and number"])
+def test_recurrent_networks_take_the_features_of_any_convolutions(kind: str, convolutions: Any) -> None:
+    image = image_space(20, 20, 1)
+    space = image if kind == "image" else Dict(image=image, number=Box(-1.0, 1.0, (1,), np.float32))
+    agent = PPO(space, Discrete(2), replace(SMALL, convolutions=convolutions, recurrent="lstm", recurrent_size=4))
+    action, state = agent.act(space.sample(), state=None)
+    assert action in (0, 1)
+    assert state.shape == (8,)

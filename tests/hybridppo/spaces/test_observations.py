@@ -143,7 +143,9 @@ def test_an_agent_acts_as_the_mask_allows() -> None:
 
 
 def test_a_mask_of_another_number_of_actions_is_refused() -> None:
-    with pytest.raises(EnvError, match=r"MaskedObservation\(Discrete\(3\), 4\) has not the mask of Discrete\(2\)"):
+    with pytest.raises(
+        EnvError, match=r"MaskedObservation\(Discrete\(3\), 4\) does not have the mask of Discrete\(2\)"
+    ):
         PPO(MaskedObservation(Discrete(3), 4), Discrete(2))
 
 

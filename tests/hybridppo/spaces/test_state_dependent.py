@@ -184,7 +184,7 @@ def test_sampled_evaluations_follow_their_seed() -> None:
 
 def test_what_it_cannot_be_had_with_is_refused_before_anything_begins() -> None:
     for fields, message in (
-        ({"use_sde": True, "recurrent": "lstm"}, "use_sde cannot be had with recurrent"),
+        ({"use_sde": True, "recurrent": "lstm"}, "use_sde does not work with recurrent"),
         ({"use_sde": True, "hidden_sizes": ()}, "use_sde needs a hidden layer"),
         ({"use_sde": True, "sde_sample_freq": 0}, "sde_sample_freq must be -1 or at least 1, got 0"),
         ({"sde_sample_freq": 4}, "sde_sample_freq needs use_sde=True"),

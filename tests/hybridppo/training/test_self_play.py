@@ -315,7 +315,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": {"opponents": "best"}}, "opponents must be one of uniform, prioritised, got 'best'"),
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
-        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 cannot be had with self_play"),
+        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 does not work with self_play"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
         ({"config": {"one": SMALL, "other": SMALL}}, "self_play is for one policy of PPO"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),

@@ -625,16 +625,16 @@ def test_a_killed_worker_is_replaced_if_that_is_asked_for() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a memory": ({"config": ppo_config(num_envs=4, num_steps=32, recurrent="lstm")}, "recurrent cannot be had with"),
-    "no workers": ({"num_workers": 0}, "num_workers=0 cannot be had with max_lag=3"),
+    "a memory": ({"config": ppo_config(num_envs=4, num_steps=32, recurrent="lstm")}, "recurrent does not work with"),
+    "no workers": ({"num_workers": 0}, "num_workers=0 does not work with max_lag=3"),
     "uneven shares": ({"num_workers": 3}, "num_envs=4 must be a multiple of num_workers=3 with max_lag=3"),
     "whole episodes": (
         {"config": ppo_config(num_envs=1, episodes_per_rollout=2)},
-        "max_lag=3 cannot be had with rollouts of whole episodes",
+        "max_lag=3 does not work with rollouts of whole episodes",
     ),
     "several steps of a target": (
         {"env": "Pendulum-v1", "config": TD3Config(num_envs=2, n_steps=3), "num_workers": 2},
-        "n_steps=3 cannot be had with max_lag=3",
+        "n_steps=3 does not work with max_lag=3",
     ),
 }
 

@@ -1,6 +1,7 @@
 """Environments over Ray: in each step they receive actions and send observations."""
 
 import contextlib
+import pickle
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distribution.ray_pool import RayPool
-from hybridppo.distribution.remote import RemoteEnvironments, packed
+from hybridppo.distribution.remote import RemoteEnvironments
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -105,8 +106,7 @@ class RayEnvironments(Environments):
         return np.concatenate([rows[worker] for worker in self._workers])
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
-        # Actions are a few numbers for each environment.
-        answers = self._answers(self._workers, "step", lambda i: (packed(part_of(actions, self._columns[i]), 0),))
+        answers = self._answers(self._workers, "step", lambda i: (pickle.dumps(part_of(actions, self._columns[i])),))
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []

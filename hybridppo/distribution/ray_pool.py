@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import sys
 import time
 from collections import deque
@@ -12,7 +13,7 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from hybridppo.distribution.remote import RemoteActor, unpacked, versions_here
+from hybridppo.distribution.remote import RemoteActor, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
@@ -210,12 +211,13 @@ class RayPool:
     def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
         try:
             # A busy machine may take a while to fetch an answer.
-            kind, value, seconds = unpacked(ray.get(self._owed[worker].popleft(), timeout=self._timeout))
+            answer = ray.get(self._owed[worker].popleft(), timeout=self._timeout)
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:
             self.end(worker)
             return WorkerLostError(f"{self.name(worker)} is lost: {reason_of(error)}")
+        kind, value, seconds = pickle.loads(answer) if isinstance(answer, bytes) else answer
         if kind == "error":
             raise EnvError(f"{self.name(worker)} failed: {value}")
         return value, seconds

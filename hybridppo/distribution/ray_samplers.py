@@ -1,6 +1,7 @@
 """Samplers over Ray: in each iteration they receive parameters and send rollouts."""
 
 import contextlib
+import pickle
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ import ray
 import ray.exceptions
 from numpy.typing import NDArray
 
-from hybridppo.distribution.ray_pool import RayPool, explained
-from hybridppo.distribution.remote import MOST_BYTES, Fill, RemoteSampler, new_rows, packed
+from hybridppo.distribution.ray_pool import RayPool
+from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
 from hybridppo.errors import DistributionError
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import Work, WorkerLostError
@@ -47,8 +48,7 @@ class RaySamplers(RayPool):
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
         self._version = version
         flat = np.concatenate([parameter.reshape(-1) for parameter in parameters]).astype(np.float32, copy=False)
-        with explained():
-            self._parameters = flat if flat.nbytes <= MOST_BYTES else ray.put(flat)
+        self._parameters = flat
         for worker, tasks in self._tasks.items():
             if tasks:  # for parts that it has not begun
                 self._handles[worker].publish.remote(version, self._parameters)
@@ -62,9 +62,7 @@ class RaySamplers(RayPool):
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
         if self._sent.get(worker) != self._version:
             parameters, self._sent[worker] = self._parameters, self._version
-        small, stored = (parameters, None) if isinstance(parameters, np.ndarray) else (None, parameters)
-        size = sum(array.nbytes for array in (small, noise) if array is not None)
-        self.call(worker, "fill_packed", packed((task, small, noise), size), stored)
+        self.call(worker, "fill", pickle.dumps((task, parameters, noise)))  # Ray searches anything but bytes
         self._tasks.setdefault(worker, deque()).append((task, turn))
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol

@@ -33,28 +33,6 @@ Array = NDArray[Any]
 Answer = tuple[str, Any, float]
 """"done", the result and its seconds; or "error", a message and 0."""
 
-MOST_BYTES = 96 * 2**10
-"""The size up to which a message is sent as bytes. Ray sends up to 100 KiB within the call
-(`max_direct_call_object_size`)."""
-
-
-def packed(value: Any, size: int) -> Any:
-    """Pickle a value; one whose arrays have more than `MOST_BYTES` is returned as it is.
-
-    Ray searches every value for its own objects, which doubles the time of a call with small arrays. Bytes need no
-    search. Ray's store takes a large value with one copy less if it is not bytes.
-
-    Args:
-        value: any value that `pickle` knows.
-        size: of its arrays, in bytes.
-    """
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if size <= MOST_BYTES else value
-
-
-def unpacked(message: Any) -> Any:
-    """Undo `packed`."""
-    return pickle.loads(message) if isinstance(message, bytes) else message
-
 
 class RemoteActor:
     """An actor of Ray's with a share of the environments."""
@@ -97,17 +75,16 @@ class RemoteEnvironments(RemoteActor):
         who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
         require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
 
-    def step(self, actions: Any) -> Any:
-        """As `Environments.step`, with `restarted`, `absent` and `waiting`; actions and result are packed."""
+    def step(self, actions: bytes) -> bytes:
+        """As `Environments.step`, with `restarted`, `absent` and `waiting`; actions and answer are pickled."""
 
         def step() -> Any:
             assert self._environments is not None  # `begin` was before
-            parts = self._environments.step(unpacked(actions))
+            parts = self._environments.step(pickle.loads(actions))
             made = self._environments
             return (*parts, made.restarted, made.absent, made.waiting)
 
-        answer = answered(step)
-        return packed(answer, answer[1][0].nbytes if answer[0] == "done" else 0)
+        return pickle.dumps(answered(step))
 
     def call(self, method: str, *arguments: Any) -> Answer:
         """Call another method of `Environments`; returns its result, and the text of an `EnvStateError`."""
@@ -165,14 +142,14 @@ class RemoteSampler(RemoteActor):
         }
         self._buffer = RolloutBuffer(**arrays)
 
-    def fill(self, task: Fill, parameters: Array | None, noise: Array | None) -> Answer:
-        """Fill a part; returns the task, what was filled, and the new rows of each array.
+    def fill(self, message: bytes) -> bytes:
+        """Fill a part; the answer is the task, what was filled, and the new rows of each array, pickled.
 
         Args:
-            task: the part.
-            parameters: in one array; None for the newest published ones.
-            noise: of the rows from `task.first` on; None for the noise from before.
+            message: pickled: the task; the parameters in one array, or None for the newest published ones; the noise
+                of the rows from `task.first` on, or None for the noise from before.
         """
+        task, parameters, noise = pickle.loads(message)
 
         def act() -> Any:
             assert self._share is not None  # `begin` was before
@@ -195,14 +172,7 @@ class RemoteSampler(RemoteActor):
             }
             return task, filled, rows
 
-        return answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
-
-    def fill_packed(self, message: Any, parameters: Array | None) -> Any:
-        """As `fill`, with a packed task, parameters if they are small, and noise; the answer is packed."""
-        task, small, noise = unpacked(message)
-        answer = self.fill(task, parameters if small is None else small, noise)
-        arrays = answer[1][2].values() if answer[0] == "done" else ()
-        return packed(answer, sum(array.nbytes for array in arrays))
+        return pickle.dumps(answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0))
 
     def ask(self, kind: str, value: Any) -> Answer:
         """As `Share.answer`."""

@@ -68,7 +68,7 @@ TASK = Fill(attempt=1, version=7, first=0, end=None)
 def test_it_acts_by_the_version_that_it_is_asked_for_or_not_at_all(share: Any) -> None:
     remote, flat, noise = share
     kind, text, _ = fill(remote, TASK, None, noise)
-    assert (kind, text) == ("error", "it was to act by parameters of version 7, and does not have them")
+    assert (kind, text) == ("error", "it was asked to act with parameters of version 7, and does not have them")
     kind, (task, filled, rows), seconds = fill(remote, TASK, flat, noise)
     assert (kind, task, filled.rows) == ("done", TASK, STEPS)
     assert rows["observations"].shape == (STEPS + 1, 2, 4)
@@ -76,7 +76,7 @@ def test_it_acts_by_the_version_that_it_is_asked_for_or_not_at_all(share: Any) -
     assert seconds > 0
     assert remote.rows() == STEPS
     ahead = replace(TASK, attempt=2, version=8, end=STEPS)
-    message = "it was to act by parameters of version 8, and does not have them"
+    message = "it was asked to act with parameters of version 8, and does not have them"
     assert fill(remote, ahead, None, None)[:2] == ("error", message)
 
 

@@ -1,6 +1,6 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
 # make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
-# make lint     style, docstrings and types
+# make lint     style, docstrings, types and plain English
 # make slow     the tests that take minutes
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
@@ -44,6 +44,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/prose.py
 
 extras: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m "extras and not slow" -n auto --dist worksteal $(ARGS)

@@ -8,7 +8,7 @@ The first million and a half of the usual ten million steps: four frames an acti
 frames at the start, rewards clipped; rl-baselines3-zoo's settings for Atari but for twice its learning rate, and the
 two convolutions of 2013 and of A3C, a third of the usual work, which actor and critic share. A point is worth 1 or -1,
 and a game goes to 21. A run is a process with one thread, and takes about an hour. A return is the mean of the latest
-100 games of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
+100 games of the training. Runs that are in the results are not run again. Needs `make extras` and `make bench`.
 """
 
 import json
@@ -28,7 +28,7 @@ CLIP_RANGE, ENTROPY_COEF, VALUE_COEF = 0.1, 0.01, 0.5
 """rl-baselines3-zoo, hyperparams/ppo.yml, atari; it anneals the first, and a learning rate of 2.5e-4, over ten million
 steps."""
 FEATURES = {"nature": 512, "a3c": 256}
-"""Of the layer after the convolutions, as published."""
+"""Width of the layer after the convolutions, as published."""
 CONTESTANTS = ("library", "stable-baselines3")
 NAMES = ("contestant", "convolutions", "learning_rate", "side", "total_steps", "seed")
 POINTS = 20

@@ -8,7 +8,7 @@ several times, and for one of three seconds; then every candidate trains for som
 change of the machine's pace touches all of them. Candidates several times slower than the best take one turn. With a
 CUDA device, CartPole with hidden layers of 64 to 2048 follows, and from which size on learning there pays.
 
-Results go to results/auto.json, or to results/auto-cuda.json where there is a CUDA device. The exit code is 1 where a
+Results go to results/auto.json, or to results/auto-cuda.json with a CUDA device. The exit code is 1 where a
 promise is not kept: a choice within 5 % of the best in all works but one, and never more than 15 % off.
 """
 
@@ -205,7 +205,7 @@ def summary(works: Mapping[str, Any], max_lag: int) -> dict[str, Any]:
 def crossing(measured: Mapping[int, Mapping[str, float]]) -> int | None:
     """The smallest size of network from which on learning on the GPU and sampling on the CPU is the faster.
 
-    What is not among the measured was far too slow.
+    Candidates that were not measured were far too slow.
     """
     sizes = sorted(measured)
     faster = [size for size in sizes if measured[size].get("hybrid", math.inf) < measured[size].get("cpu", math.inf)]

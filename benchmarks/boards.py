@@ -85,7 +85,7 @@ class Board:
 
 
 def _lines_of(rows: int, columns: int, wanted: int) -> list[list[int]]:
-    """Of each cell, the winning lines through it, as bits."""
+    """The winning lines through each cell, as bits."""
     found: list[list[int]] = [[] for _ in range(rows * columns)]
     for row in range(rows):
         for column in range(columns):

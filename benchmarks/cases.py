@@ -127,7 +127,7 @@ def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
 
 
 def our_config(case: Case) -> "PPOConfig":
-    """The case's work as this library is told of it."""
+    """The case's work in the words of this library."""
     from settings import cleanrl
 
     return cleanrl(

@@ -7,7 +7,7 @@ For each size of network: how long a publish of the actor takes and a rollout's 
 that is a second; and how long an iteration takes by turns (hybrid) and with overlap, against the longer of sampling and
 learning, which is the least that overlap can come to. With a CUDA device it learns there; without one the CPU stands in
 for it, and the copies are between two buffers of its memory.
-Results go to results/crossing.json, or to results/crossing-cuda.json where there is a CUDA device.
+Results go to results/crossing.json, or to results/crossing-cuda.json with a CUDA device.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
 
 A run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
-probable actions. What is in the results already is not run again, so it can be stopped and gone on with. The table
+probable actions. Runs that are in the results are not run again, so it can be stopped and continued. The table
 says, for each environment, the interquartile mean over seeds and a bootstrap interval of it.
 """
 
@@ -81,7 +81,7 @@ Mark = tuple[int, float, list[float], float]
 
 
 def run(candidate: str, env_id: str, marks: list[int], seed: int) -> list[dict[str, Any]]:
-    """Train in this process, and evaluate at each of `marks`: one training where nothing anneals to its end."""
+    """Train in this process, and evaluate at each of `marks`: one training if nothing anneals to its end."""
     settings = CANDIDATES[candidate]
     runs = []
     for total_steps, seconds, returns, training in (
@@ -116,7 +116,7 @@ def peer(env_id: str, marks: list[int], seed: int) -> Iterator[Mark]:
 
 
 def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> Iterator[Mark]:
-    """Of this library: a resumed training is one that never stopped, unless it annealed to the first mark."""
+    """Train here: a resumed training equals one that never stopped, unless it annealed to the first mark."""
     import hybridppo
     from hybridppo import PPOConfig
 

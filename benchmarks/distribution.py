@@ -27,7 +27,7 @@ OVER_RAY = ("coarse", "fine", "environments")
 def measure(env: str, distribution: str, width: int, iterations: int, **sizes: int) -> float:
     """Steps per second, the median over the iterations after the second.
 
-    Of `central`, an iteration is a rollout of one learner: as many as there are learners are measured as one.
+    An iteration of `central` is a rollout of one learner; as many as there are learners are measured as one.
     """
     config = cleanrl(hidden_sizes=(width, width), **sizes)
     lines: list[dict[str, float]] = []

@@ -4,8 +4,8 @@
     python benchmarks/learning.py --cases Pendulum-v1,Acrobot-v1 --seeds 5
     python benchmarks/learning.py --cases CartPole-v1 --seeds 1        # seconds: to see that it works
 
-Every run is a process with one core and a run directory below `--runs`; what is finished there is not run again, and
-what was stopped is gone on with. A return is the mean of 20 deterministic episodes after the training. The exit code is
+Every run is a process with one core and a run directory below `--runs`; finished runs are not run again, and
+stopped runs are continued. A return is the mean of 20 deterministic episodes after the training. The exit code is
 1 where the interquartile mean of an environment is below what is asked. BipedalWalker, of 5 million steps, runs
 where it is named; the others take two cores about two hours. Needs the extras `box2d` and `mujoco`.
 """

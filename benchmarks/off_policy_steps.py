@@ -4,7 +4,7 @@
     python benchmarks/off_policy_steps.py --hidden-sizes 256,256 --turns 3
 
 Minibatches of 256 of Pendulum-v1's shapes, Adam, the actor every second step, one thread unless said. All draw from a
-full buffer of the same size; nothing is sampled meanwhile. The minimum over turns is told: what else the machine does
+full buffer of the same size; nothing is sampled meanwhile. The minimum over turns counts: other work of the machine
 only adds. The bound is the products alone, at the rate of the best kernel that there is for 256 x 256 x 256.
 """
 
@@ -68,7 +68,7 @@ def of_theirs(hidden_sizes: tuple[int, ...]) -> Callable[[], None]:
 
 
 def seconds_of_products(hidden_sizes: tuple[int, ...]) -> float:
-    """Of the products of a gradient step, of layers between hidden ones: 9 by critics, 5 by every second's actor."""
+    """Products of a gradient step between hidden layers: 9 by critics, 5 by the actor in every second step."""
     array = np.random.default_rng(0).standard_normal((256, 256), np.float32)
     left, found = torch.from_numpy(array), np.empty_like(array)
     ways = {"NumPy": lambda: np.matmul(array, array, out=found), "torch": lambda: torch.mm(left, left)}

@@ -6,8 +6,8 @@
 
 A case is an environment with PPO's tuned settings (`hybridppo/tools/experiments/tuned.json`), in stable-baselines3 with
 `VecNormalize` where they normalise; or DDPG or TD3 on an environment, with layers of 256 and what `off_policy_turn.py`
-says else. A run is a process with one thread: the whole training, and then 20 deterministic episodes. What is in the
-results already is not run again, so it can be stopped and gone on with. The table says, for each case, the
+says else. A run is a process with one thread: the whole training, and then 20 deterministic episodes. Runs that are in
+the results are not run again, so it can be stopped and continued. The table says, for each case, the
 interquartile mean over seeds and a bootstrap interval of it. Runs are made side by side: seconds say little.
 """
 

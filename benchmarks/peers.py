@@ -1,4 +1,4 @@
-"""The cases' work as other libraries are told of it, and a turn of each, which needs this library nowhere.
+"""The cases' work in the words of other libraries, and a turn of each. It does not need this library.
 
 python benchmarks/peers.py stable-baselines3 small
 """
@@ -33,7 +33,7 @@ from cases import (
 
 
 def their_agent(case: Case, environments: Any, library: str = "stable_baselines3") -> Any:
-    """The case's work as stable-baselines3 is told of it, or `sbx`: on the CPU, without a log."""
+    """The case's work in the words of stable-baselines3, or `sbx`: on the CPU, without a log."""
     PPO = importlib.import_module(library).PPO  # noqa: N806 - a class
 
     heads = list(case.hidden_sizes)

@@ -48,15 +48,16 @@ def seconds_of(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def rollout_of(case: Case) -> Rollout:
-    """One rollout of the case, by an agent that knows nothing."""
+def rollout_of(case: Case, **changes: Any) -> Rollout:
+    """One rollout of the case, by an agent that knows nothing; `changes` are of its configuration."""
     environments = make_environments(case.env_id, case.num_envs)
-    placement = SingleDevice("cpu")
-    agent = PPO(environments.observation_space, environments.action_space, our_config(case), seed=0)
+    placement, config = SingleDevice("cpu"), replace(our_config(case), **changes)
+    agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
     placement.prepare(agent)
     sampler = Sampler(
-        environments, agent.distribution, num_steps=case.num_steps, env_seed=0, noise=np.random.default_rng(0)
-    )
+        environments, agent.distribution, num_steps=case.num_steps, env_seed=0, noise=np.random.default_rng(0),
+        memory=config.memory,
+    )  # fmt: skip
     try:
         with placement.sampling(agent) as actor:
             return sampler.collect(actor)

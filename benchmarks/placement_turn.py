@@ -110,7 +110,7 @@ class GpuWatch:
 
 
 def gpu_watch() -> GpuWatch:
-    """A watch over the first CUDA device, where there is one, by torch's own queries."""
+    """A watch over the first CUDA device, if there is one, by torch's own queries."""
     if not torch.cuda.is_available():
         return GpuWatch(None)
     torch.cuda.reset_peak_memory_stats()

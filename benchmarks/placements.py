@@ -5,7 +5,7 @@
 
 On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap, with optimizer steps eager and captured as CUDA
 graphs. Without one: cpu, and overlap of two cores.
-Results go to results/placements.json, or to results/placements-cuda.json where there is a CUDA device.
+Results go to results/placements.json, or to results/placements-cuda.json with a CUDA device.
 """
 
 import argparse
@@ -21,7 +21,7 @@ HIDDEN_SIZES = ["64", "64,64", "128", "128,128", "256", "256,256", "1024", "1024
 
 
 def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: float) -> list[dict[str, Any]]:
-    """One size of network under every placement, with and without CUDA graphs where there is a device for them."""
+    """One size of network under every placement, with and without CUDA graphs if there is a CUDA device."""
     cases = []
     for cuda_graphs in (False, True) if torch.cuda.is_available() else (False,):
         config = cleanrl(num_envs=num_envs, hidden_sizes=hidden_sizes, cuda_graphs=cuda_graphs)

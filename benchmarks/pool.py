@@ -55,7 +55,7 @@ def run(kind: str, env_id: str, total_steps: int, seed: int) -> list[dict[str, A
 
 
 def share_of_steps(curve: list[list[float]], goal: float, total_steps: int) -> float:
-    """Of all steps, after how many the goal is reached; infinite where it never is."""
+    """The share of the steps after which the goal is reached; infinite if it never is."""
     return next((steps / total_steps for steps, mean in curve if mean >= goal), float("inf"))
 
 

@@ -129,7 +129,7 @@ def _row(agent: str, hidden_sizes: tuple[int, ...], name: str, turns: list[Turn]
 
 
 def conclusions(experiment: Experiment, rows: Sequence[Row]) -> list[Conclusion]:
-    """Of one network: whether fewer copies pay, between devices and on the CPU, and an update while sampling."""
+    """Whether fewer copies pay for one network, between devices and on the CPU, and an update while sampling."""
     speed = {row["candidate"]: row["steps_per_second"] for row in rows}
     whose = f"{experiment.agent}, hidden layers {_sizes(rows[0]['hidden_sizes'])}"
     pay = "pay" if experiment.fewer_pay else "do not pay"

@@ -12,8 +12,8 @@ slices of one fragment are known; and a delay of known length in every step. All
 is the simulator, `scaling_seen.py` what measures.
 
 Within a machine, learners meet in shared memory. Between machines they meet through gloo, whose latency and bytes are
-measured on this machine's own loopback; --latency and --bandwidth say what a network adds. Nothing is said of NCCL:
-gloo's times are not those of another library on other devices. Learners of `central` are of one machine today: its rows
+measured on this machine's own loopback; --latency and --bandwidth say what a network adds. It does not predict NCCL:
+its times on other devices differ from gloo's. Learners of `central` are of one machine today: its rows
 of more say what a server on the first of them would do. Policies over Ray need it installed.
 
 Writes results/scaling.json, with everything that was measured.
@@ -57,7 +57,7 @@ from hybridppo.system.threads import cpu_cores
 
 FRAGMENTS = (1, 2, 4, 8, 16, 32, 64)
 WORTH_ORDERING = 1.10
-"""Of two measurements that differ by less, no order is asked for."""
+"""Two measurements that differ by less are not compared."""
 SIMULATED_ITERATIONS = 12
 LARGE, SMALL, GATHERS = 2**20, 2**10, 50
 """Bytes by which gloo is measured, and how often."""
@@ -93,7 +93,7 @@ class Fit:
     steps: Draws | None = None
     """Of a server of parameters."""
     counting: float = 0.0
-    """Of it likewise: what an update costs it beside its steps."""
+    """What an update costs the server beside its steps."""
 
     def timing(
         self, fragments: int, draw: random.Random, network: "Network | None", fills: Draws, delay: float
@@ -279,7 +279,7 @@ def seconds_of_gathers(store: Any, rank: int) -> list[float]:
 
 
 def order(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Of pairs whose measurements differ by enough: how many the simulation orders alike, and how many there are."""
+    """How many pairs the simulation orders like the measurements, and how many pairs differ by enough."""
     right = asked = 0
     for a, b in combinations(rows, 2):
         slower, faster = sorted((a, b), key=lambda row: float(row["measured"]))

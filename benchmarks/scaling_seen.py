@@ -1,7 +1,7 @@
 """What `scaling.py` sees of trainings: the seconds of their parts, measured inside them.
 
-A machine's speed comes and goes. What is compared is therefore trained by turns, a part of its iterations in each, and
-what one training shows in all its turns is put together.
+A machine's speed comes and goes. Trainings that are compared therefore take turns, with a part of their iterations
+in each, and the figures of all turns of a training are put together.
 """
 
 import contextlib
@@ -47,9 +47,9 @@ class Observed:
     sampling: Draws = field(default_factory=list)
     """All that passes until a rollout is there."""
     steps: Draws = field(default_factory=list)
-    """Of a server of parameters: an optimizer's step, and telling who made the gradient."""
+    """Seconds of a parameter server for an optimizer's step and the answer to the learner."""
     waits: Draws = field(default_factory=list)
-    """Of a server: for what learners say."""
+    """Seconds that a parameter server waits for messages of learners."""
 
     @property
     def rows(self) -> int:
@@ -117,7 +117,7 @@ def seconds_of_delay(make: Maker) -> float:
 
 
 def _seconds_of_steps(environments: list[Any]) -> float:
-    """Of steps as a sampler makes them: all environments, then an actor's work."""
+    """Seconds of steps as a sampler makes them: all environments, then an actor's work."""
     weights = np.full((64, 64), 0.01, np.float32)
     for number, env in enumerate(environments):
         env.action_space.seed(number)
@@ -161,7 +161,7 @@ class _Recording:
 
 
 def _record_learners(seen: Observed, recording: _Recording) -> None:
-    """Of `multi`: of learners, the first's."""
+    """Figures of the first learner of `multi`."""
     from hybridppo.distribution import exchange, link
     from hybridppo.runners.samplers.stepping import Stepper
 
@@ -210,7 +210,7 @@ def _record_samplers(seen: Observed, recording: _Recording) -> None:
 
 
 def _record_server(seen: Observed, recording: _Recording) -> None:
-    """Of `central`: of learners, what they say of themselves."""
+    """Figures that learners of `central` report."""
     from hybridppo.distribution.central_server import LearnerPool, Learners
 
     def counted(plain: Any) -> Any:

@@ -63,7 +63,7 @@ class Barrier:
 
 @dataclass
 class Box:
-    """What is put is taken in that order."""
+    """A queue: first in, first out."""
 
     items: deque[Any] = field(default_factory=deque)
     takers: deque["Process"] = field(default_factory=deque)
@@ -259,7 +259,7 @@ class Timing:
     gather: float = 0.0
     """What bringing the slices to all takes, likewise."""
     latency: float = 0.0
-    """Of a message, on its way."""
+    """Seconds of a message on its way."""
     sending: float = 0.0
     """How long a slice keeps the link to the learner."""
     step: Draw = nothing
@@ -269,7 +269,7 @@ class Timing:
     delay: Draw = nothing
     """What a slice takes beside its work, without a core."""
     restart: Draw = nothing
-    """Of a fragment that is lost, until another is there."""
+    """Seconds from the loss of a fragment until another is there."""
     is_lost: Callable[[], bool] = never
     """Whether a fragment is lost in a slice that it begins; another then redoes it, after `restart`."""
 

@@ -79,7 +79,7 @@ def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "torch_threads": arguments.threads,
         "anneal_learning_rate": True,
     }
-    # Of ten times as many runners there are ten times as many rows: one look at each is enough.
+    # Ten times as many runners give ten times as many rows: one look at each is enough.
     configs = {
         "tagger": cleanrl(
             **shared, hidden_sizes=(128, 128), num_epochs=8, num_minibatches=8, learning_rate=2e-3, gamma=0.95,

@@ -2,6 +2,7 @@
 
     python benchmarks/updates.py
     python benchmarks/updates.py --rounds 50 --cases wide --threads 1,2
+    python benchmarks/updates.py --cases small --forms numpy,mingru --output updates_memory
 
 A round updates an agent of each form once with the same rollout, on each number of threads, in another order than the
 round before, and takes the bound: the products and tanh of all its minibatches by the fastest kernel for each, on one
@@ -14,6 +15,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from operator import truediv
 from typing import Any
@@ -26,6 +28,7 @@ from pieces import rollout_of
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.agents.ppo.loss import ppo_loss
+from hybridppo.networks.recurrent import CELLS
 from hybridppo.system.threads import limit_threads
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -36,6 +39,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "own": {},
     "own_autograd": {"fast_updates": False},
     "own_compiled": {"torch_compile": True},
+    "mingru": {"recurrent": "mingru"},
+    "mingru_autograd": {"recurrent": "mingru", "fast_updates": False},
+    "lstm": {"recurrent": "lstm"},
+    "gru": {"recurrent": "gru"},
+    "three_layers": {"hidden_sizes": (64, 64, 64)},
 }
 """What differs from the case's configuration, by name; those of a loss of one's own, which is PPO's, are "own"."""
 ALL_CASES = CASES | MORE_CASES
@@ -47,9 +55,12 @@ def own_loss(inputs: Any, config: Any, clip_range: Any) -> Any:
     return ppo_loss(inputs, config, clip_range)
 
 
-def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> dict[str, Any]:
+def measure(
+    case: Case, rounds: int, threads: list[int], forms: list[str], clock: Callable[[], float]
+) -> dict[str, Any]:
     """Milliseconds of an update by each form, of every round."""
-    rollout, env = rollout_of(case), gym.make(case.env_id)
+    rollouts = {name: rollout_of(case, recurrent=name) for name in (None, *CELLS)}
+    env = gym.make(case.env_id)
     agents, numbers = {}, {}
     for number, form in itertools.product(threads, forms):
         changes, loss = FORMS[form], own_loss if form.startswith("own") else None
@@ -65,9 +76,9 @@ def measure(case: Case, rounds: int, threads: list[int], forms: list[str]) -> di
             milliseconds[BOUND].append(1e3 * minibatches * seconds_per_minibatch(case, fastest, minibatches, 1))
         for name in list(agents)[:: 1 if i % 2 else -1]:
             with limit_threads(numbers[name]):
-                start = time.perf_counter()
-                agents[name].update(rollout)
-                milliseconds[name].append(1e3 * (time.perf_counter() - start))
+                start = clock()
+                agents[name].update(rollouts[agents[name].config.recurrent])
+                milliseconds[name].append(1e3 * (clock() - start))
     return {name: figures[3:] for name, figures in milliseconds.items()}  # the first warm up
 
 
@@ -94,10 +105,14 @@ def main() -> int:
     parser.add_argument("--forms", default="numpy,compiled", help=f"of {','.join(FORMS)} (default %(default)s)")
     parser.add_argument("--output", default="updates", help="the name of the results (default %(default)s)")
     parser.add_argument("--threads", default="1", help="one or several numbers (default %(default)s)")
+    parser.add_argument("--processor-time", action="store_true", help="instead of time, if other work runs beside it")
     arguments = parser.parse_args()
+    clock = time.process_time if arguments.processor_time else time.perf_counter
     threads, forms = [int(number) for number in arguments.threads.split(",")], arguments.forms.split(",")
     updates = {
-        name: measure(ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads, forms)
+        name: measure(
+            ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads, forms, clock
+        )
         for name in arguments.cases.split(",")
     }
     payload = {"arguments": vars(arguments), "updates": updates}

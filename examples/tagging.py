@@ -26,7 +26,7 @@ from hybridppo.system.validation import is_number, require_whole
 OWN, OTHER = 7, 6
 """Numbers of an observation: of the agent itself, and of each that it sees."""
 SIZE, MARGIN = 480, 16
-"""Of a picture, in pixels; and around the square that is played in."""
+"""Pixels of a picture, and of the margin around the square."""
 TAGGER, RUNNER, TAGGED, GROUND, EDGE = (176, 32, 38), (38, 96, 178), (240, 170, 60), (250, 250, 248), (120, 120, 120)
 """Colours of a picture. A line from an agent is its heading."""
 RADIUS = {TAGGER: 6, RUNNER: 4, TAGGED: 5}
@@ -82,9 +82,9 @@ def tag(
         tagger_speed: a step's length at most.
         runner_speed: likewise.
         nearest: how many agents in the game one sees; 0 for all, in their own order.
-        unit: what distances are told in multiples of.
-        egocentric: whether where others are and how they move is told from one's own heading, ahead and to the left,
-            instead of along the sides: what to do is then the same whichever way one looks, which is sooner learned.
+        unit: the unit of distances in observations.
+        egocentric: whether observations of others are relative to one's own heading, ahead and to the left, instead of
+            along the sides. Then the right action does not depend on the heading, which is learned sooner.
         exits: whether a tagged runner leaves.
         tag_reward: of the tagger, for each runner.
         tag_penalty: of the runner.
@@ -192,7 +192,7 @@ def tag_on_grid(
         state.tags[agent] = state.new_tags[agent] = 0
 
     def move(agent: int, state: Any, action: Any, random: Any) -> None:
-        """To the next square, where there is one."""
+        """To the next square, if there is one."""
         x, y = state.x[agent], state.y[agent]
         if action == 1:
             x = min(x + one, last)

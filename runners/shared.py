@@ -53,7 +53,7 @@ class SharedRunner(Runner):
 
     def run(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         with self._apart():
-            pass  # callbacks were told of the start
+            pass  # callbacks know of the start
         metrics = super().run()
         self._is_over = True  # the others are gone, or about to go, and all is saved
         return metrics
@@ -88,7 +88,7 @@ class SharedRunner(Runner):
         return {name.removeprefix("runner."): tensor for name, tensor in (self._of_all(own) if own else {}).items()}
 
     def save(self) -> None:
-        """As in the base, by all: they come here together, or are told to by the first."""
+        """As in the base, by all: they come here together, or the first asks them to."""
         if self.run_directory is None or self._is_over:
             return
         if self.sampler.failure is not None:  # the others are not met any more; only the first is rescued
@@ -98,5 +98,5 @@ class SharedRunner(Runner):
             self._commands.tell(SAVE)
             super().save()
             return
-        with self._apart():  # writing, and who is told of it, takes the first alone its time
+        with self._apart():  # writing and its callbacks take time of the first alone
             super().save()

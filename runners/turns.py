@@ -64,7 +64,7 @@ class Ahead(ByTurns):
     _seconds_overlapped = 0.0
 
     def copying(self) -> float:
-        """As in the base. What is copied step by step is part of the sampler's own time, which is spent elsewhere."""
+        """As in the base. Copies within a rollout are part of the sampler's own time."""
         return self._placement.counters.seconds_between_rollouts
 
     def seconds_overlapped(self) -> float | None:  # noqa: D102 - as in the base

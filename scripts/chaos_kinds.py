@@ -14,8 +14,8 @@ class Kind:
 
     Args:
         settings: flags of the command.
-        reference: those of a training in one process that ends with the same bits; None where a seed gives none.
-        workers: what is in the command lines of the processes that may be lost; none where there are none.
+        reference: those of a training in one process that ends with the same bits; None if a seed gives none.
+        workers: texts in the command lines of the processes that may be lost; empty if there are none.
         replaces: whether another is started in place of a lost one, and the training goes on.
         keeps_bits: whether that changes no bit.
         seconds_to_start: within which the trainer may be struck while it starts.

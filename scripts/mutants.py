@@ -40,7 +40,7 @@ SPACES = " ".join(
     for path in sorted((ROOT / "tests/hybridppo/spaces").glob("test_*.py"))
     if path.name != "test_serialization.py"
 )
-# Of each room, or file, the tests that are to see its mistakes, the quickest first; the longest row that fits holds.
+# The tests that should find the mistakes of each room or file, the quickest first; the longest row that fits holds.
 TESTS: dict[str, str] = {
     "hybridppo/spaces": f"{SPACES} agents/ppo/test_ppo.py runners/test_evaluation.py",
     "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",

@@ -263,7 +263,7 @@ def page(text: str) -> str:
 
 
 def differences() -> dict[str, dict[str, float]]:
-    """Of every agent, its return over 100 other episodes, beside that of its card."""
+    """The return of every agent over 100 other episodes, beside that of its card."""
     found = {}
     for name, card in cards().items():
         agent = hybridppo.pretrained(name)

@@ -5,8 +5,8 @@
     python scripts/soak.py --placement overlap
 
 CartPole, 8 environments x 128 steps, two hidden layers of 64, with a run directory and a checkpoint every second. What
-the process holds is looked at after a warm-up and at the end. Exit code 1 where the memory has grown by 5 MB or more,
-or where there are more handles, threads or processes than before.
+the process holds is looked at after a warm-up and at the end. Exit code 1 if the memory has grown by 5 MB or more,
+or if there are more handles, threads or processes than before.
 """
 
 import argparse

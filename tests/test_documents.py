@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import prose
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)")
@@ -57,3 +59,30 @@ def test_what_is_said_to_install_can_be_installed() -> None:
     extras = {extra for text in texts.values() for found in named.findall(text) for extra in ",".join(found).split(",")}
     assert extras - {""} - set(setup["options.extras_require"]) == set()
     assert len(extras) > 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It mends a file.",
+        "The end is told.",
+        "A row of a reset is none.",
+        "It ends. What was saved is whole.",
+        "Of several learners, each has one.",
+        "It stops where there is an error.",
+        "A run is gone on with.",
+        "Masks cannot be had.",
+        "It waits, for it is slow.",
+    ],
+)
+def test_each_rule_of_prose_finds_its_fault(text: str) -> None:
+    assert len(list(prose.faults_of(f"A first line.\n{text}"))) == 1
+    assert list(prose.faults_of(f"`{text}`\n\n```\n{text}\n```")) == []
+
+
+def test_prose_is_pages_docstrings_and_comments(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('"""One.\n\n    Two."""\nx = "no"\n"""Three."""\n# Four.\n')
+    assert list(prose.texts_of(tmp_path / "a.py")) == [(1, "One.\n\nTwo."), (5, "Three."), (6, "Four.")]
+    cells = '{"cells": [{"cell_type": "markdown", "source": ["a", "b"]}, {"cell_type": "code", "source": ["c"]}]}'
+    (tmp_path / "a.ipynb").write_text(cells)
+    assert list(prose.texts_of(tmp_path / "a.ipynb")) == [(1, "ab")]

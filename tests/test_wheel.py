@@ -1,6 +1,7 @@
 """The built distributions hold what they should, and a wheel works alone."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -135,3 +136,38 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
 
     assert "placements" in run(python, "-m", "hybridppo", "--help", cwd=tmp_path)
     assert run(python.with_name("hybridppo"), "evaluate", "--help", cwd=tmp_path)
+
+
+def test_the_first_hour_is_as_it_is_written(source: Path, tmp_path: Path) -> None:
+    """Every command of the page, in an empty environment and an empty folder."""
+    alone, folder = tmp_path / "venv", tmp_path / "folder"
+    folder.mkdir()
+    venv.create(alone, with_pip=True)
+    path, constraints = f"{alone / 'bin'}:{os.environ['PATH']}", str(ROOT / "constraints.txt")
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {**variables, "PATH": path, "PIP_CONSTRAINT": constraints}
+
+    def shell(command: str, cwd: Path = folder) -> None:
+        done = subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+    shell("pip install torch")  # by its exact version, as the Makefile does
+    page = (ROOT / "docs" / "first_hour.md").read_text(encoding="utf-8")
+    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        (folder / ("my_envs.py" if "class Corridor" in text else "block.py")).write_text(text, encoding="utf-8")
+        if language == "python":
+            shell("python block.py" if "class Corridor" not in text else "python -c 'import my_envs'")
+            continue
+        for command in re.findall(r"^\$ (.+)$", text, re.MULTILINE):
+            if command.startswith("tensorboard "):  # which serves until it is ended
+                served = subprocess.Popen(
+                    ["bash", "-c", f"exec timeout 120 {command} --port 0"],
+                    cwd=folder, env=environment, stderr=subprocess.PIPE, text=True,
+                )  # fmt: skip
+                with served:
+                    assert any("TensorBoard" in line and "http://" in line for line in served.stderr or ())
+                    served.terminate()
+            else:
+                shell(command, cwd=source if command.startswith("pip ") else folder)
+    written = {str(file.relative_to(folder)) for file in folder.rglob("*")}
+    assert written >= {"first.png", "first.mp4", "runs/first/report.html", "runs/corridor/result.json"}

@@ -15,12 +15,13 @@ from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
+from hybridppo.agents.ppo.numpy_memory import NumpyMemory
 from hybridppo.networks.parameters import FlatParameters
 
 logger = logging.getLogger(__name__)
 
 ROWS = 64
-"""Rows that are compared: enough to meet every case of the formulas often."""
+"""Rows that are compared, or sequences: enough to meet every case of the formulas often."""
 CLIP_RANGE = 0.2
 """Any value is good."""
 TOLERANCE = 1e-3
@@ -49,8 +50,8 @@ def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
         from hybridppo.agents.ppo.torch_compiled import TorchCompiled
 
         return TorchCompiled
-    by_numpy: tuple[type[NumpyBackend | NumpyNetworks], ...] = (NumpyBackend, NumpyNetworks) if by_hand else ()
-    return next((kind for kind in by_numpy if kind.supports(agent)), Backend)
+    by_numpy: tuple[type[NumpyBackend | NumpyNetworks | NumpyMemory], ...] = (NumpyBackend, NumpyNetworks, NumpyMemory)
+    return next((kind for kind in by_numpy if by_hand and kind.supports(agent)), Backend)
 
 
 def reference(agent: Optimized) -> Backend:
@@ -135,7 +136,8 @@ def _telling(batch: Any, plain: Backend, limit: float) -> Any:
     would cancel, and rounding errors would be left.
     """
     rows = batch.some(ROWS).made().map(_bounded)
-    cases = torch.arange(len(rows), device=rows.returns.device)
+    returns = rows.steps().returns
+    cases = torch.arange(len(returns), device=returns.device)
 
     def alternating(every: int) -> Tensor:
         return 1.0 - 2.0 * ((cases // every) % 2).to(torch.float32)

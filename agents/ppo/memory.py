@@ -62,7 +62,7 @@ def memory_needs(
 
 
 def _of_convolutions(config: PPOConfig, image: ImageLayout) -> tuple[int, int, int]:
-    """Of the convolutions of an image: parameters, activations of a row, and features."""
+    """The size of an image's convolutions: parameters, activations of a row, and features."""
     module, num_features = CONVOLUTIONS[config.convolutions](image, torch.Generator())
     sizes = [image.channels * image.height * image.width]
     for layer in module.modules():

@@ -120,7 +120,7 @@ class NumpyBackend(Backend):
 
     def clip(self) -> float:
         """As in the base."""
-        return _clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
     def values(self, observations: Tensor) -> Tensor:
         """As in the base."""
@@ -146,7 +146,7 @@ class NumpyBackend(Backend):
         return torch.from_numpy(found)
 
 
-def _clipped(gradient: Array, limit: float) -> float:
+def clipped(gradient: Array, limit: float) -> float:
     """Clip a gradient to a norm; return its norm before."""
     norm = math.sqrt(np.dot(gradient, gradient))
     if norm + 1e-6 > limit:
@@ -231,9 +231,10 @@ class Hidden:
             self._both = Apart(networks, columns, [_of_one(gradient_of, own) for own in layers])
         self.forward, self.gradient_buffer = self._both.forward, self._both.gradient_buffer
 
-    def backward(self, rows: Array, activations: Any) -> None:
+    def backward(self, rows: Array, activations: Any, input_gradients: Array | None = None) -> None:
         """As `HiddenLayers.backward`."""
-        self._both.backward(rows, activations, *self._gradients)
+        more = () if input_gradients is None else (input_gradients,)
+        self._both.backward(rows, activations, *self._gradients, *more)
 
 
 class Passes:
@@ -273,8 +274,13 @@ class Passes:
         seen = rows.observations[:, self._columns[0]]
         return self._head.forward(self._hidden.of_actor.forward(seen)[-1][0], rows)[0]
 
-    def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
-        """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
+    def block(
+        self, rows: Any, clip_range: float, size: int, input_gradients: Array | None = None
+    ) -> tuple[np.float32, ...]:
+        """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them.
+
+        `input_gradients` is filled if it is given, as by `HiddenLayers.backward`.
+        """
         config, advantages = self._agent.current, rows.advantages
         activations = self._hidden.forward(rows.observations)
         actor_last, critic_last = activations[-1]
@@ -301,7 +307,7 @@ class Passes:
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
         np.dot(d_values, critic_last, out=self._value_weight_gradient)
         self._value_bias_gradient[0] = np.add.reduce(d_values)
-        self._hidden.backward(rows.observations, activations)
+        self._hidden.backward(rows.observations, activations, input_gradients)
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -382,7 +388,7 @@ class NumpyNetworks(Backend):
 
     def clip(self) -> float:
         """As in the base."""
-        return _clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
         actor, critic = self._heads

@@ -193,6 +193,15 @@ class SequenceBatch:
         """As `Batch.made`; there are no stacks of frames."""
         return self
 
+    def some(self, least: int) -> "SequenceBatch":
+        """As `Batch.some`, so many sequences."""
+        return self.gather(torch.arange(least, device=self.actor_states.device) % len(self))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "SequenceBatch":
+        """As `Batch.map`, of rows and states."""
+        states = function(self.actor_states), function(self.critic_states)
+        return SequenceBatch(self.rows.map(function), *states, self.starts, self.valid)
+
     def steps(self) -> Batch:
         """The steps, `[B, ...]`."""
         return self.rows.map(self.only_steps)

@@ -73,7 +73,7 @@ def compare_placements(
     """
     options = options if options is not None else EnvironmentOptions()
     training, auto = Training(env, config, options), Auto(max_lag)
-    environments = make_environments(env, config.num_envs, options)  # an error of making them is told at once
+    environments = make_environments(env, config.num_envs, options)  # an error of making them is raised at once
     try:
         limits = auto.limits(training, environments, total_steps=total_steps, num_workers=num_workers)
     finally:

@@ -218,7 +218,7 @@ def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
     """A configuration with shorter iterations, and how many of these make a configured iteration.
 
     PPO's minibatches stay as large as they are. An agent that learns from a replay buffer learns from its first turn
-    on, and each turn is an iteration. Of several policies, iterations stay as long as they are.
+    on, and each turn is an iteration. Iterations of several policies stay as long as they are.
     """
     if isinstance(config, PoliciesConfig):
         return config, 1.0

@@ -98,7 +98,7 @@ def parse_command(arguments: Sequence[str]) -> Command:
 
 @plain_warnings()
 def run_command(parse: Callable[[], Command]) -> int:
-    """Parse and run a command; its exit code, after one clear message where there is an error."""
+    """Parse and run a command; its exit code, after one clear message if there is an error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
         if os.getcwd() not in sys.path and "" not in sys.path:

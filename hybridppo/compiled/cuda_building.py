@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import torch
 
 MOST_THREADS = 1024
-"""Of a block, on any GPU."""
+"""Threads of a block, on any GPU."""
 THREADS = 128
-"""Of a block where threads have nothing to do with each other."""
+"""Threads of a block, if they do not depend on each other."""
 BLOCK_MEMORY = 48 * 1024
 """Bytes that any block can have to itself without asking for more."""
 REGISTERS = 65536
-"""Of a processor, divided among the threads of a block; none may have more than 255."""
+"""Registers of a processor, divided among the threads of a block; a thread has at most 255."""
 
 LOOPS = (cuda_kernels.act_all, cuda_kernels.step_all)
 """The kernels of a definition."""

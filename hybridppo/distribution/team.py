@@ -291,7 +291,7 @@ class Team(LocalTeam):
         parts: list[Environments] = []
         try:
             for shard in self._mine:
-                with accelerator_of(self._device).selected():  # as simulators expect of the device that they are told
+                with accelerator_of(self._device).selected():  # as simulators expect of their device
                     parts.append(make_environments(source, share, options, first=shard * share, copies=copies))
                 self._require_there(parts[-1])
         except BaseException:

@@ -205,7 +205,7 @@ class CompiledEnvironments(Environments):
         )
 
     def state(self) -> list[EnvState]:
-        """Of each environment by itself, so that they may go on divided among other workers."""
+        """The state of each environment by itself, so that other workers may continue with them."""
         dtype = str(self.states.dtype.descr)
         return [
             {

@@ -42,9 +42,9 @@ class DeviceRollout:
     terminated: Tensor
     truncated: Tensor
     absent: Tensor
-    """`[T, N]` bool: where nobody was there to act."""
+    """`[T, N]` bool: True if the agent was not there to act."""
     finals: Tensor
-    """`[T, N, obs]`, written where an episode is truncated; `[1, 1, obs]` where none ever is."""
+    """`[T, N, obs]`, written if an episode is truncated; `[1, 1, obs]` if episodes are never truncated."""
 
     @staticmethod
     def layout(
@@ -173,7 +173,7 @@ class EnvironmentsOnDevice:
             array[:] = tensor.cpu().numpy()
 
     def set_seed(self, low: int, high: int) -> None:
-        """Of the noise of the rollout that begins, in halves of 32 bits."""
+        """Set the seed of the noise of the next rollout, in halves of 32 bits."""
         self._seed.copy_(torch.tensor([low, high]))
 
     def act(self, t: int) -> None:

@@ -302,7 +302,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         beside = [np.arange(width)[next(part for key, part in each.items() if key != OWN).numbers] for each in parts]
         self._places = [slice(own[0], own[-1] + 1) for own in numbers]
         self._beside: list[Array] = beside
-        # Of all rows in one: what others observe, and where it is to be.
+        # Indices in a row of all agents: the observations of the others, and their places.
         flat = [slot * width + own for slot, own in enumerate(numbers)]
         self._seen_by_others = [np.concatenate([*flat[:slot], *flat[slot + 1 :]]) for slot in range(len(flat))]
 
@@ -372,6 +372,6 @@ def number_of(agent: Any, reward: Any) -> Any:
     """An agent's reward as a number.
 
     Raises:
-        BadValueError: if it is none.
+        BadValueError: if it is not one.
     """
     return as_scalar(f"agent {agent!r}: its reward", as_numbers(f"agent {agent!r}: its reward", reward))

@@ -38,7 +38,7 @@ class _Memory:
         self.gains = np.zeros(len(present))
         """What each agent has gained in the episode."""
         self.results: list[list[Any]] = []
-        """Of each episode that has ended: the opponent's name and the score, 1 for a win, 0.5 for a draw, else 0."""
+        """For each ended episode, the opponent's name and the score, 1 for a win, 0.5 for a draw, else 0."""
 
 
 class Seat(gym.Env[Any, Any]):

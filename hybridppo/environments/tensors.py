@@ -88,7 +88,7 @@ class TensorEnvironments(Environments):
         owns: whether it is closed with this.
 
     Raises:
-        EnvError: if it is none, or of another number.
+        EnvError: if it is not one, or of another number.
     """
 
     def __init__(self, env: Any, num_envs: int, *, owns: bool) -> None:

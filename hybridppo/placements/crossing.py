@@ -28,7 +28,7 @@ class Counters:
     seconds_copying: float = 0.0
     """Spent on it: the host's, or the GPU's where a GPU copies."""
     seconds_crossing: float = 0.0
-    """Of these, on single observations and what the actor makes of them: within a rollout."""
+    """The part of them for single observations and outputs of the actor, within a rollout."""
 
     def add(self, *, num_bytes: int, seconds: float, within_rollout: bool = False, publishes: int = 0) -> None:
         """Count a crossing. A sampler's thread and the learner's may count at once."""

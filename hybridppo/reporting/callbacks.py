@@ -38,9 +38,9 @@ def _steer_nothing(steering: Steering) -> list[Any]:
 class RunEnvironments:
     """The environments of a training, wherever they are: in this process, in workers, or over Ray.
 
-    What is called and set is done in every environment, without its wrappers, between two rollouts: if a rollout is
-    under way, once it has ended. It is done again in an environment that is restarted, and when a run goes on. The
-    environments of evaluations are others, in which nothing is done.
+    Calls and settings reach every environment, without its wrappers, between two rollouts: if a rollout is under way,
+    once it has ended. They are repeated in an environment that is restarted, and when a run is resumed. They do not
+    reach the environments of evaluations.
 
     Args:
         steer: does it, and gives what each environment returned.
@@ -237,7 +237,7 @@ class Callbacks:
                 )  # fmt: skip
 
     def _tell(self, hook: str, *arguments: Any) -> None:
-        if self._has_failed:  # what is saved on the way out is nobody's business
+        if self._has_failed:  # callbacks do not hear of the last save
             return
         for callback in self._callbacks:
             self._call(callback, hook, *arguments)
@@ -259,7 +259,7 @@ def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """The callbacks in an argument, one or several.
 
     Raises:
-        ConfigurationError: if one of them is none.
+        ConfigurationError: if one of them is not a callback.
     """
     found = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for callback in found:

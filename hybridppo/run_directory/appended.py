@@ -143,7 +143,7 @@ def checked(piece: Any) -> Piece:
     """A piece from a checkpoint, checked.
 
     Raises:
-        CheckpointError: if it is none.
+        CheckpointError: if it is not one.
     """
     try:
         name, digest = piece["file"], piece["sha256"]

@@ -227,7 +227,7 @@ def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
 
 
 def _checksum(header: Header) -> str:
-    # Of earlier releases, whose numbers may be NaN and Infinity, as they wrote it.
+    # Earlier releases wrote NaN and Infinity.
     return hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=True).encode()).hexdigest()
 
 

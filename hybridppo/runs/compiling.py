@@ -21,7 +21,7 @@ def compiled_options(
 
     Args:
         env: the environment to train in.
-        config: the agent's settings. Of several policies, the updates of all are compiled, or none.
+        config: the agent's settings. The updates of several policies are all compiled, or none.
         options: how environments are made. An explicit `vectorization` stays as it is.
         has_own_parts: whether the loss, the networks or the agent are not made from `config` by the library.
 

@@ -103,7 +103,7 @@ class MultiLearner(Distribution):
 
     @property
     def num_shards(self) -> int:
-        """Of the number of learners that there are, one each if nothing else was asked for."""
+        """The number of shards: by default one for each learner."""
         return self.shards or self.learners or 1
 
     def part_in_result(self) -> str:  # noqa: D102 - as in the base

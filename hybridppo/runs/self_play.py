@@ -49,7 +49,7 @@ def self_play_of(given: Any) -> SelfPlay | None:
     """What a run was given: a `SelfPlay`, its fields in a dict, or None.
 
     Raises:
-        ConfigurationError: if it is none of those.
+        ConfigurationError: if it is neither.
     """
     if given is None or isinstance(given, SelfPlay):
         return given

@@ -126,7 +126,7 @@ class GaussianExploration(DeterministicActions):
         """Go on from a saved state.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if it is not one.
         """
         drawn = state["drawn"]
         if type(drawn) is not int or drawn < 0:
@@ -165,7 +165,7 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
         """Go on from a saved state.
 
         Raises:
-            ValueError: if it is none.
+            ValueError: if it is not one.
         """
         super().load_state(state)
         if state["last"] is None:

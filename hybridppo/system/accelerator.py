@@ -6,7 +6,7 @@
 
 No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The file is thin on purpose: a method of
 `Cuda` is one call of torch for one device, which is selected if torch would use the current one. `Host` is the CPU,
-where nothing is asynchronous.
+which does nothing asynchronously.
 """
 
 from collections.abc import Callable, Iterator

@@ -68,7 +68,7 @@ def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63
 
 def is_seconds(value: Any) -> bool:
     """Whether it is a number of seconds, endless ones included."""
-    # What is no number is not at least 0, either; and a whole number may be too large for a float.
+    # nan is not at least 0; and a whole number may be too large for a float.
     return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
 
 

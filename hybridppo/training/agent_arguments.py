@@ -131,7 +131,7 @@ def config_asked_for(
         parts: what an agent takes of one's own besides, by the names of its arguments; None for the library's.
 
     Raises:
-        ConfigurationError: where the arguments contradict one another, or one is none.
+        ConfigurationError: if the arguments contradict one another, or one is not of its kind.
     """
     if parts.get("modules") is not None and parts.get("loss") is None and agent is None:
         raise ConfigurationError("modules are trained by a loss of one's own: pass loss=..., too, or leave them out")

@@ -66,7 +66,7 @@ def evaluate_agent(
         agent: what to evaluate; of several policies, all act together.
         env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
             Vectors and environments of tensors may have any number of environments.
-        episodes: how many; up to 32 run side by side. Where there are several agents, each has a return of its own.
+        episodes: how many; up to 32 run side by side. Each of several agents has a return of its own.
         seed: of the environments, and of random actions.
         deterministic: take the most probable actions.
         autoreset_mode: for vector environments that do not declare theirs.

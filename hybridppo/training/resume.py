@@ -65,7 +65,7 @@ def resume(
 
     Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
     environments where their state can be saved (`hybridppo.environments.state`): the run ends as if it had never
-    stopped. Where it cannot be, they start new episodes, which is told with the reason.
+    stopped. Otherwise they start new episodes, and a line gives the reason.
 
     Args:
         run_dir: of the run.
@@ -89,9 +89,9 @@ def resume(
         As `train`.
 
     Raises:
-        CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
-            that was killed before it could write one begins anew, and says so.)
-        TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
+        CheckpointError: if no checkpoint is whole, or the environment is not the one that was trained in. (A run
+            that was killed before it could write one begins anew, and logs that.)
+        TrainingInterrupted: if a signal ended the training, unless `on_interrupt` says otherwise.
     """
     given, trackers = named_trackers({**options})
     with contextlib.closing(run_directory_of(run_dir, given.get("distribution"))) as directory:
@@ -121,7 +121,7 @@ def resume(
             done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
             resolved = stage.choose(settings.config, trained, max(1, settings.run.total_steps - done)).placement
             _tell_of_kernels(directory.config.get("versions"))
-            # What is changed holds for whoever resumes next; the placement is the run's own still.
+            # Changed options hold for the next resume, too; the placement stays the run's own.
             of_start: dict[str, Any] = {
                 name: directory.config[name] for name in ("versions", "origin") if name in directory.config
             }

@@ -114,7 +114,7 @@ def round_robin(
 
     Raises:
         ConfigurationError: if there are fewer than two agents, or one is not of one policy of PPO.
-        EnvError: if the environment is none of several agents with the same spaces, or has other spaces than an agent.
+        EnvError: if the environment has not several agents with the same spaces, or has other spaces than an agent.
     """
     require_whole("games", games)
     players: dict[str, Any] = {

@@ -69,14 +69,14 @@ class TrainResult:
     run_dir: Path | None
     """Where everything was written, or None."""
     seed: int
-    """The seed used, also where none was given."""
+    """The seed that was used, also if it was not given."""
     evaluation: Evaluation | None
-    """The evaluation after training, where one was asked for."""
+    """The evaluation after training, if one was asked for."""
     interrupted: bool
     """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` goes on."""
     saved: bool
-    """Whether the last checkpoint is on the disk. False where there is no run directory, or where the disk would not
-    take it, which was warned of."""
+    """Whether the last checkpoint is on the disk. False if there is no run directory, or if the disk was full,
+    which a warning reports."""
     stopped_by: str | None = None
     """Why the training ended before its goal, where a callback or `target_return` ended it."""
 

@@ -24,7 +24,7 @@ from hybridppo.spaces.distributions import Distribution
 Array = NDArray[Any]
 
 MOST_ROWS, STEPS_AT_ONCE = 64, 4096
-"""Of a slice: so many steps, in as many rows as that takes, but within bounds."""
+"""Steps of a slice, in as many rows as that takes, within bounds."""
 FEWEST_ROWS, FEWEST_ROWS_OF_AGENTS = 16, 4
 
 

@@ -123,7 +123,7 @@ class DeviceSampler(BaseSampler):
             counted = self._counted(block, valid)
             valid_rows = valid.flatten().nonzero().squeeze(-1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
-            # Where no episode is truncated, there is none to index.
+            # If no episode is truncated, there is no final observation to index.
             final_observations = block.finals.flatten(0, 1)[final_rows]
             sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards)]
             sums.append(final_observations.sum(dtype=torch.float64))

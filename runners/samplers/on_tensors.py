@@ -49,8 +49,8 @@ class TensorSampler(BaseSampler):
     The noise of an action follows from the run's seed, the number of the rollout, the row in it and the number of the
     environment, and from nothing else; up to the rounding of a logarithm it is the same on every device.
 
-    Where an episode is truncated and the environment does not give its final observation, the value of the observation
-    before the last action stands for that of what followed it, as in rsl_rl ("last observation"); it is said once.
+    If an episode is truncated and the environment does not give its final observation, the value of the observation
+    before the last action replaces the final value, as in rsl_rl ("last observation"); this is logged once.
 
     Args:
         environments: closed with the sampler.
@@ -189,7 +189,7 @@ class TensorSampler(BaseSampler):
             (~block.rewards.isfinite()).sum(),
             (~numbers(finals).isfinite() & cut_finals).sum(),
         )
-        # The rollout's one wait for the device, but for finding the rows below where there are such.
+        # The rollout's one wait for the device, except for finding the rows below.
         read = torch.cat((torch.stack(counts).to(measured.dtype), measured)).tolist()
         num_cut, num_unknown, *bad = map(int, read[: len(counts)])
         if any(bad):

@@ -12,7 +12,7 @@ from hybridppo.errors import DeviceError
 from hybridppo.system.recording import Record, tried
 
 ROWS = 16
-"""Of a recording, which is the most that is filled before whoever asks to stop is heard."""
+"""Rows of a recording; a stop is noticed after at most so many."""
 MOST_PLACES = 2
 """In which parameters may lie; those that lie elsewhere at every turn would be recorded at every turn."""
 

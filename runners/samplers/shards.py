@@ -126,7 +126,7 @@ class ShardsSampler(BaseSampler):
 
     @property
     def steps_sampled(self) -> int:
-        """As in the base; a rollout that is under way counts as a whole, for it is always ended."""
+        """As in the base; a rollout that is under way counts as a whole, because it is always ended."""
         return self.env_steps + self.is_under_way
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
@@ -205,7 +205,7 @@ class ShardsSampler(BaseSampler):
             sampler.check(part)
 
     def own_parts(self, rollout: Any) -> Any:
-        """Of a rollout of all shards, those of this process."""
+        """The parts of this process in a rollout of all shards."""
         parts = in_parts(rollout, self._num_shards).parts
         return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
 

@@ -98,7 +98,7 @@ def require_rollout_of(
     """Refuse a rollout out of a file that cannot have been filled into such a buffer.
 
     Raises:
-        ValueError: where a tensor is of another shape or type, or a row is none.
+        ValueError: if a tensor has another shape or type, or a row is not one.
     """
     num_rows = rollout.rewards.numel()
     for name in ("observations", "actions", "rewards", "terminated", "truncated"):

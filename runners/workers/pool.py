@@ -1,7 +1,7 @@
 """The processes of a worker sampler, and the messages to and from them.
 
-A worker that dies, or makes no step for too long, is told of as a `WorkerLostError` where its answer is waited for.
-What to do then is the sampler's to decide.
+A worker that dies, or makes no step for too long, raises a `WorkerLostError` where its answer is waited for. The
+sampler decides what to do then.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class WorkerPool:
 
     Args:
         envs: the share of each worker.
-        setup: pickled, what all of them are told (`process.serve`).
+        setup: pickled, the settings of all workers (`process.serve`).
         rows_of: how many rows of its rollout a worker has filled: whether it goes on.
         timeout: seconds without a step after which a worker counts as hung.
         module: what a process runs.
@@ -68,7 +68,7 @@ class WorkerPool:
         self._connections: dict[int, Connection[Any, Any]] = {}
         self._starting: dict[int, _Starting] = {}
         self._rows_at: dict[int, tuple[int, float]] = {}
-        """Of those that owe an answer, how many rows they had when that was last new, and when it was."""
+        """For workers that owe an answer: their last number of rows, and when it last changed."""
 
     @property
     def workers(self) -> list[int]:
@@ -266,5 +266,5 @@ class WorkerPool:
 
 
 def _address_without_a_file() -> str | None:
-    """A name for a socket that is in no folder, where there is such a thing (Linux): a killed trainer leaves none."""
+    """A name for a socket that is in no folder (on Linux), so a killed trainer leaves no file."""
     return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

@@ -35,7 +35,7 @@ class Share:
     """Steps some of the environments with an actor of its own.
 
     Args:
-        setup: what all workers are told: `source` and `options` of the environments, how many there are (`num_envs`)
+        setup: the settings of all workers: `source` and `options` of the environments, how many there are (`num_envs`)
             and their `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; `fields`
             of a rollout.
         envs: which of the environments.

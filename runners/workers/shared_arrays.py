@@ -97,7 +97,7 @@ class PublishedParameters:
 
 
 def _make_nameless_file(size: int) -> int | None:
-    """The descriptor of a file in memory that processes of the same user open through /proc, where there is that."""
+    """The descriptor of a file in memory that processes of the same user open through /proc, if the system has it."""
     if not hasattr(os, "memfd_create"):
         return None
     descriptor = os.memfd_create("hybridppo")

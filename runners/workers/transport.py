@@ -28,17 +28,17 @@ class Work:
     """What workers are started for."""
 
     shares: Sequence[slice]
-    """Of the environments, by worker."""
+    """Slices of the environments, by worker."""
     columns: Sequence[slice]
-    """Of a rollout, likewise: an environment has one for each of its agents."""
+    """Columns of a rollout, by worker: an environment has one for each of its agents."""
     layout: Layout
-    """Of what is filled at a time: a rollout, or a part of one."""
+    """The layout of a buffer: a rollout, or a part of one."""
     num_buffers: int
     """How many of them there are."""
     num_parameters: int
     """Numbers in the actor's parameters."""
     setup: dict[str, Any]
-    """What all of them are told (`Share`)."""
+    """The settings of all workers (`Share`)."""
     options: EnvironmentOptions
     pin_for: torch.device | None
     """The device that rollouts are copied to, where its copies are faster from page-locked memory; else None."""
@@ -57,8 +57,8 @@ class Transport(Protocol):
     """Workers by number, each with its share of the environments; and what crosses between them and the sampler.
 
     A message is answered once, in the order of messages, and more may be sent before it is answered. A worker that
-    dies, or makes no step for too long, is told of as a `WorkerLostError` where its answer is waited for. What to do
-    then is the sampler's to decide.
+    dies, or makes no step for too long, raises a `WorkerLostError` where its answer is waited for. The sampler decides
+    what to do then.
     """
 
     buffers: list[RolloutBuffer]

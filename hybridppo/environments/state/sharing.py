@@ -61,7 +61,7 @@ class Stopwatch:
 
 
 class Shared:
-    """Of environments that are saved together: each array is read once, however many of them hold it.
+    """Save several environments together: each array is read once, however many of them hold it.
 
     Args:
         seconds: that all may take; None for as many as it takes.

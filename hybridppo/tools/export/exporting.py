@@ -347,7 +347,7 @@ def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experi
         action, found, theirs = call(observation, mask, theirs)
         difference = max(difference, float(np.abs(found - outputs).max(initial=0.0)))
         is_close = np.allclose(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
-        # Of two choices as good as equal, rounding may take either, by the file's own outputs.
+        # Rounding may take either of two nearly equal choices, by the file's own outputs.
         follows = first_of(agent.action_space)(agent.distribution.to_env(agent.distribution.mode(found[None])))
         is_same = _are_close(action, policy.parts_of(expected)) or _are_close(action, policy.parts_of(follows))
         if not (is_close and is_same):

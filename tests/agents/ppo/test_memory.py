@@ -28,6 +28,8 @@ import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.ppo.backends import difference
+from hybridppo.agents.ppo.numpy_memory import NumpyMemory
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -264,6 +266,32 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
         agent.cut.learned()
 
 
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "masks"])
+def test_a_mingru_by_hand_is_autograd(way: str) -> None:
+    config, env, options = WAYS[way]
+    agent, rollouts = rollouts_of(replace(config, recurrent="mingru"), env, 3, **options)
+    by_hand = agent.loop().backend
+    assert type(by_hand) is NumpyMemory
+    randomised(agent)
+    for rollout in rollouts:
+        batch = batch_of(agent, Backend, rollout)
+        expected = Backend(agent).gradient(batch, 0.2)
+        gradient = agent.parameters.gradient.clone()
+        agent.parameters.gradient.fill_(torch.nan)
+        torch.testing.assert_close(torch.from_numpy(by_hand.gradient(batch, 0.2)), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(agent.parameters.gradient, gradient, rtol=1e-3, atol=1e-5)
+        assert difference(Backend(agent), by_hand, agent.parameters, batch, 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("spaces", "changes"),
+    [("image and numbers", {}), ("discrete", {"recurrent": "gru"}), ("discrete", {"fast_updates": False})],
+)
+def test_what_has_no_gradient_by_hand_has_autograds(spaces: str, changes: dict[str, Any]) -> None:
+    agent = PPO(*SPACES[spaces], replace(SMALL, **{"recurrent": "mingru", **changes}), seed=1)
+    assert type(agent.loop().backend) is Backend
+
+
 def test_rows_that_are_no_steps_change_nothing() -> None:
     """Whatever stands in them."""
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
@@ -425,7 +453,7 @@ def test_acting_step_by_step_is_what_evaluation_does(cell: Any) -> None:
 def test_forgetting_is_never_silent() -> None:
     agent = train().agent
     observation = np.zeros(4, np.float32)
-    with pytest.raises(EnvError, match=r"has a memory \(recurrent='lstm'\).*action, state = agent.act"):
+    with pytest.raises(EnvError, match=r"is recurrent \(recurrent='lstm'\).*action, state = agent.act"):
         agent.act(observation)
     _, state = agent.act(observation, state=None)
     assert state.shape == (12,)

@@ -196,8 +196,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
 
     def put_present(self, present: Array) -> None:
-        """Go on with these agents, where the environment was put back into the middle of an episode."""
+        """Go on with these agents, after the environment was restored to the middle of an episode."""
         self.present[:] = present
+        self._rows[~self.present] = 0  # the episode before had other agents, and critics may see all rows
         self._forget_the_missing()
 
     @property

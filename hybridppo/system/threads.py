@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from hybridppo.system.blas import libraries
 
 
 def cpu_cores() -> int:
@@ -22,7 +22,7 @@ def limit_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with threadpool_limits(count, user_api="blas"):
+        with libraries().limit(limits=count, user_api="blas"):
             yield
     finally:
         torch.set_num_threads(before)
@@ -47,10 +47,5 @@ def one_torch_thread() -> Iterator[None]:
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Within it, NumPy multiplies on one thread; its others spin likewise, for tens of milliseconds after a product."""
-    with _blas().limit(limits=1, user_api="blas"):
+    with libraries().limit(limits=1, user_api="blas"):
         yield
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()  # which looks at every library that is loaded

@@ -31,6 +31,7 @@ import machine
 import many_agents_learned
 import memory
 import off_policy_steps
+import options
 import parity
 import pieces
 import pool
@@ -96,6 +97,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "off_policy_steps": off_policy_steps.as_markdown,
+    "options": lambda result: options.table(result["runs"]),
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
     "published": lambda result: published.as_markdown(result["runs"]),
@@ -108,6 +110,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,
     "updates": updates.as_markdown,
+    "updates_memory": updates.as_markdown,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,
 }

@@ -185,11 +185,14 @@ def main() -> int:
     able = [name for name in names if "left_out" not in installed[name] and not PEERS[name].not_measured]
     for case in [] if arguments.install_only else arguments.cases.split(","):
         for cores in map(int, arguments.cores.split(",")):
-            rounds = take_turns(commands(case, cores, able, arguments), arguments.rounds)
             about = {"case": case, "cores": cores}
-            kept = [run for run in result["measured"] if not about.items() <= run.items()]
-            result["measured"] = [*kept, {**about, "words": known[case].in_words(), "rounds": rounds}]
-            machine.save("field", result)
+            others = [run for run in result["measured"] if not about.items() <= run.items()]
+            turns, rounds = commands(case, cores, able, arguments), []
+            for _ in range(arguments.rounds):
+                rounds += take_turns(turns, 1)
+                turns = dict(reversed(turns.items()))
+                result["measured"] = [*others, {**about, "words": known[case].in_words(), "rounds": rounds}]
+                machine.save("field", result)
     machine.save("field", result)
     print(as_markdown(result))
     if result["measured"]:

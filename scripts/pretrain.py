@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # where `trai
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
 EPISODES, POINTS = 100, 40
 FRAMES, HEIGHT = 4, 160
-MOST_STEPS = 240
-"""Of the episode that the picture is made of."""
+MOST_STEPS, IN_VIEW = 240, 80
+"""Of the episode that the picture is made of; MuJoCo's cameras stand still."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ AGENTS: dict[str, Asked] = {
     "FrozenLake8x8-v1": Asked(400_000, ours(**{**TABLES, "num_envs": 16}, gamma=0.999, entropy_coef=0.01)),
     "MinAtar/Breakout-v1": Asked(500_000, ours(**SMALL_IMAGES), package="minatar"),
     "Swimmer-v5": Asked(500_000, ours(**MANY, gamma=0.9999, gae_lambda=0.98), **MUJOCO, options=COMPILED),
-    "Hopper-v5": Asked(500_000, ours(**MANY), **MUJOCO, options=COMPILED),
+    "Hopper-v5": Asked(1_000_000, ours(**MANY), **MUJOCO, options=COMPILED),
     "LunarLander-v3": Asked(500_000, ours(**MANY, gamma=0.999, gae_lambda=0.98), package="box2d", options=COMPILED),
     "CartPole-without-velocities": Asked(
         100_000,
@@ -230,7 +230,8 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
         frames.append(frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)))
 
     try:
-        _play(lambda names: dict.fromkeys(names, agent), made, 1, 10_000, True, MOST_STEPS, keep)
+        most = IN_VIEW if asked.package == "mujoco" else MOST_STEPS
+        _play(lambda names: dict.fromkeys(names, agent), made, 1, 10_000, True, most, keep)
     finally:
         made.close()
     chosen = [frames[at] for at in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).round().astype(int)]

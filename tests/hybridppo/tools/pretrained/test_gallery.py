@@ -19,7 +19,7 @@ LARGEST = 300_000
 
 
 def test_there_are_agents_of_many_kinds() -> None:
-    assert len(CARDS) >= 18
+    assert len(CARDS) >= 20
     assert any(card["settings"].get("recurrent") for card in CARDS.values())
     assert any(card["env"].startswith(("pettingzoo", "mpe2")) for card in CARDS.values())
 

@@ -128,12 +128,15 @@ def commands(case: str, cores: int, names: list[str], arguments: argparse.Namesp
 
 def as_markdown(result: dict[str, Any]) -> str:
     """A line for each library: its version, and what it reached on each case, in steps per second."""
-    cases = [f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}" for run in result["measured"]]
+    cases = [
+        f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}, median of {len(run['rounds'])}"
+        for run in result["measured"]
+    ]
     lines = [f"| | version | MB | {' | '.join(cases)} |", f"|---|---|---:|{'---:|' * len(cases)}"]
     for name in [*OURS, *PEERS]:
         facts = result["installed"].get(name, {})
         if "left_out" in facts or (name in PEERS and not facts):
-            facts = facts or {"left_out": "not installed yet"}
+            facts = facts or {"left_out": PEERS[name].not_measured or "not installed yet"}
             lines.append(f"| {name} | {facts['left_out']} | |{' |' * len(cases)}")
             continue
         cells = [_speed(run, name) for run in result["measured"]]
@@ -196,7 +199,7 @@ def main() -> int:
     machine.save("field", result)
     print(as_markdown(result))
     if result["measured"]:
-        draw(result, machine.RESULTS / "field.png")
+        draw(result, ROOT / "docs" / "pictures" / "field.png")
     print(f"Raw figures: {path}, {time.strftime('%Y-%m-%d')}")
     return 0
 

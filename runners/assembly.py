@@ -12,7 +12,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Agent, has_policies, learns_from_replay
+from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
@@ -96,7 +96,12 @@ def make_sampler(
             }  # fmt: skip
             kind = WorkerSampler
             if placement.max_lag > 1:
-                kind = partial(LaggingSampler, max_lag=placement.max_lag, drops=not learns_from_replay(agent))
+                kind = partial(
+                    LaggingSampler,
+                    max_lag=placement.max_lag,
+                    drops=not learns_from_replay(agent),
+                    discounts=np.tile(_discounts(agent, environments.num_agents), count),
+                )
             sampler = kind(source, environments, distribution, agent.actor, **everywhere)
         else:
             if num_episodes is not None and environments.envs is None and options.vectorization == "auto":
@@ -146,6 +151,15 @@ def _num_workers(
         what = f"num_workers={num_workers}" if lag < 2 else f"max_lag={lag}"
         raise ConfigurationError(f"{what} needs a placement that samples on the CPU")
     return num_workers
+
+
+def _discounts(agent: Agent, num_agents: int) -> "np.ndarray[Any, Any]":
+    """The discount of each agent of an environment."""
+    found = np.zeros(num_agents, np.float32)
+    columns = agent.columns.values() if has_policies(agent) else [range(num_agents)]
+    for one, own in zip(agents_of(agent), columns, strict=True):
+        found[list(own)] = cast(Any, one).config.gamma
+    return found
 
 
 def workers_for(num_envs: int) -> int:

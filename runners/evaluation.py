@@ -128,6 +128,34 @@ def made_for(
     return environments
 
 
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes of every evaluation during a training."""
+
+    source: EnvSource
+    """Makes the environments."""
+    num_envs: int
+    options: EnvironmentOptions
+    spaces: Any
+    """An object with the required `observation_space` and `action_space`."""
+    distribution: Distribution
+    episodes: int
+    seed: int
+    memory: MemoryLayout | None
+    """Layout of the state of a recurrent actor."""
+
+    def make(self) -> Environments:
+        """New environments."""
+        return made_for(self.spaces, self.source, self.num_envs, self.options)
+
+    def run(self, actor: SamplingActor, environments: Environments, should_stop: Callable[[], bool]) -> Evaluation:
+        """As `evaluate`."""
+        return evaluate(
+            actor, self.distribution, environments,
+            episodes=self.episodes, seed=self.seed, should_stop=should_stop, memory=self.memory,
+        )  # fmt: skip
+
+
 class _Tally:
     """The returns of unfinished episodes, and of the ended episodes that count.
 

@@ -291,7 +291,7 @@ class Runner:
         return self.agent.state()
 
     def _rollout_tensors(self) -> dict[str, Tensor]:
-        """Those of the rollout that it was learning from; none without one."""
+        """The tensors of the rollout that it was learning from; empty if there is no rollout."""
         return self._rollout.tensors() if self._rollout is not None else {}
 
     @property

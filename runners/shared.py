@@ -1,4 +1,4 @@
-"""The loop of several that train together, where only the first evaluates, writes, and tells callbacks."""
+"""The loop of several learners, of which only the first evaluates, writes and calls callbacks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,28 +13,28 @@ GO_ON, SAVE, STOP = "go on", "save", "stop: "
 
 
 class Commands(Protocol):
-    """How the first says what all do next."""
+    """How the first learner tells the others what to do next."""
 
     def tell(self, what: str) -> None:
-        """Say it; called by the first alone."""
+        """Tell it; only the first learner calls this."""
         ...
 
     def hear(self) -> str:
-        """What the first says next, waited for however long it takes; called by the others."""
+        """Wait for the next command; the other learners call this."""
         ...
 
 
 class SharedRunner(Runner):
     """Like `Runner`, in each of the processes that train together.
 
-    All do the same, but for what the first does apart: an evaluation, or a callback, takes as long as it takes. The
-    others wait for its end, save with it where it saves meanwhile, and stop where a callback has ended the training.
+    All do the same, except for evaluations and callbacks of the first, which may take any time. The others wait for
+    their end, save when the first saves meanwhile, and stop if a callback has ended the training.
 
     Args:
         *arguments: as for `Runner`.
-        is_first: whether this one has the callbacks, the evaluation and the run directory.
-        commands: from the first to the others.
-        of_all: makes of this process's tensors, some of which have a column for each environment, those of all.
+        is_first: whether this process has the callbacks, the evaluation and the run directory.
+        commands: commands from the first to the others.
+        of_all: from this process's tensors, some with a column for each environment, to those of all processes.
         **options: as for `Runner`.
     """
 
@@ -49,13 +49,13 @@ class SharedRunner(Runner):
         self._is_first, self._commands, self._of_all = is_first, commands, of_all
         self._is_apart = self._is_over = False
         super().__init__(*arguments, **options)
-        self.is_rescued = not is_first  # an error of another goes to the first
+        self.is_rescued = not is_first  # errors of other processes go to the first
 
     def run(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         with self._apart():
-            pass  # callbacks know of the start
+            pass  # callbacks get the start
         metrics = super().run()
-        self._is_over = True  # the others are gone, or about to go, and all is saved
+        self._is_over = True  # the others have ended or are about to, and everything is saved
         return metrics
 
     @contextmanager
@@ -75,7 +75,7 @@ class SharedRunner(Runner):
 
     def leaves_agent_whole(self, error: Exception) -> bool:  # noqa: D102 - as in the base
         if isinstance(error, DistributionError) and not isinstance(error, LearnerLostError) and self._rollout is None:
-            self.sampler.give_up(str(error))  # as of environments that have failed elsewhere
+            self.sampler.give_up(str(error))  # as if the environments had failed
             return True
         return super().leaves_agent_whole(error)
 
@@ -88,15 +88,15 @@ class SharedRunner(Runner):
         return {name.removeprefix("runner."): tensor for name, tensor in (self._of_all(own) if own else {}).items()}
 
     def save(self) -> None:
-        """As in the base, by all: they come here together, or the first asks them to."""
+        """As in the base, in all processes: they call it together, or the first tells the others to."""
         if self.run_directory is None or self._is_over:
             return
-        if self.sampler.failure is not None:  # the others are not met any more; only the first is rescued
+        if self.sampler.failure is not None:  # the others are not reached any more; only the first saves
             super().save()
             return
         if self._is_apart:
             self._commands.tell(SAVE)
             super().save()
             return
-        with self._apart():  # writing and its callbacks take time of the first alone
+        with self._apart():  # only the first takes time to write and to call callbacks
             super().save()

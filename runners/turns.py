@@ -1,4 +1,4 @@
-"""How a runner gets its next rollout: sampled when it asks, or begun while the agent learned from the last."""
+"""How a runner gets its next rollout: sampled on request, or begun while the agent learned from the last."""
 
 import time
 from collections.abc import Callable
@@ -11,60 +11,59 @@ from hybridppo.runners.samplers.base import BaseSampler
 
 
 class ByTurns:
-    """Sample, then learn.
+    """Samples, then learns.
 
     Args:
-        agent: samples with its actor.
-        sampler: brings rollouts.
-        placement: says where the actor is.
+        agent: the agent, whose actor samples.
+        sampler: the sampler.
+        placement: the placement.
     """
 
     def __init__(self, agent: Agent, sampler: BaseSampler, placement: Placement) -> None:
         self._agent, self._sampler, self._placement = agent, sampler, placement
 
     def copying(self) -> float:
-        """Seconds of copying that are no part of sampling, so far: all of it."""
+        """The seconds of copies so far that are not part of sampling: all of them."""
         return self._placement.counters.seconds_copying
 
     def seconds_overlapped(self) -> float | None:
-        """What the sampler spent on the last rollout while the agent learned; None if it cannot."""
+        """The seconds that the sampler spent on the last rollout while the agent learned; None if it cannot."""
         return None
 
     def go_on(self) -> None:
-        """Go on with what was paused of the rollout after the one that there is: there is none."""
+        """Continue a paused rollout that comes after the present one. Here, there is none."""
 
     def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
         """The next rollout, or the rest of it if it was broken off.
 
         Args:
-            is_last: asked once the rollout is there.
+            is_last: called when the rollout is there.
 
         Returns:
-            The rollout, and how often environments had been restarted when it ended, before another one begins.
+            The rollout, and the number of restarts of environments before the next one begins.
 
         Raises:
-            Stopped: if a stop was requested; the next call goes on from there.
+            Stopped: if a stop was requested; the next call continues the rollout.
         """
         with self._acting() as actor:
             return self._sampler.collect(actor), self._sampler.env_restarts
 
     def _acting(self) -> AbstractContextManager[SamplingActor]:
-        # A rollout that was broken off is ended by the parameters that began it.
+        # The parameters that began a rollout also finish it.
         acting = self._placement.resuming if self._sampler.is_under_way else self._placement.sampling
         return acting(self._agent)
 
 
 class Ahead(ByTurns):
-    """Always one rollout ahead: the next is begun before the agent learns from this one.
+    """Always one rollout ahead: the next one begins before the agent learns from this one.
 
-    The rollout that the `k`-th update learns from was sampled by parameters of at most one update before: the policy
-    lag is 1, and 0 for the first.
+    The parameters of a rollout are at most one update old: the policy lag is 1, and 0 for the first rollout.
     """
 
     _seconds_overlapped = 0.0
 
     def copying(self) -> float:
-        """As in the base. Copies within a rollout are part of the sampler's own time."""
+        """As in the base; copies of single steps are part of the sampler's own time."""
         return self._placement.counters.seconds_between_rollouts
 
     def seconds_overlapped(self) -> float | None:  # noqa: D102 - as in the base
@@ -76,7 +75,7 @@ class Ahead(ByTurns):
             self._sample_async()
 
     def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
-        """As in the base: begun by the last call, and waited for now."""
+        """As in the base; the rollout was begun by the last call."""
         sampler, start, copying = self._sampler, time.perf_counter(), self.copying()
         if sampler.is_paused or not sampler.is_under_way:
             self._sample_async()
@@ -93,13 +92,13 @@ class Ahead(ByTurns):
 
 
 class FarAhead(Ahead):
-    """Up to `max_lag` rollouts ahead: workers go on by themselves, by the newest parameters that there are.
+    """Up to `max_lag` rollouts ahead: workers go on by themselves, with the newest parameters.
 
-    What they sample is not the same again: it depends on how long each step takes.
+    Their rollouts depend on timing, so they are not reproducible.
     """
 
     def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
-        """As in the base. What begins from now on is acted by the parameters of the last update."""
+        """As in the base; the parameters of the last update act in everything that begins now."""
         self._sample_async()
         return super().next(is_last)
 

@@ -1,7 +1,12 @@
-"""What every test runs under."""
+"""What every test runs under.
+
+torch is imported by functions only: the process that gives tests to others does without.
+"""
 
 import gc
+import logging
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,16 +17,9 @@ choose_kernels()  # as the command line does, whose bits are compared with those
 
 import cloudpickle  # noqa: E402
 import pytest  # noqa: E402
-import second_device as second  # noqa: E402
-import torch  # noqa: E402
-from processes import CAN_FORK, WarmLearners, WarmSubprocess  # noqa: E402
+from processes import CAN_FORK, WarmLearners, WarmSubprocess, share_warm_processes  # noqa: E402
 
-from hybridppo.distribution import launching  # noqa: E402
-from hybridppo.runners.workers import pool  # noqa: E402
 from hybridppo.runs import origin  # noqa: E402
-
-# Small networks on a shared machine: more threads only get in each other's way.
-torch.set_num_threads(1)
 
 # The tests send both. A shell that runs them in the background ignores the first, nohup the second.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -43,15 +41,38 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and IN_MEMORY.is_dir() and shutil.d
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(IN_MEMORY)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The process that gives tests to others starts the warm processes for all of them."""
+    if session.config.getoption("dist", "no") != "no" and not hasattr(session.config, "workerinput"):
+        share_warm_processes()
+
+
+EXTRAS = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.extras\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of the extras are not imported without them: what they import takes seconds."""
+    if collection_path.suffix != ".py" or "not extras" not in config.option.markexpr:
+        return None
+    return EXTRAS.search(collection_path.read_text(encoding="utf-8")) is not None or None
+
+
 def pytest_collection_finish() -> None:
     """From now on garbage is collected, among what tests make, and not among what was imported."""
     gc.enable()
     gc.freeze()
+    # pytest puts its handlers on each logger that does not propagate, several times for a test; torch has fifty.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers and learners are copies of a process that is warm, but where tests look at how they start."""
+    from hybridppo.distribution import launching
+    from hybridppo.runners.workers import pool
+
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(pool, "subprocess", WarmSubprocess)
         monkeypatch.setattr(launching, "subprocess", WarmLearners)
@@ -66,7 +87,9 @@ def no_commit_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def second_device() -> str:
     """The name of a device that is not the CPU's, see second_device.py."""
-    return second.register()
+    from second_device import register
+
+    return register()
 
 
 def _needs_second_device(item: pytest.Item) -> bool:
@@ -74,10 +97,15 @@ def _needs_second_device(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+    from second_device import announce
+
+    # Small networks on a shared machine: more threads only get in each other's way.
+    torch.set_num_threads(1)
     # A device that torch has been told of stays, and memory can be locked for no other then: who needs it goes last.
     items.sort(key=_needs_second_device)
     if items and _needs_second_device(items[-1]):
-        second.announce()
+        announce()
     # What worker processes get of a test goes to them as it is: they would else load the test's file, and with it torch
     # and pytest, which takes each of them many times longer than all that it has to do.
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:

@@ -16,9 +16,9 @@ def loop_of(agent: Any, backend: Any = Backend) -> OptimizationLoop:
 
 def recorded_loop_of(agent: Any, record: Record, backend: Any = Backend) -> tuple[OptimizationLoop, RecordedStep]:
     """A loop whose steps are recorded."""
-    plain = loop_of(agent, backend)
-    recorded = RecordedStep(plain, agent, record)
-    return OptimizationLoop(agent, plain.backend, Exchange(), recorded), recorded
+    loop = loop_of(agent, backend)
+    loop.whole_step = RecordedStep(loop, agent, record)
+    return loop, loop.whole_step
 
 
 def record_steps(agent: PPO, record: Record) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -267,16 +268,35 @@ class _Reader:
 _warm: "dict[str, tuple[subprocess.Popen[bytes], str]]" = {}
 
 
+def share_warm_processes() -> None:
+    """Start the warm processes for this process and those that it starts from now on."""
+    if CAN_FORK:
+        for kind in ("--serve", "--serve-workers"):
+            _warm[kind] = _started(kind)
+            os.environ[f"WARM{kind}"] = _warm[kind][1]
+
+
+def _started(kind: str) -> "tuple[subprocess.Popen[bytes], str]":
+    address = os.path.join(tempfile.mkdtemp(prefix="warm-"), "address")
+    command = [sys.executable, str(FOLDER / "warm_process.py"), kind, address]
+    environment = {**os.environ, **(ONE_THREAD if kind == "--serve-workers" else {})}
+    # Its standard input is a pipe of ours: it ends with us.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment), address
+
+
 def _connect(kind: str) -> socket.socket:
-    if kind not in _warm or _warm[kind][0].poll() is not None:
-        address = os.path.join(tempfile.mkdtemp(prefix="warm-"), "address")
-        command = [sys.executable, str(FOLDER / "warm_process.py"), kind, address]
-        environment = {**os.environ, **(ONE_THREAD if kind == "--serve-workers" else {})}
-        # Its standard input is a pipe of ours: it ends with us.
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        _warm[kind] = (server, address)
+    address = os.environ.get(f"WARM{kind}")
+    if address is None:
+        if kind not in _warm or _warm[kind][0].poll() is not None:
+            _warm[kind] = _started(kind)
+        address = _warm[kind][1]
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_warm[kind][1])
-    return connection
+    deadline = time.monotonic() + 120.0
+    while True:
+        try:
+            connection.connect(address)
+            return connection
+        except (FileNotFoundError, ConnectionRefusedError):  # it still imports the library
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

@@ -97,7 +97,7 @@ REFUSED = {
 
 
 NAMES = list(FEATURES)
-NEIGHBOURS = {pair for pair, (one, other) in PAIRS.items() if NAMES.index(other) - NAMES.index(one) in (1, 4, 7)}
+NEIGHBOURS = {pair for pair, (one, other) in PAIRS.items() if NAMES.index(other) - NAMES.index(one) in (1, 4)}
 """Pairs of the default tests: each feature is in several of them. The others are tried with the extras."""
 
 

@@ -68,7 +68,6 @@ def serve(address: str) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen(64)
-        print("ready", flush=True)
         while True:
             readable, _, _ = select.select([listening, 0], [], [])
             if 0 in readable:

@@ -2,7 +2,8 @@
 
 A backend computes gradients and steps along them: by autograd (`fill_gradient`), or written out by hand. An `Exchange`
 combines the gradients of several learners. A step may have several passes over its minibatch, such as one for the
-critics and one for the actor; each has its own gradient.
+critics and one for the actor; each has its own gradient. The backend takes the setting of a pass: PPO's clip range, or
+the name of the network that learns.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,10 +120,6 @@ class Exchange:
         return descend()
 
 
-Step = Callable[[Any, tuple[Any, ...]], list[Any]]
-"""A step on a minibatch with its passes, as `OptimizationLoop.step`."""
-
-
 class OptimizationLoop:
     """The steps of an update.
 
@@ -130,13 +127,12 @@ class OptimizationLoop:
         agent: whose parameters learn.
         backend: computes gradients (`gradient`) and steps along them (`descend`), such as `agents/ppo/backend.py`.
         exchange: with other learners.
-        whole_step: takes steps in place of `step`, such as a recorded one (`recorded_step.py`).
     """
 
-    def __init__(self, agent: Learner, backend: Any, exchange: Exchange, whole_step: Step | None = None) -> None:
-        self.backend, self.exchange = backend, exchange
-        self._agent = agent
-        self.whole_step: Any = whole_step
+    def __init__(self, agent: Learner, backend: Any, exchange: Exchange) -> None:
+        self._agent, self.backend, self.exchange = agent, backend, exchange
+        self.whole_step: Any = None
+        """Makes steps in place of `step`, with the same arguments: a recorded one (`recorded_step.py`), or compiled."""
 
     def epoch(self, batch: Any, order: Any, sizes: Sequence[int], setting: Any) -> Tensor:
         """One epoch: the rows of the batch in this order, cut into minibatches of these sizes, a step on each.

@@ -312,16 +312,14 @@ class DDPG:
         return self._loop
 
     def _made_loop(self) -> OptimizationLoop:
-        record, config = recorder_for(self), self.config
-        if record is None and config.fast_updates and config.compiled_updates:
+        loop, record = OptimizationLoop(self, Backend(self), Exchange()), recorder_for(self)
+        if record is not None:
+            loop.whole_step = RecordedStep(loop, self, record)
+        elif self.config.fast_updates and self.config.compiled_updates:
             from hybridppo.agents.ddpg.compiled_backend import CompiledStep
 
-            if CompiledStep.supports(self):
-                return OptimizationLoop(self, Backend(self), Exchange(), CompiledStep(self))
-        loop = OptimizationLoop(self, Backend(self), Exchange())
-        if record is None:
-            return loop
-        return OptimizationLoop(self, loop.backend, loop.exchange, RecordedStep(loop, self, record))
+            loop.whole_step = CompiledStep(self) if CompiledStep.supports(self) else None
+        return loop
 
     def _bind_targets(self) -> None:
         """Make the target networks views of their flat tensor, which moves with the optimizer's state."""

@@ -32,11 +32,10 @@ LARGEST = 3.0
 
 def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
     """The loop with the fastest backend for the device of the parameters; `by_hand` allows gradients by hand."""
-    backend, record = backend_for(agent, by_hand=by_hand)(agent), recorder_for(agent)
-    loop = OptimizationLoop(agent, backend, exchange)
-    if record is None or type(backend) is not Backend:
-        return loop
-    return OptimizationLoop(agent, backend, exchange, RecordedStep(loop, agent, record))
+    loop, record = OptimizationLoop(agent, backend_for(agent, by_hand=by_hand)(agent), exchange), recorder_for(agent)
+    if record is not None and type(loop.backend) is Backend:
+        loop.whole_step = RecordedStep(loop, agent, record)
+    return loop
 
 
 def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:

@@ -77,9 +77,7 @@ class Normalization(nn.Module):
             first, found = 0, []
             for part in parts:
                 columns = slice(first, first := first + part.rewards.shape[1])
-                found.append(
-                    self.rewards.gathered(part.rewards, part.terminated | part.truncated, part.valid_rows, columns)
-                )
+                found.append(self.rewards.gathered(part, columns))
             rewards = [of_part for of_part, _ in found]
             self.rewards.merge(*together("rewards", [moments for _, moments in found]))
         return [self.rewards.scaled(of_part) for of_part in rewards]
@@ -150,21 +148,20 @@ class RewardNormalizer(nn.Module):
         self.moments.merge(mean, variance, number)
 
     @torch.no_grad()
-    def gathered(
-        self, rewards: Tensor, ended: Tensor, valid_rows: Tensor, columns: slice = slice(None)
-    ) -> tuple[Tensor, Moments]:
+    def gathered(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[Tensor, Moments]:
         """The rewards with 0 for rows that are not steps, and the moments of the returns so far.
 
         Args:
-            rewards: `[T, N]`.
-            ended: `[T, N]` bool: terminated or truncated.
-            valid_rows: `[M]`, flat indices of the rows that are steps.
-            columns: their columns among all.
+            rollout: the rollout.
+            columns: its columns among all.
         """
+        rewards, valid_rows = rollout.rewards, rollout.valid_rows
         if len(valid_rows) < rewards.numel():
             are_steps = torch.zeros_like(rewards).view(-1).index_fill_(0, valid_rows, 1.0).view_as(rewards)
             rewards = torch.where(are_steps > 0.0, rewards, 0.0)  # rows that are not steps may have any value
-        goes_on = self.gamma * (~ended).to(rewards.dtype)
+        if rollout.returns_so_far is not None:
+            return rewards, moments_of(rollout.returns_so_far.flatten().index_select(0, valid_rows))
+        goes_on = self.gamma * (~(rollout.terminated | rollout.truncated)).to(rewards.dtype)
         # return[t] = reward[t] + goes_on[t - 1] * return[t - 1], computed backwards in reversed time.
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += self.returns[columns]

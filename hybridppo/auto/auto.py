@@ -62,8 +62,8 @@ class Auto:
     generator, and other numbers of torch threads must be allowed.
 
     Args:
-        max_lag: 1 allows sampling and learning to overlap, whose rollouts come from parameters one update old; above
-            that, also without waiting for the slowest worker, with parameters at most so many updates old.
+        max_lag: 1 allows sampling and learning to overlap, with rollouts by parameters that are one update old. With
+            more, workers do not wait for each other, and parameters are at most so many updates old.
     """
 
     max_lag: int = 0
@@ -94,9 +94,9 @@ class Auto:
             total_steps: of the run.
             num_workers: as asked for by the user; None leaves it open.
             options: how the environments are made and stepped.
-            agent: what is to be trained, for trials to make others like it; None for the configuration's own.
-            seconds_to_make: what it took to make `environments`.
-            within: the policy that the training is spread by; None for none.
+            agent: the agent to train, which trials make copies of; None for the library's.
+            seconds_to_make: how long it took to make `environments`.
+            within: the process's part in a distribution; None without one.
         """
         if environments.device is not None:
             line = f"{environments.device}, where the environments' tensors are"
@@ -114,7 +114,7 @@ class Auto:
         try:
             chosen = search.run()
         except Exception as error:
-            # Training without a choice is better than none, and whatever is wrong with it will say so itself.
+            # Training under the baseline is better than an error here; the same error would come again there.
             logger.warning("placement auto: not measured, because of %s: %s", type(error).__name__, error)
             search.trials.clear()
             search.left_out.insert(0, f"all: {type(error).__name__}: {error}")

@@ -68,7 +68,7 @@ class Limits:
     names: Sequence[Name] | None = None
     """The placements that may be taken; None for all."""
     seconds_to_make: float = 0.0
-    """How long making the environments takes."""
+    """Seconds to make the environments."""
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Search:
         self.best = quick
         run = self.iterations * quick.iteration
         self._budget = min(PLANNED * MAX_SECONDS, PLANNED * MAX_SHARE * run)
-        # What was loaded until here, training needs as well.
+        # Training needs what was loaded until here, too.
         spent, self._start = time.perf_counter() - self._start, time.perf_counter()
         seconds = ITERATIONS * smallest * quick.iteration
         if self._budget < max(seconds, min(spent, 0.1)) and MAX_SHARE <= 1.0:
@@ -157,7 +157,7 @@ class Search:
         self._slot = min(MAX_SECONDS_OF_A_TRIAL, self._budget / 6)
         self._share = min(1.0, max(smallest, self._slot / (ITERATIONS * quick.iteration)))
         if self._share <= smallest:
-            return quick  # a second trial of it would be no longer, and others need the time
+            return quick  # a second trial would be as short, and the others need the time
         del self.trials[self.baseline.label]
         return self._try(self.baseline, self._slot, self._share) or quick
 
@@ -168,7 +168,7 @@ class Search:
         try:
             found = self.training.try_out(candidate, seconds, share)
         except (HybridPPOError, RuntimeError, MemoryError) as error:
-            # Training under another candidate is better than none, and an error of all candidates comes again there.
+            # Training goes on under another candidate; an error of all candidates comes again there.
             self.left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
             logger.warning("placement auto: left out %s", self.left_out[-1])
             return None

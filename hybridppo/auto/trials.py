@@ -131,7 +131,7 @@ class Training:
         return 1.0 / shortened(self.config, 0.0)[1]
 
     def optimizer_steps(self, env_steps: int, *, learns: bool = False) -> int:
-        """Optimizer steps in a run of so many environment steps; with `learns`, counted after learning has begun."""
+        """Optimizer steps in a run of so many environment steps; with `learns`, from the start of learning on."""
         config = self.config
         if isinstance(config, PoliciesConfig):
             learning = [each for name, each in config.policies.items() if name not in config.played]
@@ -150,7 +150,7 @@ class Training:
             share: of an iteration; PPO's rollouts are shorter by it, with as many minibatches fewer.
 
         Raises:
-            HybridPPOError, RuntimeError, MemoryError: what training under the candidate would raise.
+            HybridPPOError, RuntimeError, MemoryError: as training under the candidate would.
         """
         config = replaced(self.config, torch_threads=candidate.torch_threads, **dict(candidate.changes))
         small, times = shortened(config, share)
@@ -215,10 +215,10 @@ def _iterations(config: AnyConfig) -> tuple[int, int]:
 
 
 def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
-    """A configuration with shorter iterations, and how many of these make a configured iteration.
+    """A configuration with shorter iterations, and how many of them make one configured iteration.
 
-    PPO's minibatches stay as large as they are. An agent that learns from a replay buffer learns from its first turn
-    on, and each turn is an iteration. Iterations of several policies stay as long as they are.
+    PPO's minibatches keep their size. An agent with a replay buffer learns from its first turn on, and each turn is an
+    iteration. With several policies, iterations keep their length.
     """
     if isinstance(config, PoliciesConfig):
         return config, 1.0
@@ -231,7 +231,7 @@ def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
             if rest == 0 and steps % unit == 0:
                 num_steps, minibatches = steps, count
                 break
-        # Nobody knows how many epochs target_kl would leave: all are counted.
+        # It is not known how many epochs target_kl would skip, so none is skipped.
         small = replace(config, num_steps=num_steps, num_minibatches=minibatches, target_kl=None)
         return small, config.num_steps / num_steps
     turn = config.num_envs * config.train_frequency

@@ -109,13 +109,13 @@ def run_command(parse: Callable[[], Command]) -> int:
         return _fail(error, code, debug=command is not None and command.debug)
 
     try:
-        with as_keyboard_interrupts():  # but while training, when they are requests
+        with as_keyboard_interrupts():  # during training, signals are requests instead
             command = parse()
             return command.run() or EXIT_DONE
     except ConfigurationError as error:
         return fail(error, EXIT_USAGE)
     except BrokenPipeError as error:
-        has_reader = flushed("\n")  # else whoever reads what is printed has enough
+        has_reader = flushed("\n")  # without a reader, the output is not needed any more
         return fail(error, EXIT_ERROR) if has_reader else EXIT_DONE
     except Exception as error:  # the library's own, or one from an environment's code
         return fail(error, EXIT_ERROR)

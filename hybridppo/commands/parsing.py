@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, the base class, and how arguments become a command."""
+"""Shared by all commands: exit codes, the base class, and parsing."""
 
 import contextlib
 import json
@@ -96,7 +96,7 @@ def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
     """Name our flags for those that other libraries have, if that is what was wrong."""
     if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
         print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
-    with contextlib.suppress(SystemExit):  # something else is wrong, too, which has been said
+    with contextlib.suppress(SystemExit):  # something else is wrong as well, and was reported
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
         for flag in unknown:
             name = flag.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -13,7 +14,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.lines import as_json
 from hybridppo.runs.loading import load
 from hybridppo.runs.settings import Settings
-from hybridppo.system.figures import shown_number, shown_returns
+from hybridppo.system.figures import markdown_table, shown_number, shown_returns
 from hybridppo.training.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -82,11 +83,11 @@ class Evaluate(Command):
 
 def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:
     """The table of a round robin: a row for each agent, with its score against each other and the mean of them."""
-    lines = [f"| | {' | '.join(scores)} | mean |", f"|---|{'---:|' * (len(scores) + 1)}"]
-    for name, row in scores.items():
-        cells = [f"{row[other]:.2f}" if other in row else "" for other in scores]
-        lines.append(f"| {name} | {' | '.join(cells)} | {sum(row.values()) / len(row):.2f} |")
-    return "\n".join(lines)
+    rows = [
+        [name, *(f"{row[other]:.2f}" if other in row else "" for other in scores), f"{fmean(row.values()):.2f}"]
+        for name, row in scores.items()
+    ]
+    return markdown_table(["", *scores, "mean"], rows)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Train(Command):
     """Begin with settings and steps that are known to suit the environment; other flags change them. Not every
     environment has an entry."""
     tuned_from: Path | None = None
-    """Likewise, from a file of one's own, as `hybridppo tune` writes it."""
+    """Begin with the settings and steps in this file, which `hybridppo tune` has written; other flags change them."""
     settings_of: Annotated[Path | None, tyro.conf.arg(name="config", metavar="FILE")] = None
     """Begin with the settings of a run, by its config.json: --config runs/x/config.json. Other flags change them, and
     ENV_ID may be left out."""

@@ -603,8 +603,8 @@ class Elsewhere(RunDirectory):
     def save_checkpoint(self, *arguments: Any, **options: Any) -> bool:  # noqa: D102 - as in the base
         return True
 
-    def write_result(self, result: dict[str, Any]) -> bool:  # noqa: D102 - as in the base
-        return True
+    def write_result(self, result: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        return
 
 
 def _packed(tensors: dict[str, Tensor], state: dict[str, Any]) -> bytes:

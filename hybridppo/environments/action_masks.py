@@ -57,6 +57,8 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         self._space = MaskedObservation(env.observation_space, env.action_space)
         self.observation_space = self._space
         self._has_begun = False
+        self.mask: Any = None
+        """The mask of the last info."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """The row of the first observation.
@@ -68,6 +70,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         if not isinstance(result, tuple) or len(result) != 2:
             return cast("tuple[Any, dict[str, Any]]", result)  # refused later, as without masks
         observation, info = result
+        self.mask = info.get(MASK) if isinstance(info, dict) else None
         if not self._has_begun:
             self._has_begun = True
             observation = ObservationEncoder(self._space.observation).checked(observation)
@@ -83,6 +86,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         if not isinstance(result, tuple) or len(result) != 5:
             return result
         observation, reward, terminated, truncated, info = result
+        self.mask = info.get(MASK) if isinstance(info, dict) else None
         has_ended = bool(np.any(terminated) or np.any(truncated))
         return masked_row(self._space, observation, info, has_ended), reward, terminated, truncated, info
 

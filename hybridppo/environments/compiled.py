@@ -1,7 +1,7 @@
-"""Environments that Numba has compiled: all of a vector in one call, on as many threads as are asked for.
+"""Environments that Numba compiles: one call steps all of them, on several threads if asked for.
 
-There is a column for each agent of each environment, environment by environment. An agent that leaves ends its episode
-there; until its environment's next reset, its rows are no steps (`absent`).
+There is a column for each agent of each environment, environment by environment. An agent that leaves ends its episode;
+its rows are not steps (`absent`) until its environment's next reset.
 """
 
 import base64
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 SECONDS_WORTH_DIVIDING = 3e-4
-"""Of one thread's work; what takes less is done sooner than others are awake."""
+"""The least work of one thread that is divided: less is done before other threads are awake."""
 
 
 class CompiledEnvironments(Environments):
-    """`E` environments of a definition, each of `A` agents, reset within the step that ends an episode.
+    """`E` environments of a definition, each of `A` agents, which are reset within the step that ends an episode.
 
     Args:
-        definition: what they are.
-        num_envs: how many.
-        first: the number of the first among those of the run, for messages.
-        num_threads: among how many they are divided; it changes no bit.
+        definition: the definition of the environments.
+        num_envs: number of environments.
+        first: number of the first environment among those of the run, for messages.
+        num_threads: number of threads; it changes no result.
 
     Raises:
         EnvError: if they cannot be compiled.
@@ -58,29 +58,29 @@ class CompiledEnvironments(Environments):
         self.definition = definition
         self.kernels: Kernels = build(definition)
         self.kinds: Array = np.array([0, *accumulate(definition.policies.values() or [1])], np.int64)
-        """`[K + 1]`: the first agent of each kind, and how many there are."""
+        """`[K + 1]`: the first agent of each kind, and the number of agents."""
         self.states: Array = np.zeros(num_envs, definition.state)
-        """`[E]`, records; like the three below, all that the environments are in the middle of."""
+        """`[E]` records; together with the three arrays below, the whole state of the environments."""
         self.randoms: Array = np.zeros((*shape, NUM_WORDS), np.int64)
         """`[E, A, 4]`: key, episode and draws, see `random_numbers.py`."""
         self.lengths: Array = np.zeros(num_envs, np.int64)
-        """`[E]`, of the episodes under way."""
+        """`[E]`, lengths of the unfinished episodes."""
         self.present: Array = np.ones(shape, np.bool_)
-        """`[E, A]`: which agents are there."""
+        """`[E, A]`: which agents are present."""
         self._first, self._seed, self._num_steps = first, 0, 0
         self._num_threads = min(num_threads, num_envs)
         self._threads: ThreadPoolExecutor | None = None
         self._seconds_of_work = 0.0
         bounds = [part * num_envs // self._num_threads for part in range(self._num_threads + 1)]
         self._parts_of_threads = list(pairwise(bounds))
-        # Observations and rewards in one array, for the test of whether they are finite.
+        # Observations and rewards share one array, so that one test finds numbers that are not finite.
         size = columns * self.encode.size
         self._numbers = np.zeros(size + columns, np.float32)
         self._observations, self._rewards = self._numbers[:size].reshape(columns, -1), self._numbers[size:]
         self._sum = finite_test(self._numbers.size)
         self._terminated, self._truncated, self._absent = (np.zeros(columns, np.bool_) for _ in range(3))
         self._finals = np.zeros((columns, self.encode.size), np.float32)
-        # The loops write the row after the one that they act in: there is one only, seen as two.
+        # The loops write the row after the one that they act in; here, both are the same row.
         rows = self._observations
         self._both_observations = np.lib.stride_tricks.as_strided(rows, (2, *rows.shape), (0, *rows.strides))
         if agents:
@@ -99,7 +99,7 @@ class CompiledEnvironments(Environments):
         return self._observations.copy()
 
     def step(self, actions: Any) -> Step:
-        """Final observations are those of before the reset."""
+        """Final observations are those before the reset."""
         self._num_steps += 1
         actions = np.asarray(actions, self._action_dtype).reshape(self.num_envs, -1)
         when = f"in step {self._num_steps}"
@@ -121,21 +121,21 @@ class CompiledEnvironments(Environments):
 
     @property
     def world(self) -> tuple[Any, ...]:
-        """What every loop takes first, see `compiled/kernels.py`."""
+        """The first argument of every loop, see `compiled/kernels.py`."""
         return self.states, self.randoms, self.lengths, self.present, self.definition.episode_length
 
     def row(self) -> Array:
-        """A new array for an observation, of which each thread needs one."""
+        """A new array for an observation; each thread needs one."""
         return np.empty(self.encode.size, np.float32)
 
     def on_threads(self, loop: Callable[[int, int], None], when: str) -> None:
-        """Call a loop for the environments from one to another, for all of them, by each thread for its own.
+        """Call `loop(first, end)` for all environments, divided among the threads.
 
-        What took this thread less than it takes to wake another is not divided the next time. That goes by a stopwatch,
-        as no bit depends on it.
+        Work that is shorter than waking another thread is not divided the next time. This depends on a clock, but
+        changes no result.
 
         Raises:
-            EnvError: if the environment's own functions raise.
+            EnvError: if the environment's own functions raise an error.
         """
         self._guarded(partial(self._divided, loop), when)
 
@@ -155,12 +155,12 @@ class CompiledEnvironments(Environments):
         finally:
             self._seconds_of_work = (time.perf_counter() - begun) * len(self._parts_of_threads)
             for future in futures:
-                future.exception()  # none may write any more when this is over
+                future.exception()  # no thread may write after this returns
         for future in futures:
             future.result()
 
     def _guarded(self, call: Callable[[], None], when: str) -> None:
-        """Call; what the environment's own functions raise is an `EnvError`."""
+        """Call, and turn errors of the environment's own functions into an `EnvError`."""
         try:
             call()
         except Exception as error:
@@ -170,10 +170,10 @@ class CompiledEnvironments(Environments):
             raise self.failure(when, what) from error
 
     def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
-        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all columns or of these.
+        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all or some columns.
 
         Raises:
-            EnvError: naming the first environment and number that is not.
+            EnvError: naming the first environment and number.
         """
         for name, numbers, axis in (("observation", observations, -2), ("reward", rewards, -1)):
             if not np.isfinite(numbers).all():
@@ -184,7 +184,7 @@ class CompiledEnvironments(Environments):
                 raise self.failure(when, f"the {name} of {self._column(column)}: {name}{where} is {value}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
-        """Likewise, of final observations `[n, obs]`, each of the environment given for it."""
+        """Likewise for final observations `[n, obs]`, each of the environment in `envs`."""
         if not np.isfinite(finals).all():
             final, number = np.argwhere(~np.isfinite(finals))[0].tolist()
             where, value = self.encode.names[number], finals[final, number]
@@ -192,12 +192,12 @@ class CompiledEnvironments(Environments):
             raise self.failure(when, f"the final observation of {column}: observation{where} is {value}")
 
     def _column(self, column: int) -> str:
-        """What a column is of."""
+        """The environment and agent of a column, for messages."""
         env, agent = divmod(int(column), self.num_agents)
         return f"environment {self._first + env}" + (f", agent {self.agents[agent]!r}" if self.agents else "")
 
     def failure(self, when: str, what: str) -> EnvError:
-        """The error for what went wrong."""
+        """The error of these environments."""
         last = self._first + self._num - 1
         name = self.definition.name
         return EnvError(
@@ -205,7 +205,7 @@ class CompiledEnvironments(Environments):
         )
 
     def state(self) -> list[EnvState]:
-        """The state of each environment by itself, so that other workers may continue with them."""
+        """The state of each environment separately, so that it can be divided among other workers."""
         dtype = str(self.states.dtype.descr)
         return [
             {
@@ -239,16 +239,16 @@ class CompiledEnvironments(Environments):
             rows[i] = np.frombuffer(base64.b64decode(saved["state"], validate=True), self.states.dtype, 1)[0]
             if np.size(saved["random"]) != randoms[i].size:
                 raise EnvStateError("what was saved of random numbers is not of this release")
-            # Earlier releases saved those of a single agent without a list around them.
+            # Earlier releases saved the numbers of a single agent without a list around them.
             randoms[i], present[i] = np.reshape(saved["random"], randoms[i].shape), there
             lengths[i] = whole(saved, "length")
         self.states[:], self.randoms[:], self.lengths[:], self.present[:] = rows, randoms, lengths, present
 
     def remember_the_start(self) -> None:
-        """Everything is saved, whatever it was then."""
+        """Nothing to do: the whole state is saved."""
 
     def _parts(self) -> list[tuple[object, int]]:
-        raise EnvStateError("compiled environments save themselves")  # `state` and `load_state` do
+        raise EnvStateError("compiled environments save themselves")
 
     def _close(self) -> None:
         if self._threads is not None:

@@ -1,7 +1,7 @@
 """Environments of several agents: a column of a rollout for each agent of each environment.
 
-An agent that leaves ends its episode there; until its environment's next reset, its rows are no steps (`absent`). An
-environment is reset when none of its agents is left, before `step` returns.
+An agent that leaves ends its episode; its rows are not steps (`absent`) until its environment's next reset. An
+environment is reset before `step` returns if none of its agents is left.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,19 +30,19 @@ Array = NDArray[Any]
 
 
 class ManyAgents(SubEnvironments):
-    """Environments of several agents, stepped one after the other: `N` columns for `N / A` environments of `A` agents.
+    """Steps environments of several agents one after the other: `N` columns for `N / A` environments of `A` agents.
 
     Args:
-        make: makes one.
-        num_envs: how many environments.
-        first: the number of the first among those of the run, for messages.
-        on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
-        action_masks: whether agents' infos say what each may do.
-        critic_observes: what rows have beside an agent's own observation, as `PPOConfig.critic_observes`.
-        opponent_of: with self-play, loads opponents; each environment is then a column, of the learner's seat.
+        make: makes one environment.
+        num_envs: number of environments.
+        first: number of the first environment among those of the run, for messages.
+        on_error: for an environment that fails or returns invalid values: "raise" an error, or "restart" it.
+        action_masks: whether the infos of agents have action masks.
+        critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
+        opponent_of: for self-play, loads opponents; each environment is then one column, of the learner's seat.
 
     Raises:
-        EnvError: if environments differ in a space, or in their agents.
+        EnvError: if environments differ in a space or in their agents.
     """
 
     _has_infos = True
@@ -93,7 +93,7 @@ class ManyAgents(SubEnvironments):
         return self._rows.copy()
 
     def step(self, actions: Any) -> Step:
-        """Final observations are those of agents that were truncated: the rows of who has left are zeros."""
+        """Final observations are those of truncated agents, because the rows of absent agents are zeros."""
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1
@@ -128,7 +128,7 @@ class ManyAgents(SubEnvironments):
         return self._rows, self._rewards, self._terminated, self._truncated, finals_of, finals
 
     def state(self) -> list[EnvState]:
-        """As in the base; each with who is there."""
+        """As in the base, with the agents that are present."""
         return [
             {**state, "present": self._present[columns].tolist()}
             for state, columns in zip(super().state(), self._columns, strict=True)
@@ -139,12 +139,12 @@ class ManyAgents(SubEnvironments):
         for i, state in enumerate(states):
             present = state["present"]
             if len(present) != self.num_agents or not all(type(is_there) is bool for is_there in present):
-                raise ValueError(f"present is no list of {self.num_agents} truths")
+                raise ValueError(f"present must be a list of {self.num_agents} booleans")
             self._present[self._columns[i]] = present
             self._parallel(i).put_present(np.array(present))
 
     def _sum_infos(self, i: int, parallel: ParallelEnvironment) -> None:
-        """Those of the agents that were there in the step; agents that take turns tell at their next one."""
+        """Sum up the infos of the agents that were present; an agent that takes turns has its info at its next turn."""
         assert self._infos is not None
         columns, infos = self._columns[i], parallel.infos
         for slot, agent in enumerate(parallel.agents):
@@ -174,7 +174,7 @@ class ManyAgents(SubEnvironments):
     def _recover_from_numbers(
         self, actions: list[Any], finals_of: list[int], finals: list[Array]
     ) -> tuple[list[int], list[Array]]:
-        """Recover the environments that gave what is no number; the final observations of the others."""
+        """Recover environments whose numbers are not finite; return the final observations of the others."""
         recovered: set[int] = set()
         for i, columns in enumerate(self._columns):
             try:
@@ -189,7 +189,7 @@ class ManyAgents(SubEnvironments):
 def _require_alike(
     ours: ParallelEnvironment, theirs: ParallelEnvironment, our_name: str, their_name: str, num_envs: int
 ) -> None:
-    """Refuse environments that differ in their agents or a space, with an EnvError."""
+    """Refuse environments that differ in their agents or a space, with an `EnvError`."""
     if ours.agents != theirs.agents:
         raise EnvError(
             f"the {num_envs} environments differ: the agents of {our_name} are {list(ours.agents)}, those of "

@@ -1,13 +1,12 @@
-"""Compiled environments whose state lies on a device, with the rollout that their kernels write there.
+"""Compiled environments on a device, with the rollout that their kernels write there.
 
     on_device = EnvironmentsOnDevice(environments, distribution, device, num_steps=128)
     on_device.restart(seed)
-    on_device.act(t)                # draws the actions of row t from what torch has put into `rollout.outputs[t]`
-    on_device.step(t)               # row t of the rollout, and row t + 1 of its observations
+    on_device.act(t)                # draws the actions of row t from `rollout.outputs[t]`, which torch has written
+    on_device.step(t)               # writes row t of the rollout, and row t + 1 of its observations
 
-Kernels are launched into torch's current stream, on tensors that stay where they are, and nothing is waited for: so a
-loop over rows can be recorded as a graph. The host's environments are those that the state is saved as, and begins as:
-their starts are drawn by the same counts.
+Kernels are launched into torch's current stream, on tensors that do not move, and nothing waits; so a loop over rows
+can be recorded as a graph. The state is saved and begun by the host's environments, whose random numbers are the same.
 """
 
 from dataclasses import dataclass, fields
@@ -34,17 +33,17 @@ class DeviceRollout:
     observations: Tensor
     """`[T + 1, N, obs]`."""
     outputs: Tensor
-    """`[T, N, outputs]`, of the actor."""
+    """`[T, N, outputs]`, the actor's outputs."""
     actions: Tensor
-    """`[T, N, action]`, as drawn: whole numbers, or float32."""
+    """`[T, N, action]`, as drawn: int64, or float32."""
     rewards: Tensor
-    """`[T, N]`, like the three below."""
+    """`[T, N]`, like the two below."""
     terminated: Tensor
     truncated: Tensor
     absent: Tensor
-    """`[T, N]` bool: True if the agent was not there to act."""
+    """`[T, N]` bool: whether the agent was absent."""
     finals: Tensor
-    """`[T, N, obs]`, written if an episode is truncated; `[1, 1, obs]` if episodes are never truncated."""
+    """`[T, N, obs]`, written where an episode is truncated; `[1, 1, obs]` if episodes are never truncated."""
 
     @staticmethod
     def layout(
@@ -71,16 +70,16 @@ def has_launcher(device: torch.device) -> bool:
 
 
 def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs: int) -> dict[str, int]:
-    """Bytes of a device by what needs them, each named with the fields to lower; without the learner's.
+    """The bytes needed on the device, without the learner's, by purpose; each names the options to lower.
 
     Args:
-        environments: on the host.
+        environments: the environments on the host.
         num_steps: `T`.
-        num_outputs: of the actor.
+        num_outputs: the size of the actor's outputs.
     """
     layout = DeviceRollout.layout(num_steps, environments, num_outputs)
     sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for name, (shape, dtype) in layout.items()}
-    # Returns and lengths as they grow, with what finds the episodes that end: float64 and int64.
+    # Running returns and lengths, and the indices of ended episodes: float64 and int64.
     counting = 6 * 8 * num_steps * environments.num_envs
     return {
         "the environments (num_envs)": environments.states.nbytes + environments.randoms.nbytes,
@@ -93,15 +92,15 @@ class EnvironmentsOnDevice:
     """The state and the rollout of `E` environments with `N` columns, and the kernels that write them.
 
     Args:
-        environments: on the host.
-        distribution: of the action space.
-        device: of a type that has a launcher.
+        environments: the environments on the host.
+        distribution: distribution of the actions.
+        device: a device of a type that has a launcher.
         num_steps: `T`.
 
     Raises:
-        OutOfMemoryError: if the device has not so much free memory: what is needed, and what to lower.
+        OutOfMemoryError: if the device has too little free memory; it says what is needed, and what to lower.
         DeviceError: if kernels cannot be compiled for the device.
-        EnvError: if the environment's functions cannot.
+        EnvError: if the environment's functions cannot be compiled.
     """
 
     def __init__(
@@ -131,11 +130,11 @@ class EnvironmentsOnDevice:
         self._seed = torch.zeros(2, dtype=torch.int64, device=device)
         self._noise = torch.zeros((columns, distribution.noise_size), device=device)
         self._num_scales = num_scales = distribution.free_size
-        self._scales = torch.zeros((columns, max(1, num_scales)), device=device)  # no tensor is handed over empty
+        self._scales = torch.zeros((columns, max(1, num_scales)), device=device)  # kernels take no empty tensors
         self._for_env = torch.zeros(self.rollout.actions.shape[1:], dtype=_action_dtype(environments), device=device)
         self._bounds = [torch.from_numpy(bound).to(device) for bound in bounds_of(distribution)]
         self._blocks = self._shape.blocks(num_envs)
-        # Handed over once: each costs the host some microseconds.
+        # Passed once, because each costs the host some microseconds.
         held = {field.name: launcher.array(getattr(self.rollout, field.name)) for field in fields(self.rollout)}
         own = [launcher.array(self._states, definition.state), *map(launcher.array, self.changed[1:])]
         results = [held[name] for name in ("observations", "rewards", "terminated", "truncated", "absent", "finals")]
@@ -148,17 +147,17 @@ class EnvironmentsOnDevice:
 
     @property
     def changed(self) -> list[Tensor]:
-        """What a step changes and the next depends on, beside the rollout."""
+        """The tensors besides the rollout that a step changes and the next step reads."""
         return [self._states, self._randoms, self._lengths, self._present]
 
     def restart(self, seed: int) -> None:
-        """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
+        """Reset every environment, the `i`-th with `seed + i`, before row 0."""
         observations = self.host.reset(seed)
         self.put()
         self.rollout.observations[0].copy_(torch.from_numpy(observations))
 
     def put(self) -> None:
-        """Go on from the state of the host's environments."""
+        """Copy the state of the host's environments to the device."""
         host = self.host
         self._states.copy_(torch.from_numpy(host.states.view(np.uint8)))
         self._randoms.copy_(torch.from_numpy(host.randoms))
@@ -166,7 +165,7 @@ class EnvironmentsOnDevice:
         self._present.copy_(torch.from_numpy(host.present))
 
     def take(self) -> None:
-        """Let the host's environments have the state, to be saved. This waits for the device."""
+        """Copy the state to the host's environments, to be saved. This waits for the device."""
         host = self.host
         host.states.view(np.uint8)[:] = self._states.cpu().numpy()
         for array, tensor in zip((host.randoms, host.lengths, host.present), self.changed[1:], strict=True):
@@ -177,18 +176,18 @@ class EnvironmentsOnDevice:
         self._seed.copy_(torch.tensor([low, high]))
 
     def act(self, t: int) -> None:
-        """Draw the actions of a row from the actor's outputs in it."""
+        """Draw the actions of a row from the actor's outputs."""
         if self._num_scales:
             self._scales.copy_(self.rollout.outputs[t, :, -self._num_scales :].exp())
         self._launcher.launch("act_all", blocks_for(len(self._scales)), THREADS, self._act_before, t, *self._act_after)
 
     def step(self, t: int) -> None:
-        """Row `t` by the actions that were drawn for it, and row `t + 1` of the observations."""
+        """Step all environments: write row `t`, and row `t + 1` of the observations."""
         self._launcher.launch("step_all", self._blocks, self._shape.threads, *self._step_before, t, *self._step_after)
 
 
 def _require_memory(needs: dict[str, int], free: int | None, device: torch.device) -> None:
-    """Refuse what does not fit into the memory of a device that is free."""
+    """Refuse what does not fit into the device's free memory."""
     needed = sum(needs.values())
     if free is not None and needed > free:
         sizes = ", ".join(f"{what} {size / 2**30:.3g} GiB" for what, size in needs.items())

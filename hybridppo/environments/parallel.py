@@ -1,6 +1,6 @@
-"""One environment of several agents that act at the same time, as PettingZoo's `ParallelEnv` is: a row for each agent.
+"""An environment of several agents that act at the same time, like PettingZoo's `ParallelEnv`: a row for each agent.
 
-Nothing here imports PettingZoo: what has its methods is such an environment.
+PettingZoo is not imported: any object with its methods is such an environment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,32 +24,32 @@ from hybridppo.spaces.rows import OWN, CriticObserves
 Array = NDArray[Any]
 
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
-"""What a step returns: a mapping of agents to each."""
+"""The values that a step returns, each a mapping by agent."""
 
 
 def is_parallel(made: Any) -> bool:
-    """Whether something is an environment of several agents that act at the same time."""
+    """Whether an object is an environment of several agents that act at the same time."""
     methods = (getattr(made, name, None) for name in ("reset", "step", "observation_space", "action_space"))
     return hasattr(made, "possible_agents") and not hasattr(made, "last") and all(map(callable, methods))
 
 
 class ParallelEnvironment(gym.Env[Any, Any]):
-    """A parallel environment whose agents are slots: arrays of `A` rows, in the order of its `possible_agents`.
+    """A parallel environment with a slot for each agent: arrays of `A` rows, in the order of `possible_agents`.
 
-    An agent is there from the reset that observes it until it is terminated or truncated. It need be in none of the
-    mappings that `step` returns afterwards, and nothing is looked at of what they say of it.
+    An agent is present from the reset that observes it until it is terminated or truncated. Later steps may leave it
+    out; what they say about it is ignored.
 
     Args:
         env: the environment.
-        action_masks: whether what each agent may do, in its `info["action_mask"]`, is a part of its observation.
-        critic_observes: what rows have for critics beside an agent's own observation, as `PPOConfig.critic_observes`.
+        action_masks: whether an agent's observation includes the mask in its `info["action_mask"]`.
+        critic_observes: what a row has besides the agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
         EnvError: if it has no agents, or a space is not supported.
     """
 
     takes_turns = False
-    """Whether one agent acts in each step, the one in slot `turn`."""
+    """Whether one agent acts in each step: the one in slot `turn`."""
     turn = 0
 
     def __init__(self, env: Any, action_masks: bool = False, critic_observes: CriticObserves = "own") -> None:
@@ -65,7 +65,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         if action_masks:
             seen = list(map(MaskedObservation, whole, acted))
         self.agent = SimpleNamespace(observation_space=self._of_all(seen), action_space=self._of_all(acted))
-        """The spaces that all agents have, or `SpacesOfAgents`."""
+        """The spaces that all agents share, or `SpacesOfAgents`."""
         self._unmasked = _encoders(observed)
         self._encoders = _encoders(seen)
         encode = ObservationEncoder(self.agent.observation_space)
@@ -75,16 +75,16 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
         num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
         self._places = [slice(0, len(row) - number) for row, number in zip(self._own_rows, num_masked, strict=True)]
-        """Where in its row what an agent observes itself lies."""
+        """The part of each row with the agent's own observation."""
         if critic_observes != "own":
             self._lay_out_for_critics(whole)
         self._own_parts = [row[place] for row, place in zip(self._own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
-        """What each agent may do, as it was last said."""
+        """The last mask of each agent."""
         self._has_apart = action_masks and not encode.layout.images
-        """Whether masks follow in rows what is observed; beside images, numbers come first."""
+        """Whether masks follow the observations in rows; in rows with images, numbers come first."""
         self._mask_parts = [row[len(row) - number :] for row, number in zip(self._own_rows, num_masked, strict=True)]
-        # Observations that become rows as they are: the same memory, in their own shape.
+        # For observations that are rows already: views of the rows, in the shape of the observation.
         is_array = self._has_apart or not action_masks
         self._arrays = [
             part.reshape(space.shape or ()) if is_array and isinstance(space, Box) else None
@@ -94,25 +94,25 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self.rewards = np.zeros(num_agents, np.float32)
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
         self.present = np.zeros(num_agents, np.bool_)
-        """Which agents are there to act."""
+        """Which agents are present."""
         self.is_over = False
-        """Whether the last step has ended the episode of the last agent that was there."""
+        """Whether the last step has ended the episode of the last agent."""
         self.infos: Any = {}
-        """As the last reset or step returned them."""
+        """The infos of the last reset or step."""
         self.finals: list[tuple[int, Array]] = []
         """Slots that were truncated in the last step, with their final observations."""
-        # For whoever takes the environment for one with one agent: all rows together, whose bounds each row has looked
-        # at by itself.
+        # The spaces of all rows together, for code that takes this for an environment of one agent. Rows are checked
+        # separately, so these have no bounds.
         low, high = (0, 255) if encode.layout.images else (-np.inf, np.inf)
         self.observation_space = Box(low, high, self._rows.shape, dtype=encode.dtype.type)
         self.action_space = gym.spaces.Tuple(acted)
-        self._checks = 2  # the first reset and the first step
+        self._checks = 2  # the first reset and the first step are checked fully
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode: rows `[A, obs]`, of zeros where an agent is not there.
+        """Begin an episode; return rows `[A, obs]`, with zeros for absent agents.
 
         Raises:
-            BadValueError: if what it returns is not of its spaces.
+            BadValueError: if the environment returns invalid values.
         """
         self._rows[:] = 0
         self.present[:] = self.is_over = False
@@ -124,7 +124,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         return self._rows, {}
 
     def _begin(self, seed: int | None) -> None:
-        """Reset the environment, and write the rows of the agents that are there."""
+        """Reset the environment, and write the rows of the agents that are present."""
         result: Any = self.env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
             raise BadValueError("its reset did not return two mappings, as pettingzoo.ParallelEnv: observations, infos")
@@ -132,22 +132,23 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self.infos = infos
         for agent, observation in observations.items():
             if agent not in self._slots:
-                raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents")
+                raise BadValueError(f"its agent {agent!r} is not in its possible_agents")
             slot = self._slots[agent]
             self._write(slot, observation, _of(infos, agent))
             self.present[slot] = True
         if not self.present.any():
-            raise BadValueError("its reset observed none of its agents")
+            raise BadValueError("its reset returned no observation of an agent")
 
     def step(self, action: Any) -> Any:
-        """Act with an action for each slot, of which those of agents that are not there are left out.
+        """Step with an action for each slot; those of absent agents are ignored.
 
         Returns:
-            `rows [A, obs]`, `rewards`, `terminated`, `truncated`, all `[A]`, and an empty `info`. Of an agent that has
-            left, all is zero, but for the flags of the step in which it did; its final observation is in `finals`.
+            `rows [A, obs]`, `rewards`, `terminated`, `truncated`, all `[A]`, and an empty `info`. The values of an
+                agent that has left are zero, except for the flags of its last step; its final observation is in
+                `finals`.
 
         Raises:
-            BadValueError: if what it returns is not of its spaces; an agent is forgotten, or appears.
+            BadValueError: if the environment returns invalid values, leaves an agent out, or adds one.
         """
         acting, has_lost_one = self._acting, False
         result: Any = self.env.step({agent: action[slot] for slot, agent in acting})
@@ -186,33 +187,34 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         return self._rows, self.rewards, self.terminated, self.truncated, {}
 
     def require_finite(self) -> None:
-        """Refuse what is no finite number in the rows, or the rewards.
+        """Refuse rows and rewards that are not finite.
 
         Raises:
-            BadValueError: naming the agent, and the number.
+            BadValueError: naming the agent and the number.
         """
         for slot, row in enumerate(self._own_rows):
             self._encoders[slot].require_finite(f"{self._name_of(slot)}: its observation", row)
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
 
     def put_present(self, present: Array) -> None:
-        """Go on with these agents, where the environment was put back into the middle of an episode."""
+        """Set which agents are present, after the environment was restored within an episode."""
         self.present[:] = present
+        self._rows[~self.present] = 0  # the episode before had other agents, and critics may see all rows
         self._forget_the_missing()
 
     @property
     def rows(self) -> Array:
-        """Those of all agents, as they are now."""
+        """The rows of all agents."""
         return self._rows
 
     @property
     def saved(self) -> object:
-        """What a checkpoint saves."""
+        """The object whose state a checkpoint saves."""
         return self.env
 
     @property
     def unwrapped(self) -> Any:
-        """The environment itself, without its wrappers."""
+        """The environment itself, without wrappers."""
         return getattr(self.env, "unwrapped", self.env)
 
     def close(self) -> None:
@@ -242,7 +244,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             self._rows[slot] = 0
 
     def _end_episodes(self) -> None:
-        """Keep the final observations of agents that were truncated in this step; their rows are zeros then."""
+        """Keep the final observations of truncated agents, and set the rows of absent agents to zero."""
         for slot in np.flatnonzero(self.truncated).tolist():
             own = self._own_rows[slot]
             self._encoders[slot].require_finite(f"{self._name_of(slot)}: its final observation", own)
@@ -275,7 +277,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             raise BadValueError(f"{self._name_of(slot)}: {error}") from None
 
     def _with_critics_part(self, slot: int, observed: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
-        """The space of what an agent and its critic see."""
+        """The space of the row of an agent, with the part of its critic."""
         if self._critic_observes == "own":
             return observed[slot]
         encoders = _encoders(observed)
@@ -295,19 +297,19 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         return gym.spaces.Dict({OWN: observed[slot], "state": Box(-np.inf, np.inf, (int(np.prod(space.shape)),))})
 
     def _lay_out_for_critics(self, whole: Sequence[gym.Space[Any]]) -> None:
-        """Where own parts, and what critics see beside them, lie in rows."""
+        """Compute where an agent's own observation and the part of its critic are in its row."""
         parts = [encode.by_key for encode in _encoders(whole)]
         width = self._rows.shape[1]
         numbers = [np.arange(width)[each[OWN].numbers] for each in parts]
         beside = [np.arange(width)[next(part for key, part in each.items() if key != OWN).numbers] for each in parts]
         self._places = [slice(own[0], own[-1] + 1) for own in numbers]
         self._beside: list[Array] = beside
-        # Indices in a row of all agents: the observations of the others, and their places.
+        # Indices into all rows together: the observations of the other agents.
         flat = [slot * width + own for slot, own in enumerate(numbers)]
         self._seen_by_others = [np.concatenate([*flat[:slot], *flat[slot + 1 :]]) for slot in range(len(flat))]
 
     def _fill_for_critics(self, present: Array) -> None:
-        """Write what critics see beside the own parts of rows, which are there: of who is present, or was cut short."""
+        """Write the parts of critics into the rows of agents that are present or were truncated."""
         if self._critic_observes == "own":
             return
         if self._critic_observes == "state":
@@ -320,20 +322,20 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             self._rows[slot, self._beside[slot]] = others
 
     def _own_part(self, row: Array, slot: int) -> Array:
-        """The numbers of a row that are the agent's own, if agents have different numbers of them."""
+        """The part of a row that belongs to the agent, if agents have rows of different lengths."""
         differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         return row[: self._encoders[slot].size] if differ else row
 
     def _of_all(self, spaces: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
-        """The space that all agents have, or those of each."""
+        """The space that all agents share, or `SpacesOfAgents`."""
         if all(space == spaces[0] for space in spaces):
             return spaces[0]
         return SpacesOfAgents({str(agent): space for agent, space in zip(self.agents, spaces, strict=True)})
 
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:
-            if not any(bool(of.get(agent)) for of in ends):  # one that has left may still be spoken of, as that
-                what = "has left" if agent in self._slots else "is none of its possible_agents"
+            if not any(bool(of.get(agent)) for of in ends):  # the environment may still report that an agent has left
+                what = "has left" if agent in self._slots else "is not in its possible_agents"
                 raise BadValueError(
                     f"agent {agent!r} appeared in the middle of an episode, and {what}: agents may leave before its "
                     "end, and come with its reset alone"
@@ -352,7 +354,7 @@ def _spaces_of(env: Any, agents: tuple[Any, ...], kind: str) -> list[gym.Space[A
     spaces = [getattr(env, f"{kind}_space")(agent) for agent in agents]
     for agent, space in zip(agents, spaces, strict=True):
         if not isinstance(space, gym.Space):
-            raise EnvError(f"the {kind} space of agent {agent!r} is no gymnasium.spaces.Space: {shown(space)}")
+            raise EnvError(f"the {kind} space of agent {agent!r} is not a gymnasium.spaces.Space: {shown(space)}")
     return spaces
 
 
@@ -372,6 +374,6 @@ def number_of(agent: Any, reward: Any) -> Any:
     """An agent's reward as a number.
 
     Raises:
-        BadValueError: if it is not one.
+        BadValueError: if it is not a number.
     """
     return as_scalar(f"agent {agent!r}: its reward", as_numbers(f"agent {agent!r}: its reward", reward))

@@ -1,4 +1,4 @@
-"""What goes to worker processes, pickled; and what to say where it cannot be."""
+"""Pickles what is sent to worker processes, and explains why something cannot be pickled."""
 
 import sys
 from collections.abc import Iterator
@@ -12,24 +12,24 @@ from hybridppo.errors import EnvError
 
 _DEEPEST = 20
 _SCRIPT = "__mp_main__"
-"""What `multiprocessing` calls the user's script in the processes that it starts; no other has such a module."""
+"""The name that `multiprocessing` gives the user's script in its processes."""
 
 
 def pack(
     setup: dict[str, Any], otherwise: str = ", or step the environments in this process, with num_workers=0"
 ) -> bytes:
-    """What another process is to do, with a `source` that makes environments.
+    """Pickle the setup of another process, with a `source` that makes environments.
 
     Args:
-        setup: all that it gets.
-        otherwise: what else can be done if it cannot be pickled.
+        setup: the setup.
+        otherwise: another remedy if it cannot be pickled.
 
     Raises:
-        EnvError: if it cannot be pickled, naming what stands in the way.
+        EnvError: if it cannot be pickled, naming the object.
     """
     try:
         return _pickled(setup)
-    except Exception as error:  # whatever an object raises that is asked for its parts
+    except Exception as error:  # objects may raise anything when they are pickled
         name = next(
             (name for name in ("source", "options") if name in setup and not _can_pickle(setup[name])), "source"
         )
@@ -42,7 +42,7 @@ def pack(
 
 
 def find_culprit(value: Any, path: str) -> tuple[str, Any]:
-    """Where in `value`, which is found at `path`, is the innermost object that cannot be pickled, and that object."""
+    """The path of the innermost object in `value` that cannot be pickled, and the object; `value` is at `path`."""
     seen: set[int] = set()
     for _ in range(_DEEPEST):
         seen.add(id(value))
@@ -55,7 +55,7 @@ def find_culprit(value: Any, path: str) -> tuple[str, Any]:
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What a value is made of, as far as pickling is concerned, with the path to each."""
+    """The parts of a value that are pickled with it, each with its path."""
     if isinstance(value, partial):
         yield f"{path}.func", value.func
         yield from ((f"{path}.args[{i}]", part) for i, part in enumerate(value.args))
@@ -87,6 +87,6 @@ def _can_pickle(value: Any) -> bool:
 
 
 def _pickled(value: Any) -> bytes:
-    if _SCRIPT in sys.modules:  # its classes are sent themselves, as those of `__main__` are
+    if _SCRIPT in sys.modules:  # pickle its classes by value, like those of `__main__`
         cloudpickle.register_pickle_by_value(sys.modules[_SCRIPT])
     return bytes(cloudpickle.dumps(value))

@@ -18,38 +18,38 @@ from hybridppo.spaces.rows import CriticObserves
 Array = NDArray[Any]
 
 Opponent = Callable[[Array, np.random.Generator, list[Any]], tuple[Sequence[Any], list[Any]]]
-"""From rows `[n, *row]`, a generator and what each row's agent remembers (None at an episode's start, or without a
-memory) to as many actions of the environment, and what is remembered then."""
+"""From rows `[n, *row]`, a generator and the state of each row's agent (None at the start of an episode, or without
+a memory) to the actions and the new states."""
 MOST_RESETS = 100
-"""Episodes in a row that may end before it is the learner's turn."""
+"""How many episodes in a row may end before the learner's first turn."""
 
 
 class _Memory:
-    """What a checkpoint saves of a seat, beside the game."""
+    """The state of a seat that a checkpoint saves, with the game's."""
 
     def __init__(self, game: Any, rows: Array, present: Array, masks: list[Any]) -> None:
         self.game, self.rows, self.present, self.masks = game, rows, present, masks
         self.generator = np.random.default_rng(0)
         self.seat = 0
         self.opponent: str | None = None
+        """The name of the snapshot in the other seats; None for random actions."""
         self.states: list[Any] = [None] * len(present)
-        """What the opponent in each seat remembers."""
-        """The name of the snapshot in the other seats; None for actions at random."""
+        """The state of the opponent in each seat."""
         self.gains = np.zeros(len(present))
-        """What each agent has gained in the episode."""
+        """The return of each agent in this episode."""
         self.results: list[list[Any]] = []
-        """For each ended episode, the opponent's name and the score, 1 for a win, 0.5 for a draw, else 0."""
+        """The opponent's name and the score of each ended episode: 1 for a win, 0.5 for a draw, else 0."""
 
 
 class Seat(gym.Env[Any, Any]):
-    """As `ParallelEnvironment`, of one agent: the learner, whose seat is drawn in each episode.
+    """Like `ParallelEnvironment` with one agent: the learner, whose seat is drawn in each episode.
 
     Args:
         inner: the game, whose agents have the same spaces.
-        opponent_of: loads the opponent that a file has.
+        opponent_of: loads an opponent from a file.
 
     Raises:
-        EnvError: if agents have different spaces, or there is one only.
+        EnvError: if agents have different spaces, or there is only one.
     """
 
     takes_turns, turn = False, 0
@@ -79,7 +79,7 @@ class Seat(gym.Env[Any, Any]):
 
     @property
     def saved(self) -> object:
-        """What a checkpoint saves."""
+        """The object whose state a checkpoint saves."""
         return self._memory
 
     @property
@@ -92,7 +92,7 @@ class Seat(gym.Env[Any, Any]):
         self._folder = Path(folder)
 
     def set_opponents(self, names: list[str], weights: list[float], ladder: Mapping[str, Any]) -> None:
-        """Draw opponents by these weights from the next episode on. `ladder` is for whoever keeps it."""
+        """Draw opponents by these weights from the next episode on. `ladder` is not used here."""
         self._names, self._weights = names, weights
 
     def take_results(self) -> list[list[Any]]:
@@ -101,7 +101,7 @@ class Seat(gym.Env[Any, Any]):
         return found
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode, up to the learner's first turn."""
+        """Begin an episode, and play up to the learner's first turn."""
         memory, inner = self._memory, self._inner
         if seed is not None:
             memory.generator = np.random.default_rng([seed, 1])
@@ -122,7 +122,7 @@ class Seat(gym.Env[Any, Any]):
         return self._rows, {}
 
     def step(self, action: Any) -> Any:
-        """As `ParallelEnvironment.step`: to the learner's next turn, or the end of its episode."""
+        """As `ParallelEnvironment.step`, up to the learner's next turn or the end of its episode."""
         memory, inner = self._memory, self._inner
         self.finals = []
         for array in (self.rewards, self.terminated, self.truncated):
@@ -159,14 +159,14 @@ class Seat(gym.Env[Any, Any]):
         self._inner.close()
 
     def _others_play(self) -> bool:
-        """Where agents take turns, let the others act until it is the learner's; whether it is still in the game."""
+        """If agents take turns, let the others act until the learner's turn; whether the learner is still present."""
         memory, inner = self._memory, self._inner
         while inner.takes_turns and inner.present[memory.seat] and inner.turn != memory.seat:
             self._play([inner.turn], None)
         return bool(inner.present[memory.seat])
 
     def _play(self, seats: Sequence[int], own_action: Any) -> None:
-        """Let the agents in these seats act, the learner by its action."""
+        """Let the agents in these seats act; the learner by `own_action`."""
         memory, inner = self._memory, self._inner
         others = [seat for seat in seats if seat != memory.seat]
         actions: list[Any] = [own_action] * len(inner.agents)
@@ -188,7 +188,7 @@ class Seat(gym.Env[Any, Any]):
                 memory.states[seat] = state
             return actions
         found = []
-        for seat in seats:  # before there is a snapshot
+        for seat in seats:  # there is no snapshot yet
             space = self._random_actions[seat]
             space.seed(int(memory.generator.integers(2**31)))
             found.append(space.sample(inner.masks[seat]))
@@ -201,5 +201,5 @@ def seat_environment(
     critic_observes: CriticObserves,
     opponent_of: Callable[[Path], Opponent],
 ) -> Seat:
-    """What `make` makes, as a seat of the learner."""
+    """The environment that `make` makes, as the learner's seat."""
     return Seat(agents_environment(make, action_masks, critic_observes), opponent_of)

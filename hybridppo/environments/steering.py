@@ -54,5 +54,5 @@ def from_json(found: Any) -> list[Steering]:
         ValueError: if it is invalid.
     """
     if not (isinstance(found, list) and all(isinstance(each, list) and len(each) == 3 for each in found)):
-        raise ValueError(f"steering is no list of calls: {shown(found)}")
+        raise ValueError(f"steering must be a list of calls, got {shown(found)}")
     return [Steering(*each) for each in found]

@@ -77,7 +77,7 @@ class SubEnvironment:
         try:
             return self._reset(seed)
         except Exception as error:
-            return self.recover(in_reset(num_steps), error)
+            return self.recover(f"in a reset, {num_steps} steps after the first", error)
 
     def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Any:
         """Raise the error; or restart the environment and return the first observation of a new episode.
@@ -189,7 +189,7 @@ class SubEnvironment:
         return self._encode.checked(observation, bounds=False)
 
     def _failure(self, when: str, error: Exception) -> EnvError:
-        return failure(self.index, self.seed, when, error)
+        return EnvError(f"environment {self.index} (seed {self.seed}) failed {when}: {describe_error(error)}")
 
 
 class SubEnvironments(Environments):
@@ -257,7 +257,8 @@ class SubEnvironments(Environments):
         """Raise the error; or begin a new episode in this step, which drops the step's rows of this environment."""
         sub_env = self.sub_environments[i]
         before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
-        rows = sub_env.recover(in_step(episode_steps, self._num_steps, action), error, episode_steps)
+        when = f"in step {episode_steps} of its episode, {self._num_steps} after the first reset"
+        rows = sub_env.recover(f"{when}, action {describe_action(action)}", error, episode_steps)
         columns = self._columns[i]
         self._rewards[columns], self._terminated[columns], self._truncated[columns] = 0.0, False, False
         self._begin(i, rows, before)
@@ -276,20 +277,3 @@ class SubEnvironments(Environments):
     def _close(self) -> None:
         for sub_env in self.sub_environments:
             sub_env.close()
-
-
-def failure(index: int, seed: int | None, when: str, error: Exception) -> EnvError:
-    """The error of an environment that failed."""
-    return EnvError(f"environment {index} (seed {seed}) failed {when}: {describe_error(error)}")
-
-
-def in_step(episode_steps: int, num_steps: int, action: Any) -> str:
-    """The time of an error within a step, for messages."""
-    return (
-        f"in step {episode_steps} of its episode, {num_steps} after the first reset, action {describe_action(action)}"
-    )
-
-
-def in_reset(num_steps: int) -> str:
-    """The time of an error within a reset, for messages."""
-    return f"in a reset, {num_steps} steps after the first"

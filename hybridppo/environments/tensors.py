@@ -1,8 +1,8 @@
-"""Environments that are tensors already: stepped on their own device, from which nothing has to come.
+"""Environments of tensors, which step on their own device without copies to the host.
 
-    hybridppo.train(env, ...)       # where env has what `TensorEnv` says, or is a function that makes such a one
+    hybridppo.train(env, ...)       # env has the attributes of `TensorEnv`, or is a function that makes such an object
 
-It is what gymnasium's vectors have, in torch tensors, with a reset within the step that ends an episode.
+The interface is that of gymnasium's vectors with torch tensors, and with a reset within the step that ends an episode.
 """
 
 import math
@@ -29,33 +29,33 @@ Found = TypeVar("Found")
 
 
 class TensorEnv(Protocol):
-    """What an environment of tensors has. Every tensor lies on its device.
+    """The interface of an environment of tensors. All tensors are on its device.
 
-    Where it also has `get_state()`, a dict of tensors by name, and `set_state(state)`, a training in it is resumed
-    exactly. `close()` is called where the library made it.
+    If it also has `get_state()`, which returns a dict of tensors by name, and `set_state(state)`, a training in it is
+    resumed exactly. `close()` is called if the library made the environment.
     """
 
     num_envs: int
-    """`N`, environments stepped side by side."""
+    """`N`, the number of environments."""
     single_observation_space: "gym.Space[Any]"
     single_action_space: "gym.Space[Any]"
     device: Any
-    """Where its tensors lie: a `torch.device`, or its name."""
+    """The device of its tensors: a `torch.device`, or its name."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start every environment anew, all from `seed`: observations `[N, *space]` (or a container of such), infos."""
+        """Reset every environment, all from `seed`; return observations `[N, *space]` (or a container) and infos."""
         ...
 
     def step(self, actions: Any, /) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step every environment, and reset those whose episode has ended.
 
         Args:
-            actions: `[N]` of whole numbers, `[N, *space]` of float32, or a container of such.
+            actions: `[N]` integers, `[N, *space]` float32, or a container of them.
 
         Returns:
-            Observations `[N, *space]` to act on next, of a new episode where one has ended; rewards `[N]`; terminated
-            and truncated `[N]`, both bool; and infos, where `final_obs`, `[N, *space]`, has the true final observations
-            in the rows of episodes that were truncated, if they are known. Its other rows may hold anything.
+            Observations `[N, *space]` for the next action, of a new episode if one has ended; rewards `[N]`; terminated
+                and truncated, `[N]` bool; and infos. `infos["final_obs"]`, `[N, *space]`, has the true final
+                observations of truncated episodes, if they are known; its other rows may hold anything.
         """
         ...
 
@@ -73,22 +73,22 @@ class TensorStep:
     truncated: Tensor
     """`[N]` bool."""
     finals: Tensor | None
-    """`[N, *row]`, final observations, where the environment gives them."""
+    """`[N, *row]`, final observations; None if the environment does not return them."""
 
 
 class TensorEnvironments(Environments):
-    """An environment of tensors, checked: each step's shapes, types and device.
+    """An environment of tensors whose steps are checked: shapes, types and device.
 
-    `begin` and `advance` stay on the device. `reset` and `step` are those of every other kind of environment, for
-    evaluations: there, each step crosses to the host and back.
+    `begin` and `advance` stay on the device. `reset` and `step` are those of all environments, for evaluations; each
+    step is copied to the host and back.
 
     Args:
         env: a `TensorEnv`.
-        num_envs: how many it must have.
-        owns: whether it is closed with this.
+        num_envs: the number of environments that it must have.
+        owns: whether it is closed with this object.
 
     Raises:
-        EnvError: if it is not one, or of another number.
+        EnvError: if it is not such an environment, or has another number.
     """
 
     def __init__(self, env: Any, num_envs: int, *, owns: bool) -> None:
@@ -108,20 +108,20 @@ class TensorEnvironments(Environments):
                     "give it one, or wrap the environment (hybridppo.tensors has IsaacLab and Mjlab)"
                 )
         super().__init__(num_envs, env.single_observation_space, env.single_action_space)
-        self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" by its number
+        self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
         self.on_device = TensorEncoder(self.encode, num_envs, self.device)
         self._flags, self._seed, self._num_steps = (num_envs,), 0, 0
         self._accelerator = accelerator_of(self.device)
         self._info_values: dict[str, list[Tensor]] = {}
 
     def begin(self, seed: int) -> Tensor:
-        """Start every environment anew; observations `[N, *row]`.
+        """Reset every environment; return observations `[N, *row]`.
 
         Raises:
-            EnvError: if it fails, or returns what cannot be used.
+            EnvError: if it fails, or returns invalid values.
         """
         self._seed, self._num_steps = seed, 0
-        # Torch's generators take 64 bits with a sign, and most simulators 32 bits.
+        # Seeds of torch's generators have 64 bits with a sign, and those of most simulators 32 bits.
         result = self._called("in its reset", lambda: self.env.reset(seed=seed % 2**31))
         if not isinstance(result, tuple) or len(result) != 2:
             raise self.failure("in its reset", "it must return two values, observations and infos")
@@ -130,11 +130,11 @@ class TensorEnvironments(Environments):
         return rows
 
     def advance(self, actions: Any) -> TensorStep:
-        """Step every environment, by actions on the device (`TensorActions.to_env`).
+        """Step every environment with actions on the device (`TensorActions.to_env`).
 
         Raises:
-            EnvError: if it fails, or returns what is no tensor of the right shape and type on the device. Whether
-                numbers are finite is not asked, for that would wait for the device.
+            EnvError: if it fails, or returns anything but tensors of the right shape and type on the device. Numbers
+                that are not finite are not detected, because that would wait for the device.
         """
         self._num_steps += 1
         when = f"in step {self._num_steps}"
@@ -162,7 +162,7 @@ class TensorEnvironments(Environments):
         return TensorStep(self.on_device(observations), rewards, terminated, truncated, finals)
 
     def measure_infos(self, names: Sequence[str]) -> None:
-        """As in the base; of a step, the mean of an entry, in `infos["log"]` or in `infos` itself, is its value."""
+        """As in the base. The value of a step is the mean of the entry in `infos["log"]`, or in `infos` itself."""
         self._info_values = {name: [] for name in names}
 
     def _add_infos(self, infos: Any) -> None:
@@ -175,7 +175,7 @@ class TensorEnvironments(Environments):
                 values.append(torch.as_tensor(value, dtype=torch.float32, device=self.device).mean())
 
     def take_infos(self) -> Sums:
-        """As in the base; it waits for the device, once for each entry."""
+        """As in the base; it waits for the device once for each entry."""
         sums: Sums = {}
         for name, values in self._info_values.items():
             total = float(torch.stack(values).sum()) if values else 0.0
@@ -192,7 +192,7 @@ class TensorEnvironments(Environments):
 
     def _called(self, when: str, call: Callable[[], Any]) -> Any:
         try:
-            # Simulators launch kernels, and name a bare "cuda", where the current device is.
+            # Simulators launch kernels on the current device, and mean it by a bare "cuda".
             with self._accelerator.selected(), torch.no_grad():
                 return call()
         except EnvError:
@@ -207,7 +207,7 @@ class TensorEnvironments(Environments):
             raise self.failure(when, str(error)) from None
 
     def failure(self, when: str, what: str) -> EnvError:
-        """The error for what went wrong."""
+        """The error of these environments."""
         return EnvError(
             f"{self.num_envs} environments of tensors, {self.name} (seed {self._seed}), failed {when}: {what}"
         )
@@ -217,12 +217,12 @@ class TensorEnvironments(Environments):
 
         Args:
             what: "observation", "final observation" or "reward".
-            values: of as many steps as they have rows.
-            when: they were given; "" for in the steps up to the one before the `last` steps.
-            last: how many steps ago the last of them was.
+            values: a row for each step.
+            when: the time of the values, for messages; "" to compute it from the number of steps.
+            last: how many steps were made after the last of them.
 
         Raises:
-            EnvError: naming the first environment and number that is not.
+            EnvError: naming the first environment and number.
         """
         numbers = values[..., None] if what == "reward" else self.on_device.numbers(values)
         is_bad = ~numbers.isfinite()
@@ -238,14 +238,14 @@ class TensorEnvironments(Environments):
     # For evaluations
 
     def steer(self, steering: Steering) -> list[Any]:
-        """As in the base: they are one object."""
+        """As in the base; all environments are one object."""
         return [steering.apply(self.env)]
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         return on_host(self.begin(seed))
 
     def step(self, actions: Any) -> Step:
-        """As in the base; what is not finite is an error of the step."""
+        """As in the base; numbers that are not finite are an error of the step."""
         taken = self.advance(tensors_of(actions, self.device))
         when = f"in step {self._num_steps}"
         self.require_finite("observation", taken.observations[None], when)
@@ -263,10 +263,10 @@ class TensorEnvironments(Environments):
     # Its state
 
     def tensors_of_state(self) -> dict[str, Tensor]:
-        """What `load_tensors` takes, copied: the environment's own tensors by name.
+        """The state for `load_tensors`: copies of the environment's own tensors by name.
 
         Raises:
-            EnvStateError: if it gives none.
+            EnvStateError: if it has no state.
         """
         if not (callable(getattr(self.env, "get_state", None)) and callable(getattr(self.env, "set_state", None))):
             raise EnvStateError(f"{self.name} has no get_state() and set_state(state)")
@@ -279,10 +279,10 @@ class TensorEnvironments(Environments):
         return {name: tensor.detach().clone() for name, tensor in found.items()}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what `tensors_of_state` gave, of the same environment.
+        """Restore the result of `tensors_of_state` of the same environment.
 
         Raises:
-            EnvStateError: if they do not fit; the environment must then be reset.
+            EnvStateError: if the tensors do not fit; the environment must then be reset.
         """
         now = self.tensors_of_state()
         differences = sorted(
@@ -294,7 +294,7 @@ class TensorEnvironments(Environments):
                 f"what was saved is not the state of {self.name}: {name} is {_form(now.get(name))} and was "
                 f"{_form(tensors.get(name))}"
             )
-        # Each where it is now: the state of a generator, for one, is on the host whatever the device.
+        # Each tensor keeps its device: the state of a generator is on the host, for example.
         placed = {name: torch.empty_like(mine).copy_(tensors[name]) for name, mine in now.items()}
         try:
             with self._accelerator.selected():
@@ -303,11 +303,11 @@ class TensorEnvironments(Environments):
             raise EnvStateError(f"set_state() of {self.name} failed: {describe_error(error)}") from error
 
     def state(self) -> list[EnvState]:
-        """None as text: a sampler of tensors keeps `tensors_of_state`."""
+        """Refused: the sampler saves `tensors_of_state`."""
         raise EnvStateError(f"the state of {self.name} is made of tensors")
 
     def remember_the_start(self) -> None:
-        """Everything is saved, whatever it was then."""
+        """Nothing to do: the whole state is saved."""
 
     def _parts(self) -> list[tuple[object, int]]:
         raise EnvStateError(f"the state of {self.name} is made of tensors")
@@ -318,12 +318,12 @@ class TensorEnvironments(Environments):
 
 
 def make_tensor_environments(env: Any, num_envs: int | None, options: Any, *, owns: bool) -> TensorEnvironments:
-    """The environments of a `TensorEnv`, where the options are those that they can have.
+    """The environments of a `TensorEnv`.
 
-    `num_envs` is how many it must have; None for as many as it has.
+    `num_envs` is the number that it must have; None for any.
 
     Raises:
-        ConfigurationError: for an option that is for others.
+        ConfigurationError: for an option that is for other environments.
     """
     given = {
         f"vectorization={options.vectorization!r}": options.vectorization != "auto",
@@ -349,7 +349,7 @@ def on_host(tensor: Tensor) -> Array:
 
 
 def tensors_of(actions: Any, device: torch.device) -> Any:
-    """What NumPy's distributions give for gymnasium's vectors, on the device."""
+    """Actions of NumPy's distributions, for gymnasium's vectors, on the device."""
     if isinstance(actions, dict):
         return {name: tensors_of(part, device) for name, part in actions.items()}
     if isinstance(actions, tuple):

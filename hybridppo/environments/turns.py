@@ -1,6 +1,7 @@
-"""One environment of several agents that act one after the other, as PettingZoo's `AECEnv` is: a row for each agent.
+"""An environment of several agents that take turns, like PettingZoo's `AECEnv`: a row for each agent.
 
-A step is one agent's turn. What an agent did is known when its next turn begins: with the rewards of all turns between.
+A step is one agent's turn. The reward of an action is known when the agent's next turn begins: it is the sum over all
+turns in between.
 """
 
 from collections.abc import Callable
@@ -15,24 +16,24 @@ from hybridppo.spaces.rows import CriticObserves
 
 
 def takes_turns(made: Any) -> bool:
-    """Whether something is an environment of several agents that act one after the other."""
+    """Whether an object is an environment of several agents that take turns."""
     methods = (getattr(made, name, None) for name in ("reset", "step", "last", "observation_space", "action_space"))
     return hasattr(made, "possible_agents") and all(map(callable, methods))
 
 
 class TurnEnvironment(ParallelEnvironment):
-    """As its base, but in each step one agent acts, and the others wait: their rows stay as they are.
+    """Like its base, but one agent acts in each step; the rows of the others do not change.
 
-    Rewards come to an agent when its turn begins, and with its end: the sum since its last action, as `last()` of a
-    PettingZoo environment has it.
+    An agent gets its rewards when its turn begins, and at its end: the sum since its last action, like PettingZoo's
+    `last()`.
     """
 
     takes_turns = True
 
     _game: Any
-    """The object within the environment's wrappers that knows who is there, and whose turn it is."""
+    """The object within the environment's wrappers that knows the agents and whose turn it is."""
     _last: Callable[[], Any]
-    """What `last()` of the environment gives."""
+    """The environment's `last()`, or a faster equivalent."""
 
     def _begin(self, seed: int | None) -> None:
         result: Any = self.env.reset(seed=seed)
@@ -44,7 +45,7 @@ class TurnEnvironment(ParallelEnvironment):
         if not self.present.any():
             raise BadValueError("its reset left no agents to act")
         self._next_turn()
-        self.rewards[:] = 0  # of no action
+        self.rewards[:] = 0  # they belong to no action
         if not self.present.any():
             raise BadValueError("its reset ended the episode")
 
@@ -70,7 +71,7 @@ class TurnEnvironment(ParallelEnvironment):
             self._last = self._last_from_within
 
     def _last_from_within(self) -> Any:
-        """As PettingZoo's own `last()`, without a look through all wrappers at each of the five."""
+        """Like PettingZoo's own `last()`, which looks through all wrappers for each of the five values."""
         game = self._game
         agent = game.agent_selection
         observation = self.env.observe(agent)
@@ -83,7 +84,7 @@ class TurnEnvironment(ParallelEnvironment):
         )
 
     def _next_turn(self) -> None:
-        """Go on to the next agent that acts; those whose episode has ended leave."""
+        """Move on to the next agent that acts; agents whose episode has ended leave."""
         env, game, has_lost_one = self.env, self._game, False
         for _ in range(len(self.agents) + 1):
             if not game.agents:
@@ -107,7 +108,7 @@ class TurnEnvironment(ParallelEnvironment):
             if self.present[slot]:
                 has_lost_one = True
                 self._leave(slot, observation, info, terminated, truncated)
-            env.step(None)  # as PettingZoo wants it of agents whose episode has ended
+            env.step(None)  # PettingZoo requires this of agents whose episode has ended
         else:
             raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
         if self._critic_observes != "own":
@@ -132,11 +133,11 @@ class TurnEnvironment(ParallelEnvironment):
         try:
             return self._slots[agent]
         except KeyError:
-            raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents") from None
+            raise BadValueError(f"its agent {agent!r} is not in its possible_agents") from None
 
 
 def _within_wrappers(env: Any) -> Any:
-    """What PettingZoo's wrappers ask for its agents, at every look: each asks the one within."""
+    """The object within PettingZoo's wrappers, each of which asks the next for every attribute."""
     while type(env).__module__.startswith("pettingzoo.utils.wrappers.") and "agent_selection" not in vars(env):
         env = env.env
     return env
@@ -145,7 +146,7 @@ def _within_wrappers(env: Any) -> Any:
 def agents_environment(
     make: Callable[[], Any], action_masks: bool = False, critic_observes: CriticObserves = "own"
 ) -> ParallelEnvironment:
-    """What `make` makes, as rows."""
+    """The environment that `make` makes, as rows."""
     made = make()
     kind = TurnEnvironment if takes_turns(made) else ParallelEnvironment
     return kind(made, action_masks, critic_observes)

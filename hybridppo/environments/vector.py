@@ -8,7 +8,8 @@ The modes differ in where an episode's true final observation is, and in whether
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import Any
 
@@ -99,11 +100,11 @@ class VectorEnvironments(Environments):
     def _refuse_choices(self, observations: Any) -> None:
         """Name the first environment whose observation cannot be encoded."""
         for i, observation in enumerate(self.encode.each(observations)):
-            try:
-                self.encode.one(observation)
-            except BadValueError as error:
-                named = BadValueError(f"environment {self._first + i}: {error}")
-                raise self._failure(f"in step {self._num_steps}", named) from None
+            with self._in_step():
+                try:
+                    self.encode.one(observation)
+                except BadValueError as error:
+                    raise BadValueError(f"environment {self._first + i}: {error}") from None
 
     def _refuse(self, encoded: Array) -> None:
         """Raise an error for the first observation that is not finite; nothing if only their sum is infinite."""
@@ -114,17 +115,18 @@ class VectorEnvironments(Environments):
         if not np.isfinite(rewards).all():
             step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
             self._num_steps += step + 1 - len(rewards)
-            self._require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
+            with self._in_step():
+                require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
 
     def _require_finite_row(self, name: str, row: Array) -> None:
-        try:
+        with self._in_step():
             self.encode.require_finite(name, row)
-        except BadValueError as error:
-            raise self._failure(f"in step {self._num_steps}", error) from None
 
-    def _require_finite(self, name: str, values: Array) -> None:
+    @contextlib.contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """A context that adds the environments and the step to errors."""
         try:
-            require_finite(name, values)
+            yield
         except BadValueError as error:
             raise self._failure(f"in step {self._num_steps}", error) from None
 
@@ -151,10 +153,8 @@ class VectorEnvironments(Environments):
 
     def _final(self, observation: Any) -> Array:
         """Encode a final observation."""
-        try:
+        with self._in_step():
             return self.encode.one(observation)
-        except BadValueError as error:
-            raise self._failure(f"in step {self._num_steps}", error) from None
 
 
 class NextStepEnvironments(VectorEnvironments):

@@ -1,4 +1,4 @@
-"""What crosses between devices, counted and timed."""
+"""Copies between devices, counted and timed."""
 
 import time
 from collections.abc import Callable
@@ -19,19 +19,19 @@ _COUNTING = Lock()
 
 @dataclass
 class Counters:
-    """What crossed between devices since the placement was made."""
+    """The copies between devices since the placement was made."""
 
     publishes: int = 0
-    """Copies of the actor's parameters towards the sampling device."""
+    """Copies of the actor's parameters to the sampling device."""
     bytes_copied: int = 0
-    """Parameters, rollouts and single observations, in either direction."""
+    """The bytes of parameters, rollouts and single observations, in either direction."""
     seconds_copying: float = 0.0
-    """Spent on it: the host's, or the GPU's where a GPU copies."""
+    """The seconds of all copies: of the host, or of the GPU if a GPU copies."""
     seconds_crossing: float = 0.0
-    """The part of them for single observations and outputs of the actor, within a rollout."""
+    """The seconds of copies within rollouts, of single observations and the actor's outputs."""
 
     def add(self, *, num_bytes: int, seconds: float, within_rollout: bool = False, publishes: int = 0) -> None:
-        """Count a crossing. A sampler's thread and the learner's may count at once."""
+        """Count a copy. The threads of sampler and learner may count at the same time."""
         with _COUNTING:
             self.publishes += publishes
             self.bytes_copied += num_bytes
@@ -41,17 +41,17 @@ class Counters:
 
     @property
     def seconds_between_rollouts(self) -> float:
-        """The rest: publishing and bringing rollouts to the learner."""
+        """The seconds of publishes and of copies of rollouts to the learner."""
         return self.seconds_copying - self.seconds_crossing
 
 
 def available_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it; of "cuda", the one that is meant, by its number.
+    """The device, if this machine has it; "cuda" becomes the current CUDA device with its number.
 
-    A tensor says `cuda:0` where it was sent to `cuda`, and the two are not equal: what compares devices needs numbers.
+    A tensor on `cuda` has the device `cuda:0`, and the two are not equal; comparisons need numbers.
 
     Raises:
-        DeviceError: if it has not, with the remedy; never another device instead.
+        DeviceError: if the machine does not have it, with the remedy; no other device is used instead.
     """
     try:
         resolved = torch.device(device)
@@ -64,7 +64,7 @@ def available_device(device: str | torch.device) -> torch.device:
                 f"device {str(resolved)!r} was asked for, but torch {torch.__version__} sees no CUDA device: "
                 "use placement 'cpu', or install a CUDA build of torch and check `nvidia-smi`"
             )
-        index: int | None = resolved.index  # which torch says is never None
+        index: int | None = resolved.index  # torch's documentation says it is never None
         if index is None:
             return torch.device("cuda", current_cuda_index())
         if index >= count:
@@ -78,11 +78,11 @@ def available_device(device: str | torch.device) -> torch.device:
 
 
 def _require_available(device: torch.device) -> None:
-    """Refuse a device of another kind than CPU and CUDA where torch has no module for it, or that sees none."""
+    """Refuse a device that is neither CPU nor CUDA if torch has no module for it, or the module finds none."""
     try:
         module = torch.get_device_module(device)
         count = module.device_count() if module.is_available() else 0
-    except (RuntimeError, AttributeError):  # a name without a module, or with one that knows nothing of devices
+    except (RuntimeError, AttributeError):  # a name without a module, or with one that has no devices
         count = 0
     if count == 0:
         raise DeviceError(
@@ -97,15 +97,15 @@ def _require_available(device: torch.device) -> None:
 
 
 def wait_for(*devices: torch.device) -> None:
-    """Hold the host until the devices have done what this thread gave them."""
+    """Wait until the devices have done the work of this thread."""
     for device in devices:
         accelerator_of(device).wait()
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. A host tensor is copied from page-locked memory, so that nobody waits for the copy.
+    """The tensor on a device. A host tensor is copied from page-locked memory, so that nothing waits for the copy.
 
-    Until the device has made the copy, the tensor must stay as it is.
+    The tensor must not change before the device has made the copy.
     """
     accelerator = accelerator_of(device)
     if accelerator.is_asynchronous and tensor.device.type == "cpu" and not accelerator.is_page_locked(tensor):
@@ -114,14 +114,15 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class CopyTimer:
-    """Seconds of the copies within it, which are over when it ends.
+    """Measures the copies within a context, which are finished at its end.
 
-    On a GPU they are those between two events in its stream: what the GPU still had to do before is not theirs, though
-    the host waits for it too.
+    On a GPU, the time is that between two events in its stream. It excludes earlier work of the GPU, although the host
+    waits for that, too.
 
     Args:
-        devices: between which is copied.
-        waits: whether its end waits for the copies. If not, `seconds` are to be read when something else has waited.
+        devices: the devices of the copies.
+        waits: whether the end of the context waits for the copies. If not, read `seconds` after something else has
+            waited.
     """
 
     def __init__(self, *devices: torch.device, waits: bool = True) -> None:
@@ -132,7 +133,7 @@ class CopyTimer:
 
     @property
     def seconds(self) -> float:
-        """That the copies took; the device must have made them."""
+        """The seconds of the copies; the device must have made them."""
         return self._seconds if self._gpu is None else 1e-3 * self._begun.elapsed_time(self._ended)
 
     def __enter__(self) -> "CopyTimer":
@@ -144,7 +145,7 @@ class CopyTimer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if kind is not None:  # a device that has failed would raise a second error, in place of the first
+        if kind is not None:  # a device that has failed would raise a second error
             return
         if self._gpu is not None:
             self._ended.record(self._gpu.current_stream())
@@ -155,22 +156,22 @@ class CopyTimer:
 
 
 class Crossing:
-    """Host arrays to one device and back, counted. On the CPU both ways are views."""
+    """Copies host arrays to one device and back, and counts them. On the CPU, both directions are views."""
 
     def __init__(self, device: torch.device, counters: Counters) -> None:
         self._device = device
         self._counters = counters
         self._stream: Any = None
         self.takes_tensors = False
-        """Whether actors are called with tensors of the device, from which nothing then has to cross."""
+        """Whether actors are called with tensors on the device, so that nothing is copied."""
         self._kept: dict[int, Tensor] | None = None
 
     def use_a_stream_of_its_own(self) -> None:
-        """From now on, so that what is done within `queue` waits for nothing else on the device."""
+        """From now on, use a separate stream within `queue`, so that its work waits for no other work on the device."""
         self._stream = accelerator_of(self._device).stream()
 
     def queue(self) -> AbstractContextManager[Any]:
-        """Within it, this thread works in the stream that is the crossing's."""
+        """A context in which this thread uses the stream of this object."""
         return nullcontext() if self._stream is None else accelerator_of(self._device).using(self._stream)
 
     def to_device(self, array: NDArray[Any]) -> Tensor:
@@ -187,7 +188,7 @@ class Crossing:
         """The tensor as an array on the host."""
         if self._device.type == "cpu":
             return tensor.numpy()
-        wait_for(self._device)  # computing it is not the crossing's time
+        wait_for(self._device)  # computing the array is not part of the copy
         start = time.perf_counter()
         array = tensor.cpu().numpy()
         self._count(tensor.nbytes, time.perf_counter() - start)
@@ -197,12 +198,12 @@ class Crossing:
         self._counters.add(num_bytes=num_bytes, seconds=seconds, within_rollout=True)
 
     def through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any], into: Tensor | None) -> Tensor:
-        """Observations to the device, and back what `compute` makes of them there. The host waits once.
+        """Copy observations to the device, and copy the outputs of `compute` back. The host waits once.
 
         Args:
-            compute: takes observations on the device, and gives the actor's outputs there.
+            compute: from observations on the device to the actor's outputs there.
             observations: `[N, obs]`.
-            into: what the last call returned, which is written again if it is of the right shape; else None.
+            into: the result of the last call, which is overwritten if its shape fits; else None.
         """
         rows = torch.from_numpy(observations)
         if self._device.type == "cpu":
@@ -220,11 +221,11 @@ class Crossing:
         return into
 
     def keep(self, keeps: bool) -> None:
-        """Whether the observations of the calls from now on stay on the device, for `kept`; earlier ones are let go."""
+        """Whether to keep the observations of later calls on the device, for `kept`; earlier ones are dropped."""
         self._kept = {} if keeps and self._device.type != "cpu" else None
 
     def kept(self, rows: Tensor) -> list[Tensor]:
-        """The first of some rows, as far as an actor was given them: on the device, from where the host has them."""
+        """The first of some rows on the device, as far as an actor got them there."""
         found: list[Tensor] = []
         if self._kept and rows.device.type == "cpu" and len(rows):
             step = rows.stride(0) * rows.itemsize

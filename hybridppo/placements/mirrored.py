@@ -1,4 +1,4 @@
-"""The actor has a replica where it samples."""
+"""The placement with a replica of the actor where it samples."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -20,22 +20,22 @@ from hybridppo.system.validation import whole
 
 
 class Mirrored(Placement):
-    """The actor has a replica on the sampling device, brought up to date by publishing.
+    """Keeps a replica of the actor on the sampling device, which publishing brings up to date.
 
-    A publish is one flat copy of the actor's parameters, and one of each of its buffers. It happens when a
-    rollout is about to start and the replica is `publish_every` updates behind (and before the first).
-    Where both devices are the same, the replica is the actor itself, unless `force_copy`.
+    A publish is one flat copy of the actor's parameters, and one copy of each of its buffers. It happens before a
+    rollout if the replica is `publish_every` updates behind, and before the first rollout. If both devices are the
+    same, the replica is the actor itself, unless `force_copy` is set.
 
     Args:
         sampling: device of the replica.
         learning: device of the agent.
-        publish_every: updates per publish; above 1, rollouts come from older parameters (`policy_lag`).
-        max_lag: 0 samples and learns by turns; 1 samples the next rollout while learning from the last, so that each
-            rollout comes from parameters at most one update old. Above 1, worker processes sample without waiting for
-            each other or for an update, and a rollout has the steps that are there first, by parameters at most so
-            many updates old: which steps these are depends on clocks, and a seed does not give the same result again.
-        verify: compare both sides after each publish, and raise where they differ.
-        force_copy: a real replica even on one device, with which mirroring is tested without a GPU.
+        publish_every: updates per publish; above 1, older parameters sample some rollouts (`policy_lag`).
+        max_lag: 0 samples and learns in turn. 1 samples the next rollout while the agent learns from the last, with
+            parameters that are at most one update old. Above 1, worker processes sample without waiting for each other
+            or for an update, and a rollout has the steps that are there first, of parameters that are at most so many
+            updates old. Which steps these are depends on timing, so a seed does not give the same result again.
+        verify: compare both sides after each publish, and raise an error if they differ.
+        force_copy: make a real replica even on one device, to test mirroring without a GPU.
     """
 
     name = "hybrid"
@@ -62,14 +62,14 @@ class Mirrored(Placement):
         self.max_lag = max_lag
         self.verify = verify
         self.force_copy = force_copy
-        # A sampler that works while the agent learns needs parameters that stay as they are.
+        # The parameters of a sampler that works during an update must not change.
         self._is_alias = self.sampling_device == self.learning_device and not force_copy and max_lag == 0
 
     def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
         super().prepare(agent)
         self._replica = agent.actor if self._is_alias else self._make_replica(agent)
         if self.max_lag > 0:
-            # In the learner's queue, each of its steps would wait for what the learner has still to do.
+            # In the learner's stream, every step would wait for the learner's work.
             self._crossing.use_a_stream_of_its_own()
         if not self._is_alias:
             self._publish(agent)
@@ -109,13 +109,13 @@ class Mirrored(Placement):
         self._published = whole(state, "published")
 
     def _mirrored(self) -> list[tuple[FlatParameters, Tensor]]:
-        """All tensors of the replica, each with the flat parameters that it is; any other with some that let it be."""
+        """All tensors of the replica, each with its flat parameters; a buffer's entry has no effect on it."""
         buffers = [(self._flat[0], buffer) for buffer in self._replica.buffers()]
         return [*((flat, flat.values.data) for flat in self._flat), *buffers]
 
     def _make_replica(self, agent: Agent) -> torch.nn.Module:
         replica = copy.deepcopy(agent.actor).to(self.sampling_device)
-        self._flat = [  # as it is copied, gaps and all
+        self._flat = [  # copied with its gaps
             FlatParameters({"actor": actor}, each.parameters.alignment)
             for actor, each in zip(actors_of(replica), agents_of(agent), strict=True)
         ]
@@ -126,7 +126,7 @@ class Mirrored(Placement):
 
     def _publish(self, agent: Agent) -> None:
         num_bytes = 0
-        # Not a step of sampling may see half a copy: this waits, on purpose.
+        # This waits on purpose: no step of sampling may see half a copy.
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
             for theirs, ours in self._pairs(agent):
                 theirs.copy_(ours, non_blocking=True)
@@ -137,7 +137,7 @@ class Mirrored(Placement):
             self._verify(agent)
 
     def _verify(self, agent: Agent) -> None:
-        # Compared through the modules, not the flat buffers: views that came loose show here.
+        # Compared through the modules instead of the flat buffers, because this also finds views that have come loose.
         replica = self._replica.state_dict()
         for name, tensor in agent.actor.state_dict().items():
             if not torch.equal(tensor.cpu(), replica[name].cpu()):

@@ -1,4 +1,4 @@
-"""What a training tells people: progress, pictures, warnings.
+"""What a training shows: progress, metrics for trackers, advice.
 
 None of it is ever a reason for a training to stop. Begin with `progress.py`.
 """

@@ -216,7 +216,7 @@ class Callbacks:
         self._tell("on_checkpoint", path)
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def called(self) -> Iterator[None]:
         """Call `start` first, and `end` afterwards in any case."""
         try:
             self.start()
@@ -237,7 +237,7 @@ class Callbacks:
                 )  # fmt: skip
 
     def _tell(self, hook: str, *arguments: Any) -> None:
-        if self._has_failed:  # callbacks do not hear of the last save
+        if self._has_failed:  # the training is being saved and ends
             return
         for callback in self._callbacks:
             self._call(callback, hook, *arguments)

@@ -1,4 +1,4 @@
-"""How far something is: a bar in a terminal or a notebook, and elsewhere a line now and then."""
+"""Shows progress: a bar in a terminal or a notebook, elsewhere a line now and then."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from hybridppo.system.throttling import ThrottledWarning
 
 _WRITING = ThrottledWarning("writing lines to stderr")
 FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
-"""Lines come this long after the start, then each time when that has doubled, and at least this often."""
+"""Seconds until the first line, and the most between two lines; until then, each line comes after twice the time."""
 
 
 class _Bar(tqdm_of_here):  # type: ignore[type-arg]
@@ -22,7 +22,7 @@ class _Bar(tqdm_of_here):  # type: ignore[type-arg]
 
 
 class _Lines:
-    """A line on stderr now and then; for a log file, where a bar would be hundreds of copies of itself."""
+    """A line on stderr now and then, for log files, in which a bar would fill hundreds of lines."""
 
     def __init__(self, total: int, initial: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self.n = initial

@@ -44,6 +44,9 @@ class Rollout:
     """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
     versions: Tensor | None = None
     """`[T, N]` int64, version that acted in each row; with `max_lag` above 1 only."""
+    returns_so_far: Tensor | None = None
+    """`[T, N]`, discounted return of the episode up to each step; with `max_lag` above 1 only, where columns change
+    environments, but not for agents that take turns."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""

@@ -4,8 +4,8 @@
     replay/000000250000.rows
 
 A piece is a safetensors file within a file. The list `pieces` says where each piece begins and ends, and its checksum.
-It is saved in the checkpoint, which is written whole or not at all. Bytes after the last piece of a file were being
-written when the process ended, or belong to a later checkpoint.
+It is saved in the checkpoint, which is written whole or not at all. Bytes after the last piece of a file belong to a
+write that was broken off, or to a later checkpoint.
 """
 
 import contextlib
@@ -143,7 +143,7 @@ def checked(piece: Any) -> Piece:
     """A piece from a checkpoint, checked.
 
     Raises:
-        CheckpointError: if it is not one.
+        CheckpointError: if it is invalid.
     """
     try:
         name, digest = piece["file"], piece["sha256"]

@@ -217,6 +217,8 @@ def folders(folder: Path) -> list[Path]:
 def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
     """Delete all checkpoints but the newest `keep`, the best, and the one with the number `also`."""
     found = folders(folder)
+    if len(found) <= keep:
+        return
     whole = [(rank, path) for path in found if (rank := _rank(path))[0] < _UNREADABLE]
     best = max(whole)[1] if whole else None
     for old in found[:-keep]:

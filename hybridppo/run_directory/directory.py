@@ -26,7 +26,7 @@ from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
-from hybridppo.run_directory.lines import append, as_json, finite, truncate_after
+from hybridppo.run_directory.lines import append, as_json, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.system.throttling import ThrottledWarning
@@ -65,8 +65,8 @@ class RunDirectory:
                 path.mkdir(parents=True, exist_ok=True)
             _require_empty(path)
             directory._lock = FolderLock(path)
-            _require_empty(path)  # another may have begun, and ended, between the two
-            directory._made = [folder, *parents]  # from here on, all that lies there is this process's
+            _require_empty(path)  # another process may have begun and ended in between
+            directory._made = [folder, *parents]  # from here on, all files there are this process's
             files.remove_leftovers(path)
             files.replace_synced(path / "config.json", as_json(config).encode())
             folder.mkdir()
@@ -85,7 +85,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: as `open`; and if another process trains in it.
         """
-        cls.open(path)  # what is no run directory is left as it is
+        cls.open(path)  # a folder that is no run directory gets no lock
         try:
             lock = FolderLock(Path(path))
         except OSError as error:
@@ -233,7 +233,7 @@ class RunDirectory:
         return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
 
     def rewind(self, iteration: int, env_steps: int, evaluated: int = 0) -> None:
-        """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run writes it again.
+        """Remove what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run writes it again.
 
         Evaluations up to iteration `evaluated` stay. Newer checkpoints, which are damaged, are renamed, and temporary
         files of a killed process are deleted.
@@ -252,19 +252,17 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
 
-    def write_placements(self, table: dict[str, Any]) -> bool:
-        """Write `placements.json`; whether that worked."""
-        return self._write("placements.json", table, "the table is not kept")
+    def write_placements(self, table: dict[str, Any]) -> None:
+        """Write `placements.json`. A disk error is only logged."""
+        self._write("placements.json", table)
 
-    def write_result(self, result: dict[str, Any]) -> bool:
-        """Write `result.json`; whether that worked."""
-        return self._write("result.json", finite(result), "the result is not kept")
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write `result.json`. A disk error is only logged."""
+        self._write("result.json", result)
 
-    def _write(self, name: str, value: dict[str, Any], consequence: str) -> bool:
-        outage = ThrottledWarning(f"writing {self.path / name}")
-        with outage.tolerating(OSError, consequence):
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        with ThrottledWarning(f"writing {self.path / name}").tolerating(OSError, "it is not kept"):
             files.replace_synced(self.path / name, as_json(value).encode())
-        return not outage.failures
 
     def discard(self) -> None:
         """Close, and remove what `create` made if the run has written nothing else."""
@@ -287,7 +285,7 @@ class RunDirectory:
 
 
 def _require_empty(path: Path) -> None:
-    """Refuse a folder with other files than those that a process killed at its start leaves."""
+    """Refuse a folder that has files, except those of a process that was killed at its start."""
     names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
     if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
         raise RunDirectoryError(

@@ -1,10 +1,8 @@
-"""What earlier format versions of a checkpoint called otherwise, or did not have: a function for each step.
+"""Upgrades checkpoints and `config.json` of earlier format versions: a function for each step.
 
-And what settings of earlier runs are called now, for `config.json`, whose format version is the same.
-
-1: the first. 2: with a score. 3: the arrays of a rollout under way are its buffer, and what is restarted is a
-sub-environment. 4: with a memory, other numbers of minibatches if nobody said how many. 5: several policies are sampled
-by one sampler.
+1: the first. 2: checkpoints have a score. 3: the rollout under way is named `buffer`, and restarts are of
+sub-environments. 4: networks with a memory have another default number of minibatches. 5: one sampler samples several
+policies.
 """
 
 import logging
@@ -32,7 +30,7 @@ def upgraded_header(header: Header, version: int) -> Header:
 
 
 def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What `config.json` of an earlier run says, as it would be written now; what has changed is logged."""
+    """The contents of an earlier run's `config.json`, as they would be written now; changes are logged."""
     of_agent = config.get("config")
     if config.get("format_version", 1) < 4 and isinstance(of_agent, dict) and of_agent.get("recurrent") is not None:
         of_agent = _with_minibatches_of_3(of_agent)
@@ -50,13 +48,13 @@ def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by the names that they have now, without those that nobody takes any more."""
+    """Tensors by their names of now, without those that are not used any more."""
     return {now: tensor for name, tensor in tensors.items() if (now := _name_of(name)) is not None}
 
 
 def _name_of(name: str) -> str | None:
     first, part, rest = (*name.split(".", 2), "", "")[:3]
-    if first == "policies":  # whatever a policy is called
+    if first == "policies":  # a policy may have any name
         return name
     if part == "agent":  # of one of several policies
         return f"policies.{first}.{rest}"
@@ -69,7 +67,7 @@ def _name_of(name: str) -> str | None:
 
 
 def _with_score(header: Header) -> Header:
-    """The score, from the statistics that are there; their window was of 100 episodes."""
+    """Compute the score from the statistics of the latest 100 episodes."""
     returns = header["state"]["sampler"]["statistics"]["returns"]
     return {**header, "score": sum(returns) / 100.0 if len(returns) == 100 else None}
 
@@ -84,9 +82,9 @@ def _with_sub_environments(header: Header) -> Header:
 
 
 def _with_minibatches_of_3(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with a memory that says how many minibatches there were if nobody said, in rollouts of one size.
+    """A configuration with a memory, with the default number of minibatches of format 3 written down.
 
-    Those of whole episodes get other numbers.
+    With whole episodes, the number is the default of now.
     """
     num_envs, num_steps, length = (config.get(name) for name in ("num_envs", "num_steps", "sequence_length"))
     sizes = [size for size in (num_envs, num_steps, length) if isinstance(size, int) and size > 0]
@@ -100,7 +98,7 @@ def _with_minibatches_of_3(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_one_sampler(header: Header) -> Header:
-    """Several policies as one agent has them. Each had a sampler: what that had under way cannot go on."""
+    """Join the samplers of several policies into one. Their rollouts under way are dropped."""
     state = header["state"]
     if "policies" not in state:
         return header

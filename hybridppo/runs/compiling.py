@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def compiled_options(
     env: EnvSource, config: AnyConfig, options: EnvironmentOptions, *, has_own_parts: bool = False
 ) -> tuple[AnyConfig, EnvironmentOptions]:
-    """The settings of an agent and of environments with everything compiled that can be.
+    """The settings of an agent and of environments, with everything compiled that has a compiled form.
 
     Args:
         env: the environment to train in.
@@ -52,7 +52,7 @@ def compiled_if_possible(env: EnvSource, options: EnvironmentOptions) -> Environ
 
 
 def _compiled_environments(env: EnvSource, options: EnvironmentOptions) -> tuple[EnvironmentOptions, str | None]:
-    """The options for environments that are compiled; or the same ones, and why they cannot be."""
+    """The options for compiled environments; or the same options, and the reason."""
     if options.vectorization != "auto":
         return options, None if options.vectorization == "compiled" else "vectorization='sync' was asked for"
     if options.env_kwargs:
@@ -66,7 +66,7 @@ def _compiled_environments(env: EnvSource, options: EnvironmentOptions) -> tuple
 
 
 def _why_no_updates(config: Any, has_own_parts: bool) -> str | None:
-    """Why updates with these settings cannot be compiled, as far as the settings say it."""
+    """Why updates with these settings cannot be compiled; None if the settings allow it."""
     if has_own_parts:
         return "a loss, networks or an agent of one's own are not compiled"
     if not config.fast_updates:

@@ -1,7 +1,7 @@
-"""The distribution policies: into which processes a training is cut. `docs/distribution.md` says what each exchanges.
+"""The distribution policies: how a training is divided into processes. `docs/distribution.md` says what they exchange.
 
-Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. Free of
-torch: an option of a run is one of these, as text.
+Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. An
+option of a run has one of these as text; this file does not import torch.
 """
 
 from dataclasses import dataclass, fields
@@ -16,10 +16,10 @@ REDUCTIONS = ("shards", "all_reduce")
 
 @dataclass(frozen=True)
 class Distribution:
-    """A policy: a name, and numbers that are checked when it is made."""
+    """A policy: a name, and numbers, which are checked."""
 
     name: ClassVar[str]
-    """What the command line calls it."""
+    """Its name on the command line."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -42,14 +42,14 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Local(Distribution):
-    """Everything in this process (and in worker processes, where `num_workers` asks for them)."""
+    """Everything is in this process (and in worker processes, with `num_workers`)."""
 
     name = "local"
 
 
 @dataclass(frozen=True)
 class SingleLearnerCoarse(Distribution):
-    """Remote samplers, which step environments with actors of their own, and one learner."""
+    """Remote samplers, which step environments with their own actors, and one learner."""
 
     samplers: int
     name = "coarse"
@@ -73,21 +73,20 @@ class Environments(Distribution):
 
 @dataclass(frozen=True)
 class MultiLearner(Distribution):
-    """Learners that each have shards of the environments, and of every minibatch, whose gradients are summed.
+    """Each learner has shards of the environments and of every minibatch; the gradients of all shards are summed.
 
     Rollouts stay where they are sampled. Any number of learners gives the same bits for the same number of shards, on
-    devices of one kind. The processes are started here, or are those that torchrun has started.
+    devices of one kind. The processes are started by this one, or by torchrun.
     """
 
     learners: int | None = None
-    """How many, each with a device of its own where the placement says cuda; None for as many as torchrun has
-    started."""
+    """How many; each has its own device if the placement is on cuda. None for as many as torchrun has started."""
     shards: int | None = None
-    """Into how many parts the environments and every minibatch are cut, which the learners divide evenly; None for one
+    """Into how many parts the environments and every minibatch are divided; each learner has as many. None for one
     each."""
     reduce: Literal["shards", "all_reduce"] = "shards"
-    """How gradients are summed: in the order of the shards, or by torch.distributed's all_reduce, in an order of its
-    own: the same up to rounding, and less to send between machines."""
+    """How gradients are summed: in the order of the shards, or by torch.distributed's all_reduce in its own order,
+    which is the same up to rounding and sends less between machines."""
     name = "multi"
 
     def __post_init__(self) -> None:
@@ -103,7 +102,7 @@ class MultiLearner(Distribution):
 
     @property
     def num_shards(self) -> int:
-        """The number of shards: by default one for each learner."""
+        """The number of shards; one for each learner by default."""
         return self.shards or self.learners or 1
 
     def part_in_result(self) -> str:  # noqa: D102 - as in the base
@@ -112,7 +111,7 @@ class MultiLearner(Distribution):
 
 @dataclass(frozen=True)
 class GPUOnly(MultiLearner):
-    """`MultiLearner` for environments that are stepped on each learner's device: of tensors, or compiled."""
+    """`MultiLearner` for environments that each learner steps on its device: environments of tensors, or compiled."""
 
     name = "gpu"
 
@@ -124,8 +123,8 @@ class Central(Distribution):
     learners: int
     """How many; the environments, and the minibatches of an epoch, are divided evenly among them."""
     max_lag: int | None = None
-    """How many optimizer steps of others may lie between the parameters that a gradient was computed by and its own
-    step; whoever would go beyond it waits. None for one less than there are learners: then none of equal pace waits."""
+    """How many optimizer steps old the parameters of a gradient may be when it is applied; a learner that is further
+    behind waits. None for the number of learners less one: then learners of equal pace do not wait."""
     name = "central"
 
     @property
@@ -144,10 +143,10 @@ POLICIES: dict[str, type[Distribution]] = {
 
 
 def distribution_of(value: object) -> Distribution:
-    """The policy meant by itself, or by a text such as `multi:2` or `multi:2:4`, its numbers in their order.
+    """A policy from itself, or from its text, such as `multi:2` or `multi:2:4`.
 
     Raises:
-        ConfigurationError: for what is no policy.
+        ConfigurationError: if it is neither.
     """
     return value if isinstance(value, Distribution) else _parsed(value)
 

@@ -1,4 +1,4 @@
-"""Agents and loops from checkpoints."""
+"""Loads agents and runners from checkpoints."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 SPACES = ("observation_space", "action_space")
 PARTS = ("actor", "critic")
-"""What a run starts from; optimizer, generators and counters are its own."""
+"""The parts that `start_from` takes; optimizer, generators and counters start anew."""
 
 
 def load(
@@ -48,22 +48,22 @@ def load(
     networks: Networks | None = None,
     modules: Mapping[str, nn.Module] | None = None,
 ) -> AnyAgent:
-    """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
+    """Load the agent of a run's checkpoint, or of a file, on the CPU.
 
-    For several policies, it has their agents (`agents`) and acts for all (`act`).
+    An agent of several policies has an agent for each (`agents`), and acts for all (`act`).
 
     Args:
         run_dir: of the run, or a file written by `agent.save`.
         checkpoint: the `latest` or the `best` of a run: the one with the highest mean return, among those that were
             evaluated during training (`evaluate_every`) if there are any, else over 100 episodes of training. Until 100
             episodes have ended, the latest is the best.
-        agent: the subclass of an agent that was trained, where it was one. Without it, the library's own is loaded.
-        networks: the function that made its networks, where one did.
-        modules: modules of the same shapes as its `modules_of`, where it has some. Without them, it acts all the same.
+        agent: the subclass that was trained, if there was one. Without it, the library's own agent is loaded.
+        networks: the function that made its own networks, if there was one.
+        modules: modules of the same shapes as its `modules_of`, if it has any. Acting does not need them.
 
     Raises:
         CheckpointError: if no checkpoint is whole.
-        RunDirectoryError: if `run_dir` is no run directory, or networks of one's own are missing.
+        RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
     if Path(run_dir).is_file():
         return _agent_in_file(Path(run_dir), agent, networks, modules)
@@ -77,7 +77,7 @@ def load(
 
 
 def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
-    """The agents of a run, as `load` gives them, by the names of their policies.
+    """Load the agents of a run by the names of their policies.
 
     Raises:
         CheckpointError: if no checkpoint is whole.
@@ -93,7 +93,7 @@ def agent_of(
     agent: type[AnyAgent] | None = None,
     **parts: Any,
 ) -> AnyAgent:
-    """The agent of a run with parts of one's own, as it was at a checkpoint; None for as it began."""
+    """The agent of a run at a checkpoint, with its own parts; None for a new agent."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config
     kind = agent if agent is not None else agent_class(config)
     with explaining_memory(config, *spaces):
@@ -112,7 +112,7 @@ def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _tensors_for(modules: object, own: Mapping[str, str], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """An agent's tensors; if it had modules and is to act without them, those that are needed for that."""
+    """An agent's tensors; without its modules, only those that acting needs."""
     if modules is not None or "modules" not in own:
         return tensors
     return {name: t for name, t in tensors.items() if name.partition(".")[0] not in ("modules", "optimizer")}
@@ -148,7 +148,7 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
 
     Args:
         agent: fresh, on the CPU.
-        path: a run directory, of which the newest checkpoint is taken, or a file written by `agent.save`.
+        path: a run directory, for its newest checkpoint, or a file written by `agent.save`.
 
     Raises:
         CheckpointError: if the spaces or the networks differ, or there are none.
@@ -170,14 +170,14 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
 
 
 def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[dict[str, PPOConfig], dict[str, PPO]]:
-    """The settings of each policy, and the agents of those that are played and not trained, by name.
+    """The settings of each policy, and the agents of the policies that act and do not learn, by name.
 
     Args:
-        config: of each policy, its settings; or an agent, a run directory or a file of `agent.save` with its agent.
-            From a run of several policies, the one of the same name is taken.
+        config: for each policy, its settings; or an agent, a run directory or a file of `agent.save`. From a run of
+            several policies, the policy of the same name is loaded.
 
     Raises:
-        CheckpointError: if a run has no policy of the name.
+        CheckpointError: if a run has no policy of this name.
         ConfigurationError: if an agent is not PPO's, or no policy is left to train.
         RunDirectoryError: if a path is no run directory.
     """
@@ -210,15 +210,15 @@ def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[
 
 
 def put_networks(trained: AnyAgent, agents: Mapping[str, PPO]) -> None:
-    """Give the policies that are not trained the networks of their agents.
+    """Copy the networks of the agents that do not learn into their policies.
 
     Args:
-        trained: of several policies.
-        agents: of those that are not trained, by name.
+        trained: the agent of several policies.
+        agents: the agents that do not learn, by policy.
 
     Raises:
         ConfigurationError: if an agent has other spaces than its policy.
-        CheckpointError: if it has networks of one's own.
+        CheckpointError: if an agent has other networks than its policy.
     """
     for name, agent in agents.items():
         mine = agents_by_policy(trained)[name]
@@ -259,7 +259,7 @@ def _shape(tensors: dict[str, Tensor], name: str) -> str:
 
 
 def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
-    """Drop what a run has written after a checkpoint; the environment steps there."""
+    """Remove what a run has written after a checkpoint; the checkpoint's environment steps."""
     with fitting("this run"):
         loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
         iteration, steps = whole(loop, "iteration"), whole(sampler, "env_steps")
@@ -278,13 +278,13 @@ def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirec
         return
     if runner.share_done >= 1.0:
         logger.info(
-            "%s is finished: %s steps in %s episodes were what it was to do; total_steps (--total-steps) trains on",
+            "%s is finished, after %s steps in %s episodes; a larger total_steps (--total-steps) trains on",
             directory.path,
             f"{runner.steps_learned:,}",
             f"{runner.sampler.statistics.episodes:,}",
         )
-    but = f" but the environments, which start new episodes: {reason}" if reason is not None else ""
-    logger.info("resuming %s: everything is as it was%s", directory.path, but)
+    but = f" except the environments, which start new episodes: {reason}" if reason is not None else ""
+    logger.info("resuming %s: everything is restored%s", directory.path, but)
 
 
 @contextmanager

@@ -43,8 +43,8 @@ class RunOptions:
     seed: int | None = None
     """Seed of everything random; without it, one is taken from the operating system and saved."""
     num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
-    """Processes that step the environments; 0 steps them in this process. None takes one where sampling and
-    learning overlap, and else none, or as many as placement auto finds best."""
+    """Processes that step the environments; 0 steps them in this process. None takes as many as placement auto finds
+    best; without auto, one if sampling and learning overlap, else none."""
     evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT)
     """Deterministic episodes to run after training; 0 for none."""
     evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET)
@@ -53,29 +53,30 @@ class RunOptions:
     evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
     """Deterministic episodes in each of these evaluations, the same in all of them."""
     evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
-    """Whether in a process of its own, beside the training, its result told when the next one is due; None for where
-    sampling and learning overlap."""
+    """Whether evaluations run in their own process beside the training, and are reported when the next one is due.
+    None: only if sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
     """Mean return at which to stop: of an evaluation during training if there are any, else of the latest 100
     episodes."""
     track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
     """Trackers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None
-    """A run directory, or a file that an agent was saved to, whose networks to start from; all else starts anew."""
+    """A run directory, or a file written by agent.save, whose networks to start from; all else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
-    """How often to save, at least."""
+    """The most seconds between two checkpoints."""
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
     """How many of the newest checkpoints to keep, besides the best one by mean return."""
 
     distribution: str = field(default="local", metadata=CHANGEABLE)
-    """Who runs where: a policy such as MultiLearner(2), or its text: local, multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
+    """How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
+    multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
     address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
     """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without it, RAY_ADDRESS is
     used, or Ray is started on this machine."""
 
     self_play: dict[str, Any] | None = None
-    """Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent has a seat of
-    a game of several agents, and snapshots of it the others. On the command line, an object of JSON."""
+    """Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent has one seat
+    of a game of several agents, and its snapshots have the others. On the command line, a JSON object."""
 
     def __post_init__(self) -> None:
         options = self_play_of(self.self_play)
@@ -83,7 +84,7 @@ class RunOptions:
         object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
         self._require_whole("total_steps", "keep_checkpoints")
         for name in ("evaluate_every", "evaluation_episodes"):
-            if getattr(self, name) is None:  # which says never, too
+            if getattr(self, name) is None:  # None means never as well
                 object.__setattr__(self, name, 0)
         self._require_whole("evaluation_episodes", "evaluate_every", minimum=0)
         self._require_whole("evaluate_episodes")
@@ -165,8 +166,8 @@ def helps(group: type) -> dict[str, str]:
         text = Path(sys.modules[group.__module__].__file__ or "").read_text(encoding="utf-8")
     except OSError:
         return {}
-    # The class alone, to where the next line begins at the margin: `inspect.getsource` takes ten times as long, and
-    # importing the library does this.
+    # The class ends before the next line that begins at the margin. This runs when the library is imported, and
+    # `inspect.getsource` takes ten times as long.
     found_class = re.search(rf"^class {group.__name__}\b.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
     if found_class is None:
         return {}

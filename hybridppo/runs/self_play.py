@@ -11,9 +11,9 @@ Opponents = Literal["uniform", "prioritised"]
 
 @dataclass(frozen=True)
 class SelfPlay:
-    """An agent learns in one seat of a game, which is drawn in each episode; snapshots of it have the others.
+    """An agent learns in one seat of a game, drawn in each episode; its snapshots have the other seats.
 
-    Source: Silver et al., "Mastering the game of Go without human knowledge", 2017, and, of prioritised opponents,
+    Source: Silver et al., "Mastering the game of Go without human knowledge", 2017, and for prioritised opponents,
     Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, "Prioritized
     fictitious self-play".
 
@@ -22,13 +22,13 @@ class SelfPlay:
     """
 
     snapshot_every: int = 50_000
-    """Environment steps between two snapshots; the first is of the beginning."""
+    """Environment steps between two snapshots; the first snapshot is the agent at the start."""
     pool: int = 20
-    """How many of the newest snapshots are played against."""
+    """How many of the newest snapshots are opponents."""
     latest: float = 0.5
-    """The share of episodes against the newest of them; the others are drawn for the rest."""
+    """The share of episodes against the newest snapshot; in the other episodes, an older one is drawn."""
     opponents: Opponents = "uniform"
-    """How the others are drawn: all alike, or "prioritised", by how rarely they are beaten."""
+    """How older snapshots are drawn: "uniform", or "prioritised": more often, the more rarely they are beaten."""
 
     def __post_init__(self) -> None:
         require_whole("snapshot_every", self.snapshot_every)
@@ -46,10 +46,10 @@ class SelfPlay:
 
 
 def self_play_of(given: Any) -> SelfPlay | None:
-    """What a run was given: a `SelfPlay`, its fields in a dict, or None.
+    """A `SelfPlay` from itself, or from a dict of its fields; None for None.
 
     Raises:
-        ConfigurationError: if it is neither.
+        ConfigurationError: if it is something else.
     """
     if given is None or isinstance(given, SelfPlay):
         return given

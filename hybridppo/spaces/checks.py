@@ -112,9 +112,9 @@ def as_numbers(name: str, value: Any) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise BadValueError(f"{name} is no array: {error}") from error
+        raise BadValueError(f"{name} is not an array: {error}") from error
     if array.dtype.kind not in "biuf":
-        raise BadValueError(f"{name} is no number, or array of numbers: {shown(value)}")
+        raise BadValueError(f"{name} is not a number or an array of numbers: {shown(value)}")
     return array
 
 

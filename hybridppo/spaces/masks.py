@@ -12,11 +12,12 @@ from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.distributions import REMEDY
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of, unsupported
+from hybridppo.spaces.rows import HoldsRows
 
 Array = NDArray[Any]
 
 
-class MaskedObservation(gym.spaces.Box):
+class MaskedObservation(gym.spaces.Box, HoldsRows):
     """The space of rows that hold an encoded observation and a mask: 1 for each allowed option, 0 for the others.
 
     A row is float32 `[size + n]`; with images it is bytes (`RowLayout`), and the mask follows the other numbers.

@@ -38,11 +38,12 @@ class ObservationEncoder:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
+        rows = space if isinstance(space, HoldsRows) else None
         self.parts: list[tuple[Kind[Any], slice]] = []
         """The parts of a row and their slices: of the numbers, or of the bytes for images."""
         try:
             self._kind = kind_of(space)
-            self.layout = space.layout if isinstance(space, HoldsRows) else self._layout_of(self._kind)
+            self.layout = rows.layout if rows is not None else self._layout_of(self._kind)
             """The layout of a row."""
         except UnsupportedSpaceError as error:
             raise unsupported("observation", space, error, REMEDY) from None
@@ -61,9 +62,9 @@ class ObservationEncoder:
             self._known = dict(zip(numbers, np.eye(int(space.n), dtype=np.float32), strict=True))
         self._is_leaf = self.is_array or self._kind.leaves[0] is self._kind
         self._takes_as_it_is = self.is_array and self.shape == space.shape
-        self.names, self.bounds = (space.names, space.bounds) if isinstance(space, HoldsRows) else self._numbers()
+        self.names, self.bounds = (rows.names, rows.bounds) if rows is not None else self._numbers()
         """For each number of a row, its place in an observation; and the lower and upper bounds of all."""
-        self.measured: Array = space.measured if isinstance(space, HoldsRows) else self._measured()
+        self.measured: Array = rows.measured if rows is not None else self._measured()
         """For each number of a row, whether it is a quantity; choices and masks are not."""
 
     @property

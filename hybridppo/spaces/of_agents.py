@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import each_of
-from hybridppo.spaces.rows import RowLayout
+from hybridppo.spaces.rows import HoldsRows, RowLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class SpacesOfAgents(gym.spaces.Dict):
+class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
     """The observation space, or the action space, of each agent of an environment, by the agent's name.
 
     An observation is a row of the agent's own numbers, and then zeros up to the largest number of numbers.
@@ -34,8 +35,8 @@ class SpacesOfAgents(gym.spaces.Dict):
     def __init__(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         super().__init__(list(spaces.items()))
 
-    @property
-    def layout(self) -> RowLayout:
+    @cached_property
+    def layout(self) -> RowLayout:  # type: ignore[override]
         """Of the row of any agent."""
         layouts = [ObservationEncoder(space).layout for space in self.spaces.values()]
         if any(layout.images for layout in layouts):
@@ -45,19 +46,19 @@ class SpacesOfAgents(gym.spaces.Dict):
             )
         return RowLayout(max(layout.num_numbers for layout in layouts))
 
-    @property
-    def names(self) -> Sequence[str]:
+    @cached_property
+    def names(self) -> Sequence[str]:  # type: ignore[override]
         """Of the numbers of a row; they mean something else for each agent."""
         return [f"[{i}]" for i in range(self.layout.num_numbers)]
 
-    @property
-    def bounds(self) -> tuple[Array, Array]:
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:  # type: ignore[override]
         """None: each agent's own are looked at as it observes."""
         ends = np.full(self.layout.num_numbers, np.inf, np.float32)
         return -ends, ends
 
-    @property
-    def measured(self) -> Array:
+    @cached_property
+    def measured(self) -> Array:  # type: ignore[override]
         """As if all numbers were quantities."""
         return np.ones(self.layout.num_numbers, np.bool_)
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -175,8 +175,7 @@ class RowPart(NamedTuple):
     """Of the images."""
 
 
-@runtime_checkable
-class HoldsRows(Protocol):
+class HoldsRows:
     """A space whose observations are already rows."""
 
     layout: RowLayout

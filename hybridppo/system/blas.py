@@ -8,7 +8,12 @@ same on every start. It sets a variable that OpenBLAS reads when NumPy is loaded
 import os
 import platform
 import sys
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 VARIABLE = "OPENBLAS_CORETYPE"
 """The variable that OpenBLAS reads; a user's value is not changed."""
@@ -49,11 +54,17 @@ def kernels_for(processor: str) -> str | None:
     return KERNELS_OF_AVX_512 if is_amd and set(said.get("flags", "").split()) >= AVX_512 else None
 
 
+@cache
+def libraries() -> "ThreadpoolController":
+    """The loaded libraries that have threads of their own. To find them takes longer than to set their threads."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
 def kernels_taken() -> str:
     """OpenBLAS's name of the loaded kernels; "" if it has none."""
-    from threadpoolctl import threadpool_info
-
-    names = {library.get("architecture") for library in threadpool_info() if library["internal_api"] == "openblas"}
+    names = {each.get("architecture") for each in libraries().info() if each["internal_api"] == "openblas"}
     return ", ".join(sorted(filter(None, names)))
 
 

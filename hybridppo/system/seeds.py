@@ -17,13 +17,12 @@ def fresh_seed() -> int:
 
 
 def seed_globals(seed: int, owner: str) -> None:
-    """Seed the global generators of Python, NumPy and torch, for environments that draw from them.
+    """Seed the global generators of Python, NumPy and torch, for environments that use them.
 
-    For processes that the library starts: without it, such draws would be others in every run (Python, NumPy) or the
-    same in all processes (torch).
+    Otherwise such draws would differ in every run (Python, NumPy), or be the same in all processes (torch).
     """
     own = seed_of(seed, owner)
     random.seed(own)
-    np.random.seed(own)  # noqa: NPY002 - the global one is what it is about
+    np.random.seed(own)  # noqa: NPY002 - for environments that use the global one
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(own)

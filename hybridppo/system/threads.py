@@ -1,12 +1,12 @@
-"""How many CPU threads a training uses."""
+"""The CPU threads of a training."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from hybridppo.system.blas import libraries
 
 
 def cpu_cores() -> int:
@@ -18,11 +18,11 @@ def cpu_cores() -> int:
 
 @contextmanager
 def limit_threads(count: int) -> Iterator[None]:
-    """Within it, CPU operations of torch and NumPy use `count` threads; afterwards as many as before."""
+    """A context in which CPU operations of torch and NumPy use `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with threadpool_limits(count, user_api="blas"):
+        with libraries().limit(limits=count, user_api="blas"):
             yield
     finally:
         torch.set_num_threads(before)
@@ -30,11 +30,11 @@ def limit_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Within it, torch works on one thread and NumPy on as many as before.
+    """A context in which torch uses one thread, and NumPy as many as before.
 
-    Each has threads of its own, which wait for work by spinning, for milliseconds: where both take turns at small
-    operations, one's waiting threads hold the cores that the other's, or the update's, need, and all of it takes many
-    times as long.
+    Each has its own threads, which spin for milliseconds while they wait. If both alternate in small operations, the
+    waiting threads of one hold the cores that the other, or the update, needs; everything then takes many times as
+    long.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -46,11 +46,6 @@ def one_torch_thread() -> Iterator[None]:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Within it, NumPy multiplies on one thread; its others spin likewise, for tens of milliseconds after a product."""
-    with _blas().limit(limits=1, user_api="blas"):
+    """A context in which NumPy multiplies on one thread: others would spin for tens of milliseconds afterwards."""
+    with libraries().limit(limits=1, user_api="blas"):
         yield
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()  # which looks at every library that is loaded

@@ -1,4 +1,4 @@
-"""Warnings of something that may fail for days: at most one a minute."""
+"""Warnings of something that may fail for days, at most one per minute."""
 
 import logging
 import time
@@ -11,20 +11,20 @@ SECONDS_BETWEEN_WARNINGS = 60.0
 
 
 class ThrottledWarning:
-    """Warns when something begins to fail, at most once a minute while it fails, and says when it works again.
+    """Warns when something begins to fail, at most once per minute while it fails, and reports when it works again.
 
     Args:
-        what: that fails, as in "writing metrics.jsonl".
+        what: what fails, as in "writing metrics.jsonl".
     """
 
     def __init__(self, what: str) -> None:
         self.failures = 0
-        """How often in a row it has failed."""
+        """The number of failures in a row."""
         self._what = what
         self._warned_at = 0.0
 
     def failed(self, error: BaseException, consequence: str) -> None:
-        """Count a failure, and warn of it unless there was a warning just now."""
+        """Count a failure, and warn unless there was a recent warning."""
         self.failures += 1
         now = time.monotonic()
         if self.failures == 1 or now - self._warned_at > SECONDS_BETWEEN_WARNINGS:
@@ -43,7 +43,7 @@ class ThrottledWarning:
             self.works()
 
     def works(self) -> None:
-        """Note a success, and report it if there were failures before."""
+        """Count a success, and report it after failures."""
         if self.failures:
             logger.warning("%s works again, after %d failures", self._what, self.failures)
             self.failures = 0

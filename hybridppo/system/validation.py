@@ -1,4 +1,4 @@
-"""Numbers that somebody set, or that come out of a file, refused where they cannot be what is meant."""
+"""Checks of numbers that users set or that come from a file."""
 
 import math
 from collections.abc import Mapping
@@ -9,51 +9,51 @@ import numpy as np
 from hybridppo.errors import ConfigurationError, shown
 
 CHANGEABLE = {"changeable": True}
-"""In the metadata of an option: a run that goes on may have another value of it."""
+"""In the metadata of an option: a resumed run may have another value of it."""
 SAME_RESULT = {"changes_result": False}
-"""In the metadata of an option: with any value of it, a seed gives the same metrics and the same agent, up to
+"""In the metadata of an option: a seed gives the same metrics and the same agent with any value of it, up to
 rounding."""
 
 
 def whole(state: Mapping[str, Any], name: str, minimum: int = 0) -> int:
-    """A whole number of at least `minimum`, of 64 bits.
+    """An integer of at least `minimum`, with 64 bits.
 
     Raises:
-        KeyError: if there is none of that name.
+        KeyError: if there is no such key.
         ValueError: if it is something else.
     """
     value = state[name]
     if type(value) is not int or not minimum <= value < 2**63:
-        raise ValueError(f"{name} is no whole number of at least {minimum}")
+        raise ValueError(f"{name} must be a whole number of at least {minimum}")
     return value
 
 
 def real(value: Any, name: str) -> float:
-    """A number that is finite.
+    """A finite number.
 
     Raises:
         ValueError: if it is something else.
     """
     if type(value) not in (int, float) or not abs(value) <= 1.7e308 or not math.isfinite(value):
-        raise ValueError(f"{name} is no finite number")
+        raise ValueError(f"{name} must be a finite number")
     return float(value)
 
 
 def reals(state: Mapping[str, Any], name: str, *, length: int | None = None) -> list[float]:
-    """A list of numbers that are finite, of a given length.
+    """A list of finite numbers of a given length.
 
     Raises:
-        KeyError: if there is none of that name.
+        KeyError: if there is no such key.
         ValueError: if it is something else.
     """
     values = state[name]
     if not isinstance(values, list) or (length is not None and len(values) != length):
-        raise ValueError(f"{name} is no list" + (f" of {length} numbers" if length is not None else ""))
+        raise ValueError(f"{name} must be a list" + (f" of {length} numbers" if length is not None else ""))
     return [real(value, f"a number in {name}") for value in values]
 
 
 def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63) -> int:
-    """A whole number that somebody set, Python's or NumPy's.
+    """An integer that a user set, Python's or NumPy's.
 
     Raises:
         ConfigurationError: naming the option, the rule and the value.
@@ -67,8 +67,8 @@ def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63
 
 
 def is_seconds(value: Any) -> bool:
-    """Whether it is a number of seconds, endless ones included."""
-    # nan is not at least 0; and a whole number may be too large for a float.
+    """Whether it is a number of seconds; infinity is one."""
+    # nan is not at least 0; an integer may be too large for a float
     return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
 
 

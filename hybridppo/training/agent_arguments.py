@@ -1,4 +1,4 @@
-"""Which agent is to be trained, from what `train` was given of it."""
+"""The agent to train, from the arguments of `train`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,17 +27,17 @@ from hybridppo.training.stage import Stage
 
 @dataclass(frozen=True)
 class AgentAsked:
-    """What is to be trained, from the arguments of `train`."""
+    """The agent to train, from the arguments of `train`."""
 
     config: AnyConfig
     agent: type[AnyAgent] | AnyAgent | None
-    """A subclass of the library's agent, or an agent that there is already."""
+    """A subclass of the library's agent, or an existing agent."""
     parts: dict[str, Any]
-    """What an agent takes besides the configuration, by the names of its arguments; None for the library's."""
+    """The agent's other arguments by name, such as a loss; None for the library's."""
     names: tuple[str, ...]
     """The names of the policies, if `config` was a mapping."""
     played: dict[str, PPO]
-    """The agents that are played and not trained, by the names of their policies."""
+    """The agents that act and do not learn, by the names of their policies."""
 
     @classmethod
     def of(
@@ -96,10 +96,10 @@ class AgentAsked:
         return replace(self, config=config)
 
     def made_for(self, environments: Environments, seed: int) -> AnyAgent:
-        """The agent to train: the one that there is, or a new one.
+        """The agent to train: the existing one, or a new one.
 
         Raises:
-            ConfigurationError: if the one that there is was made for other spaces.
+            ConfigurationError: if the existing one was made for other spaces.
         """
         differ = isinstance(environments.observation_space, SpacesOfAgents)
         differ = differ or isinstance(environments.action_space, SpacesOfAgents)
@@ -123,15 +123,15 @@ class AgentAsked:
 def config_asked_for(
     config: AnyConfig | Mapping[str, PPOConfig] | None, agent: object, parts: Mapping[str, object]
 ) -> AnyConfig:
-    """The configuration of what is to be trained; a mapping is of several policies.
+    """The configuration of the agent to train; a mapping has several policies.
 
     Args:
-        config: as `train` takes it.
-        agent: as `train` takes it.
-        parts: what an agent takes of one's own besides, by the names of its arguments; None for the library's.
+        config: as for `train`.
+        agent: as for `train`.
+        parts: the agent's other arguments by name; None for the library's.
 
     Raises:
-        ConfigurationError: if the arguments contradict one another, or one is not of its kind.
+        ConfigurationError: if the arguments contradict one another, or one is invalid.
     """
     if parts.get("modules") is not None and parts.get("loss") is None and agent is None:
         raise ConfigurationError("modules are trained by a loss of one's own: pass loss=..., too, or leave them out")
@@ -165,10 +165,10 @@ def config_asked_for(
 
 
 def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], dict[str, ScheduleFunction] | None]:
-    """Schedules by the names of fields: those that have names, and those that are functions; None for none of them.
+    """Schedules by field: those with names, and those that are functions, or None.
 
     Raises:
-        ConfigurationError: if they are neither a mapping nor text of the form that a configuration takes.
+        ConfigurationError: if they are neither a mapping nor text as in `PPOConfig.schedules`.
     """
     try:
         given = parsed(schedules if schedules is not None else "")
@@ -182,7 +182,7 @@ def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], 
 
 
 def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
-    """The configuration with schedules beside those that it has; of several policies, each that is trained.
+    """The configuration with further schedules; of several policies, each one that learns gets them.
 
     Raises:
         ConfigurationError: if there is no such schedule, or the field cannot have one.
@@ -201,10 +201,10 @@ def _scheduled(config: Any, named: Mapping[str, str]) -> Any:
 
 
 def require_memory_for_agents(config: AnyConfig, environments: Environments, placement: Placement | Auto) -> None:
-    """Refuse several agents in each environment whose rollouts do not fit, before anything is made for them.
+    """Refuse rollouts of several agents in each environment that do not fit, before memory is allocated.
 
     Raises:
-        OutOfMemoryError: with what is needed, and the fields to lower.
+        OutOfMemoryError: with the memory needed, and the fields to lower.
     """
     spaces = environments.observation_space, environments.action_space
     if isinstance(config, PoliciesConfig):

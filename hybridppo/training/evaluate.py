@@ -66,17 +66,17 @@ def evaluate_agent(
         agent: what to evaluate; of several policies, all act together.
         env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
             Vectors and environments of tensors may have any number of environments.
-        episodes: how many; up to 32 run side by side. Each of several agents has a return of its own.
+        episodes: how many; up to 32 run side by side. If there are several agents, each has its own return.
         seed: of the environments, and of random actions.
         deterministic: take the most probable actions.
-        autoreset_mode: for vector environments that do not declare theirs.
+        autoreset_mode: of a vector environment that does not declare it.
         on_env_error: as for `train`; an episode that was broken off does not count.
         env_kwargs: arguments for whoever makes an environment, as for `train`.
         imports: modules that register environments, as for `train`.
         vectorization: as for `train`.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
-        should_stop: asked before each step; where it says so, `Stopped` is raised.
+        should_stop: called before each step; if it returns True, `Stopped` is raised.
 
     Raises:
         EnvError: if the environment has other spaces than the agent.
@@ -104,7 +104,7 @@ def evaluate_agent(
                 agent.distribution,
                 environments,
                 episodes=episodes,
-                # Environments take neighbouring seeds; those of neighbouring evaluations must not be the same.
+                # Environments have neighbouring seeds; neighbouring evaluations must not share them.
                 seed=seed_of(seed, "evaluation"),
                 deterministic=deterministic,
                 on_episode=bar.advance,
@@ -179,7 +179,7 @@ def evaluate_policies(
     deterministic: bool = False,
     policy_of: PolicyOf | None = None,
 ) -> dict[str, Evaluation]:
-    """Whole episodes with an agent for each policy: the returns of the agents of each.
+    """Run whole episodes with an agent for each policy; the evaluation of each policy by its name.
 
     Args:
         agents: by the names of the policies; an agent, or a function of observations `[n, obs]` that gives the outputs
@@ -192,7 +192,7 @@ def evaluate_policies(
         policy_of: as for `train`.
 
     Raises:
-        ConfigurationError: if the policies are not those of the environment's agents.
+        ConfigurationError: if the environment's agents have other policies.
         EnvError: if the environment has other spaces than an agent.
     """
     trained = [agent for agent in agents.values() if isinstance(agent, PPO)]

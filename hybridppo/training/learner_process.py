@@ -1,7 +1,7 @@
 """A learner's process, started by `Launched` as `python -m hybridppo.training.learner_process PORT RANK SIZE`.
 
-It makes its share of the environments and an agent, takes over what the first learner has, and trains with it. It ends
-with the training, or when its standard input does: no learner outlives the first.
+It makes its share of the environments and an agent, takes the first learner's parameters, and trains with it. It ends
+with the training, or when its standard input ends, so that no learner outlives the first.
 """
 
 import os
@@ -29,7 +29,7 @@ from hybridppo.training.train import run_to_the_end
 
 
 def main() -> None:
-    """Read what to do, and train."""
+    """Read the first learner's message, and train."""
     leave_signals_to_the_trainer()
     port, rank, size = map(int, sys.argv[1:])
     told = _message()
@@ -41,14 +41,14 @@ def main() -> None:
     try:
         _train(setup, settings, store, rank, size)
     except BaseException as error:
-        # In the first learner's words, where it has any: it shows them.
+        # If the first learner has written an error for this rank already, it shows that one.
         if not store.check([f"gone/{rank}"]):
             store.set(f"gone/{rank}", text_of(error))
         raise SystemExit(1) from None
 
 
 def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, size: int) -> None:
-    import_modules(settings.environment.imports)  # which may bring the device that is asked for
+    import_modules(settings.environment.imports)  # a module may register the device
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
     kind: type[Team] = setup["team"]

@@ -1,4 +1,4 @@
-"""Going on with a run from its newest checkpoint."""
+"""Resumes a run from its newest checkpoint."""
 
 import contextlib
 import logging
@@ -61,27 +61,27 @@ def resume(
     on_interrupt: OnInterrupt = "raise",
     **options: Unpack[ResumeKeywords],
 ) -> TrainResult:
-    """Go on with a run from its newest checkpoint.
+    """Resume a run from its newest checkpoint.
 
-    Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
-    environments where their state can be saved (`hybridppo.environments.state`): the run ends as if it had never
-    stopped. Otherwise they start new episodes, and a line gives the reason.
+    Networks, optimizer, schedules, counters, random generators and the rollout under way are restored exactly, and so
+    are environments whose state can be saved (`hybridppo.environments.state`): the run ends as if it had never stopped.
+    Other environments start new episodes, and the reason is logged.
 
     Args:
         run_dir: of the run.
-        env: the function that makes the environment, where the run was started with one.
-        placement: another placement than the run's own. What `auto` chose for the run is its own; only asked for
-            anew, here, does it measure again.
-        agent: the subclass that the run was started with, where it was.
-        loss: the loss of one's own, likewise.
-        networks: the function that makes networks of one's own, likewise.
-        advantages: the estimate of one's own, likewise.
-        modules: modules of the same shapes as those that the run was started with, likewise.
-        schedules: those that were functions, likewise; those with names are saved.
+        env: the function that makes the environment, if the run was started with one.
+        placement: another placement than the run's own. `auto` measures again; without it, the run keeps the placement
+            that `auto` chose.
+        agent: the subclass that the run was started with, if there was one.
+        loss: the run's own loss, if there was one.
+        networks: the function that makes the run's own networks, if there was one.
+        advantages: the run's own estimate of advantages, if there was one.
+        modules: modules of the same shapes as the run's own, if there were any.
+        schedules: the run's schedules that are functions, if there were any; those with names are saved.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
-        loggers: called likewise; errors are warned of.
-        callbacks: as for `train`; those that the run had are not remembered.
+        loggers: functions of each iteration's metrics; an error in one is logged.
+        callbacks: as for `train`; those of the earlier training are not saved.
         on_interrupt: as for `train`.
         **options: replaced by those that a run may change. None keeps the run's own.
 
@@ -89,9 +89,9 @@ def resume(
         As `train`.
 
     Raises:
-        CheckpointError: if no checkpoint is whole, or the environment is not the one that was trained in. (A run
-            that was killed before it could write one begins anew, and logs that.)
-        TrainingInterrupted: if a signal ended the training, unless `on_interrupt` says otherwise.
+        CheckpointError: if no checkpoint is whole, or the environment is not the run's. (A run that was killed before
+            its first checkpoint begins anew, and logs that.)
+        TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given, trackers = named_trackers({**options})
     with contextlib.closing(run_directory_of(run_dir, given.get("distribution"))) as directory:
@@ -121,12 +121,12 @@ def resume(
             done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
             resolved = stage.choose(settings.config, trained, max(1, settings.run.total_steps - done)).placement
             _tell_of_kernels(directory.config.get("versions"))
-            # Changed options hold for the next resume, too; the placement stays the run's own.
+            # Changed options are saved for the next resume; the placement stays the run's own.
             of_start: dict[str, Any] = {
                 name: directory.config[name] for name in ("versions", "origin") if name in directory.config
             }
             directory.update_config({**settings.to_json(), **of_start})
-            if stage.team.rank == 0:  # the others take the checkpoint over from it
+            if stage.team.rank == 0:  # the other learners get the checkpoint from it
                 _go_back(directory, before, settings, trained, checkpoint)
             job = Job(
                 env,
@@ -145,7 +145,7 @@ def resume(
 def _go_back(
     directory: RunDirectory, before: Settings, settings: Settings, agent: AnyAgent, checkpoint: Checkpoint | None
 ) -> None:
-    """Drop what the run has written after its checkpoint; without one, begin anew."""
+    """Remove what the run has written after its checkpoint; without a checkpoint, begin anew."""
     if checkpoint is not None:
         _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
         return
@@ -169,7 +169,7 @@ def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[st
 
 
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
-    """Say what another goal does to what is scheduled towards it."""
+    """Warn if another goal changes the schedules that end there."""
     config, was, goal = now.config, before.run.total_steps, now.run.total_steps
     named = {} if isinstance(config, PoliciesConfig) else config.named_schedules
     lowered = {field: name for field, name in named.items() if name != ADAPTIVE and share_left(name, 1.0) < 1.0}
@@ -187,7 +187,7 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
 
 
 def _tell_of_kernels(versions: Any) -> None:
-    """Say where NumPy rounds otherwise than it did; of runs that are older, nothing is known."""
+    """Warn if NumPy rounds otherwise than when the run began; runs of earlier releases do not have its kernels."""
     was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
     if isinstance(was, str) and was and now and was != now:
         logger.warning(
@@ -207,10 +207,10 @@ def _own_placement(settings: Settings) -> Placement:
 
 
 def _with_agents(settings: Settings, environments: Environments) -> Settings:
-    """The settings with whose policy each agent has, if there are several policies.
+    """The settings with the policy of each agent, if there are several policies.
 
     Raises:
-        CheckpointError: if the spaces or the agents are not those that the run was trained with.
+        CheckpointError: if the spaces or the agents are not the run's.
     """
     require_spaces_of(settings, environments, error=CheckpointError)
     config = settings.config

@@ -1,4 +1,4 @@
-"""Self-play: keeps snapshots of an agent, and their ratings, and tells environments whom to play against."""
+"""Self-play: keeps snapshots of an agent and their ratings, and gives environments their opponents."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -282,7 +282,7 @@ class Ladder:
             return [1.0]
         shares = np.ones(len(others))
         if self._options.opponents == "prioritised":
-            # As if one game had been drawn beforehand: nobody is never met.
+            # As if one game had been a draw before: every opponent is met at times.
             beaten = np.array([(one["score"] + 0.5) / (one["games"] + 1.0) for one in others])
             shares = (1.0 - beaten) ** 2
         latest = self._options.latest

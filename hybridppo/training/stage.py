@@ -1,4 +1,4 @@
-"""What a training needs before it begins or goes on: who trains, where, and in which environments."""
+"""What a training needs before it begins or resumes: its processes, environments and placement."""
 
 import contextlib
 import time
@@ -19,23 +19,23 @@ from hybridppo.training.self_play import for_seats
 
 @dataclass(frozen=True)
 class Stage:
-    """What there is while a training is prepared and runs."""
+    """What a training is prepared with, and runs in."""
 
     env: EnvSource
     team: LocalTeam
     options: EnvironmentOptions
-    """As the environments are made, wherever they are."""
+    """The options of the environments in every process."""
     run: RunOptions
-    """As all who train have them."""
+    """The options of the run in every learner."""
     environments: Environments
-    """All, or some of them."""
+    """All environments, or some of them if others are in other processes."""
     seconds_to_make: float
     """How long it took to make `environments`."""
     placement: Placement | Auto
     interruption: Interruption
 
     def choose(self, config: AnyConfig, agent: AnyAgent, total_steps: int) -> Choice:
-        """The placement: the one that was asked for, or the one that `auto` chooses for so many steps."""
+        """The placement that was asked for, or the one that `auto` chooses for so many steps."""
         if isinstance(self.placement, Placement):
             return Choice(self.placement, self.run.num_workers, config.torch_threads or 1, table={})
         return self.team.choose(
@@ -61,18 +61,18 @@ def staged(
     *,
     saves: bool = True,
 ) -> Iterator[Stage]:
-    """Start who trains, and make the environments; all is ended and closed afterwards.
+    """Start the processes of the distribution, and make the environments; end and close them afterwards.
 
     Args:
         env: what the environments are made from.
         config: of the agent.
         options: of the environments.
-        run: with the distribution.
-        placement: that was asked for.
-        saves: whether what a signal interrupts is saved.
+        run: of the run, with the distribution.
+        placement: the one that was asked for.
+        saves: whether a training that a signal interrupts is saved.
 
     Raises:
-        ConfigurationError: if the distribution cannot have what is asked for.
+        ConfigurationError: if the distribution does not support what is asked for.
     """
     team = team_of(run, options.worker_timeout)
     team.check(config, options, run)

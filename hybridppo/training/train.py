@@ -69,16 +69,16 @@ class TrainResult:
     run_dir: Path | None
     """Where everything was written, or None."""
     seed: int
-    """The seed that was used, also if it was not given."""
+    """The seed used, also if none was given."""
     evaluation: Evaluation | None
     """The evaluation after training, if one was asked for."""
     interrupted: bool
     """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` goes on."""
     saved: bool
-    """Whether the last checkpoint is on the disk. False if there is no run directory, or if the disk was full,
-    which a warning reports."""
+    """Whether the last checkpoint is on the disk. False without a run directory, or if it could not be written, which
+    was logged."""
     stopped_by: str | None = None
-    """Why the training ended before its goal, where a callback or `target_return` ended it."""
+    """The reason, if a callback or `target_return` ended the training before its goal."""
 
     policy: str = "policy"
     """The name of the policy, if there is one; that which it has in `config`, if that is a mapping."""
@@ -117,47 +117,47 @@ def train(
     Args:
         env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
             agents, which then share the policy).
-        placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
-            for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
+        placement: where to sample and where to learn: a name as on the command line, or a placement. `auto` measures
+            for at most 5 seconds and 5 % of the run, and takes the fastest that does not change the result of a seed.
         config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
-            from names to `PPOConfig` trains a policy of each name in an environment of several agents. A mapping of one
-            is that one. In the place of a configuration, an agent, a run directory or an agent's file is a policy that
-            is played and not trained.
-        agent: a subclass to train instead of the library's agent, or an agent that there is already.
-        loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
-        networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
+            from names to `PPOConfig` trains a policy of each name in an environment of several agents; a mapping of one
+            name is the same as its configuration. An agent, a run directory or an agent's file in the place of a
+            configuration is a policy that acts and does not learn.
+        agent: a subclass to train instead of the library's agent, or an existing agent.
+        loss: a loss of your own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
+        networks: a function that makes networks of your own, see `hybridppo.networks.making`.
         advantages: another estimate of advantages, a function with the arguments of
             `hybridppo.rollouts.advantages.gae`.
-        modules: further networks, by name, for a loss of one's own: the agent has copies of them, `agent.modules_of`,
-            which are trained, saved and moved with it, at the actor's learning rate.
-        schedules: of numbers of the configuration that change in the course of the training, by their names: a function
-            that takes the share of the training that is done, 0 to 1, and gives the value; or a name, as in
-            `PPOConfig.schedules`. See `hybridppo.agents.common.schedules`.
-        policy_of: says which policy an agent has, by the agent's name, if there are several policies; None for the
-            agent's name without its number, `tagger` of `tagger_3`.
+        modules: further networks for a loss of your own, by name. The agent has copies of them, `agent.modules_of`,
+            which are trained at the actor's learning rate, saved and moved with it.
+        schedules: schedules of numbers in the configuration, by field: a function from the share of the training that
+            is done, 0 to 1, to the value; or a name, as in `PPOConfig.schedules`. See
+            `hybridppo.agents.common.schedules`.
+        policy_of: a function from an agent's name to its policy's name, if there are several policies; None removes the
+            number from the agent's name: `tagger_3` has the policy `tagger`.
         run_dir: a folder to make and write to; None writes nothing.
-        compiled: whether Numba is to compile the environments, if they have a compiled form, and the updates, if they
+        compiled: whether Numba compiles the environments, if they have a compiled form, and the updates, if they
             are of multilayer perceptrons on a CPU: `vectorization="compiled"` and `compiled_updates=True` in one.
         profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
-        loggers: a function that is called likewise, as `wandb.log` can be, or several; an error in one is warned of,
-            and training goes on with the files in the run directory.
-        callbacks: told of the start, iterations, evaluations, checkpoints and the end, with the agent at hand, and free
-            to end the training (`hybridppo.Callback`). An error in one ends it, and everything up to there is saved.
-        on_interrupt: when Ctrl-C or another signal has ended the training and all is saved, `raise`
-            `TrainingInterrupted`, a `KeyboardInterrupt` with the result in it, or `return` the result.
+        loggers: a function of each iteration's metrics, such as `wandb.log`, or several; an error in one is logged, and
+            training goes on.
+        callbacks: called at the start, after iterations, evaluations and checkpoints, and at the end
+            (`hybridppo.Callback`). They may end the training. An error in one ends it, with a checkpoint.
+        on_interrupt: after Ctrl-C or another signal has ended the training and all is saved, `raise`
+            `TrainingInterrupted`, a `KeyboardInterrupt` that has the result, or `return` the result.
         **options: replaced by the options of `GROUPS`.
 
-    `track` also takes trackers that there are already, in a list with names or alone (`hybridppo.reporting.trackers`).
+    `track` also takes trackers as objects, alone or in a list with names (`hybridppo.reporting.trackers`).
 
     Returns:
-        The trained agent, or agents, and what came of the training.
+        The trained agent or agents, and the results of the training.
 
     Raises:
-        HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
-        TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
+        HybridPPOError: if an argument or the environment is wrong, in one message.
+        TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given, trackers = named_trackers({**options})
     reporting = Reporting.of(
@@ -215,19 +215,19 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
 
 
 def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
-    """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
+    """Run a job in a new run directory, with the table behind the choice of its placement, if there is one."""
     with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
                 directory.write_placements(table)
             return run_by_groups(replace(job, directory=directory), team)
         except BaseException:
-            directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
+            directory.discard()  # a training that could not begin leaves no folder
             raise
 
 
 def run_by_groups(job: Job, team: LocalTeam) -> TrainResult:
-    """As `run_to_the_end`; where a learner is lost that may be replaced, all begin again from the last checkpoint."""
+    """As `run_to_the_end`; if a learner is lost and may be replaced, all go on from the last checkpoint."""
     while True:
         try:
             return run_to_the_end(job, team)
@@ -236,7 +236,7 @@ def run_by_groups(job: Job, team: LocalTeam) -> TrainResult:
 
 
 def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
-    """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
+    """Train to the goal in the settings, from the start or from a checkpoint; evaluate; write the result."""
     job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config = agent.config
@@ -252,7 +252,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
         _measure_more(job, runner, stack)
         callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
-        with callbacks.told():
+        with callbacks.called():
             metrics = _run(runner, job)
             team.end()
             with rescuing(runner):
@@ -297,7 +297,7 @@ def _callbacks(job: Job, sampler: BaseSampler) -> Callbacks:
 def _runner(
     job: Job, team: LocalTeam, sampler: BaseSampler, callbacks: Callbacks, stack: contextlib.ExitStack
 ) -> Runner:
-    """The loop, which evaluates during the training if that was asked for."""
+    """The loop, with evaluations during the training if they were asked for."""
     run, evaluation = job.settings.run, None
     if run.evaluate_every:
         evaluation = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
@@ -318,7 +318,7 @@ def _runner(
 
 
 def _measure_more(job: Job, runner: Runner, stack: contextlib.ExitStack) -> None:
-    """Let the loop measure what self-play and infos say, if they were asked for."""
+    """Add the metrics of self-play and of infos to the loop, if they were asked for."""
     self_play, names = job.settings.run.self_play, job.settings.environment.info_metrics
     if self_play is not None:
         folder = None if job.directory is None else job.directory.path / "snapshots"
@@ -331,7 +331,7 @@ def _measure_more(job: Job, runner: Runner, stack: contextlib.ExitStack) -> None
 
 
 def _run(runner: Runner, job: Job) -> Metrics:
-    """The loop, with a trace of it where one is wanted."""
+    """Run the loop, with a trace if that was asked for."""
     profiler = None
     if job.directory is not None and job.profile:
         profiler = Profiler(runner, job.environments, job.directory.path / "trace.json")
@@ -356,17 +356,17 @@ def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraini
         interruption=job.interruption,
     )
 
-    def tell(line: dict[str, Any]) -> None:
+    def report(line: dict[str, Any]) -> None:
         if job.reporting.progress:
             found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], run.evaluate_episodes)
             say(f"evaluation after {line['env_steps']:,} steps: {found}")
         callbacks.evaluation(line)
 
-    return EvaluationDuringTraining(evaluator, every=run.evaluate_every, run_directory=job.directory, tell=tell)
+    return EvaluationDuringTraining(evaluator, every=run.evaluate_every, run_directory=job.directory, tell=report)
 
 
 def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[Evaluation | None, bool]:
-    """The evaluation that was asked for, if there is one; whether a signal ended it, or the training before it."""
+    """The evaluation after training, if it was asked for; and whether a signal ended it or the training."""
     settings = job.settings
     if runner.interrupted or settings.run.evaluation_episodes == 0:
         return None, runner.interrupted

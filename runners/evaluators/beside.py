@@ -1,20 +1,16 @@
 """Evaluation beside the training, in a process that runs episodes with the NumPy form of the actor."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from hybridppo.environments.making import to_send
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, OwnActor, PoliciesForm
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
-from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluation import Episodes, Evaluation
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 
 
@@ -22,15 +18,8 @@ class Beside:
     """Runs episodes in another process, which does not load torch.
 
     Args:
-        source: makes the environments of evaluations.
-        num_envs: number of environments.
-        options: how environments are made.
-        spaces: an object with the required `observation_space` and `action_space`.
-        distribution: the action distribution.
+        episodes: the episodes of an evaluation.
         form: the NumPy form of the actor.
-        episodes: episodes of an evaluation.
-        seed: seed of every evaluation.
-        memory: layout of the state of a recurrent actor.
 
     Raises:
         EnvError: if the process fails, dies or hangs; raised when an evaluation begins or its result is needed.
@@ -38,46 +27,24 @@ class Beside:
 
     is_beside = True
 
-    def __init__(
-        self,
-        source: EnvSource,
-        num_envs: int,
-        options: EnvironmentOptions,
-        spaces: SimpleNamespace,
-        distribution: Distribution,
-        form: NumpyForm | PoliciesForm,
-        *,
-        episodes: int,
-        seed: int,
-        memory: MemoryLayout | None = None,
-    ) -> None:
+    def __init__(self, episodes: Episodes, form: NumpyForm | PoliciesForm) -> None:
         layout: dict[str, Any] = {"steps": ((1,), "int64"), "stop": ((1,), "uint8")}
         self._arrays = SharedArrays(layout)
         self._stop = self._arrays["stop"]
         self._closed, self._is_ready = False, False
-        setup = {
-            "source": to_send(source),
-            "num_envs": num_envs,
-            "options": options,
-            "spaces": spaces,
-            "distribution": distribution,
-            "form": form,
-            "episodes": episodes,
-            "seed": seed,
-            "memory": memory,
-            "layout": layout,
-            "path": self._arrays.path,
-        }
+        # `pack` names the source or the options if they cannot be pickled.
+        setup = {**vars(episodes), "source": to_send(episodes.source)}
+        setup |= {"form": form, "layout": layout, "path": self._arrays.path}
         self._pool = WorkerPool(
-            [slice(0, num_envs)],
+            [slice(0, episodes.num_envs)],
             pack(setup),
             lambda worker: int(self._arrays["steps"][0]),
-            options.worker_timeout,
+            episodes.options.worker_timeout,
             module="hybridppo.runners.evaluators.process",
             role="evaluator",
         )
         try:
-            self._pool.start(0, seed)  # it imports its modules while the training begins
+            self._pool.start(0, episodes.seed)  # it imports its modules while the training begins
         except BaseException:
             self.close()
             raise

@@ -9,6 +9,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
+from hybridppo.runners.evaluation import Episodes
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween
 from hybridppo.system.interruption import Interruption
@@ -61,24 +62,12 @@ def make_evaluator(
         why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
         raise ConfigurationError(f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out")
     spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
+    evaluated = Episodes(source, num_envs, options, spaces, agent.distribution, episodes, seed, agent.memory)
     if form is not None and (placement.max_lag > 0 if beside is None else beside):
-        process = Beside(
-            source, num_envs, options, spaces, agent.distribution, form,
-            episodes=episodes, seed=seed, memory=agent.memory,
-        )  # fmt: skip
+        process = Beside(evaluated, form)
         interruption.tell(process.request_stop)
         return process
-    return InBetween(
-        source,
-        num_envs,
-        options,
-        spaces,
-        agent.distribution,
-        episodes=episodes,
-        seed=seed,
-        should_stop=lambda: interruption.requested,
-        memory=agent.memory,
-    )
+    return InBetween(evaluated, lambda: interruption.requested)
 
 
 def num_envs_of(source: EnvSource, num_envs: int, episodes: int) -> int:

@@ -4,13 +4,14 @@
 of the trainer like a worker, and does not load torch.
 """
 
+from dataclasses import fields
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
 from hybridppo.environments.registration import source_here
-from hybridppo.runners.evaluation import evaluate, made_for
+from hybridppo.runners.evaluation import Episodes
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.system.interruption import Stopped
@@ -21,10 +22,11 @@ def serve(connection: "Connection[Any, Any]") -> None:
     """Make the environments that the first message describes; then run an evaluation for each message."""
     connection.recv()  # the number of the worker: there is only one
     setup = cloudpickle.loads(connection.recv_bytes())
-    source = source_here(setup["source"], setup["options"].imports)
-    seed_globals(setup["seed"], "making environments")
-    environments = made_for(setup["spaces"], source, setup["num_envs"], setup["options"])
-    seed_globals(setup["seed"], "stepping environments")
+    setup["source"] = source_here(setup["source"], setup["options"].imports)
+    episodes = Episodes(**{field.name: setup[field.name] for field in fields(Episodes)})
+    seed_globals(episodes.seed, "making environments")
+    environments = episodes.make()
+    seed_globals(episodes.seed, "stepping environments")
     try:
         arrays = SharedArrays(setup["layout"], setup["path"])
         stop, steps = arrays["stop"], arrays["steps"]
@@ -39,15 +41,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
             if kind == "close":
                 return
             try:
-                evaluation = evaluate(
-                    setup["form"].actor(parameters),
-                    setup["distribution"],
-                    environments,
-                    episodes=setup["episodes"],
-                    seed=setup["seed"],
-                    should_stop=is_told_to_stop,
-                    memory=setup["memory"],
-                )
+                evaluation = episodes.run(setup["form"].actor(parameters), environments, is_told_to_stop)
             except Stopped:
                 connection.send(("done", None, 0.0))
             else:

@@ -507,14 +507,19 @@ class BaseSampler(ABC):
         try:
             if self.failure is not None:
                 raise EnvStateError(self.failure)
-            states, observation, remembered = self._stepper_state()
+            tensors, environments = self._state_of_environments()
         except EnvStateError as error:  # the rollout under way is lost too: nothing could continue it
             return {}, {**state, "environments": {"not_saved": str(error)}}
-        tensors, under_way = self._state_under_way()
-        tensors["observation"] = torch.from_numpy(observation)
+        rows, under_way = self._state_under_way()
+        return tensors | rows, {**state, "environments": environments, "under_way": under_way}
+
+    def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON for `_load_environments`; raises `EnvStateError`."""
+        states, observation, remembered = self._stepper_state()
+        tensors = {"observation": torch.from_numpy(observation)}
         if self._memory is not None:
             tensors["memory"] = torch.from_numpy(remembered)
-        return tensors, {**state, "environments": {"states": states}, "under_way": under_way}
+        return tensors, {"states": states}
 
     def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         under_way = self._under_way
@@ -532,7 +537,9 @@ class BaseSampler(ABC):
         Returns:
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
-        state = {"env_restarts": 0, "rollouts_lost": 0, **state}  # earlier releases did not save these
+        # Earlier releases did not save these.
+        earlier = {"env_restarts": 0, "rollouts_lost": 0, "resetting": [False] * self.num_envs, "under_way": None}
+        state = {**earlier, **state}
         self.env_steps, self.env_restarts = whole(state, "env_steps"), whole(state, "env_restarts")
         self._lost = whole(state, "rollouts_lost")
         self._noise.bit_generator.state = state["noise"]
@@ -540,7 +547,12 @@ class BaseSampler(ABC):
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
         self._load_steering(state)
-        reason = self._load_environments(tensors, state)
+        reason = self._cannot_load(state)
+        if reason is None:
+            try:
+                self._load_environments(tensors, state["environments"])
+            except EnvStateError as error:
+                reason = str(error)
         if reason is None:
             resetting = state["resetting"]
             if len(resetting) != self.num_envs or not all(type(value) is bool for value in resetting):
@@ -554,24 +566,23 @@ class BaseSampler(ABC):
         self.restart(env_seed)
         return reason
 
-    def _load_environments(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> str | None:
+    def _cannot_load(self, state: dict[str, Any]) -> str | None:
+        """Why the environments of a saved state cannot be restored, before it is tried; else None."""
         environments = state.get("environments")
         if environments is None:
             return "this checkpoint is from a release that did not save them"
         if "not_saved" in environments:
             return str(environments["not_saved"])
-        if (problem := self._cannot_end(state.get("under_way") or {})) is not None:
-            return problem
+        return self._cannot_end(state["under_way"] or {})
+
+    def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
+        """Restore the result of `_state_of_environments`, or raise `EnvStateError`."""
         observation = tensors["observation"].numpy()
         require_like("observation", tensors["observation"], self._no_row(self.num_envs))
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are not finite")
         remembered = remembered_of(tensors, self.num_envs, self._memory)
-        try:
-            self._load_stepper_state(environments["states"], observation, remembered)
-        except EnvStateError as error:
-            return str(error)
-        return None
+        self._load_stepper_state(environments["states"], observation, remembered)
 
     def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
         return rows_that_matter(buffer, filled, noise_row(self._distribution, filled), self._memory)

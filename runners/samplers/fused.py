@@ -1,9 +1,8 @@
-"""The inner loop of sampling where environments are compiled: environment, actor and episode ends in one call.
+"""The inner loop of sampling compiled environments: environments, actor and episode ends in one call.
 
-Rows are filled a slice at a time, and between two slices the flag is looked at. What it writes is what `Stepper.fill`
-writes with the same actor, up to the rounding of a product; it is taken where actors are plain MLPs and actions are
-choices or numbers clipped to bounds. Each kind of agents has an actor, which may be the same for all. Free of torch,
-for workers; Numba is loaded by the environments.
+Rows are filled in slices, and the flag is read between two slices. The result is that of `Stepper.fill` with the same
+actor, up to rounding. It is used for plain MLPs, and for actions that are choices or clipped numbers. Each kind of
+agents has an actor, which all kinds may share. Workers use this file without torch; the environments load Numba.
 """
 
 from collections.abc import Sequence
@@ -24,17 +23,17 @@ from hybridppo.spaces.distributions import Distribution
 Array = NDArray[Any]
 
 MOST_ROWS, STEPS_AT_ONCE = 64, 4096
-"""Steps of a slice, in as many rows as that takes, within bounds."""
+"""The size of a slice: so many steps, within bounds of its rows."""
 FEWEST_ROWS, FEWEST_ROWS_OF_AGENTS = 16, 4
 
 
 class Fused:
-    """Rows of compiled environments.
+    """Fills rows of compiled environments.
 
     Args:
-        environments: compiled.
-        distribution: of the action space, which all agents have.
-        actors: of each kind of agents; parameters stay as they are until the rollout is filled.
+        environments: compiled environments.
+        distribution: distribution of the actions, which all agents have.
+        actors: the actor of each kind of agents; their parameters must not change until the rollout is filled.
     """
 
     def __init__(
@@ -50,14 +49,14 @@ class Fused:
         columns = environments.num_envs
         fewest = FEWEST_ROWS_OF_AGENTS if environments.agents else FEWEST_ROWS
         self.num_rows = int(np.clip(STEPS_AT_ONCE // columns, fewest, MOST_ROWS))
-        """Of a slice."""
+        """The rows of a slice."""
         self._finals = np.empty((self.num_rows, columns, environments.encode.size), np.float32)
 
     def fill(self, buffer: RolloutBuffer, first: int, end: int) -> FinalObservations:
-        """Rows `first` to `end` of a rollout, of which the first observations are there: the final observations.
+        """Fill rows `first` to `end` of a rollout whose row `first` has observations; return final observations.
 
         Raises:
-            EnvError: where an environment fails, or returns what is not finite.
+            EnvError: if an environment fails, or returns numbers that are not finite.
         """
         environments = self._environments
         rows = slice(first, end)
@@ -91,7 +90,7 @@ class Fused:
 
 
 def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | None:
-    """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
+    """The compiled loop; None if there is none for these environments, so that they are stepped one by one."""
     if not isinstance(environments, CompiledEnvironments) or not is_drawn(distribution):
         return None
     actors = actors_of_kinds(environments, actor)

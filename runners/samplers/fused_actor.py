@@ -1,4 +1,4 @@
-"""An actor as compiled loops take it: its layers in one array."""
+"""An actor for compiled loops: its layers in one array."""
 
 from typing import Any, TypeGuard
 
@@ -14,15 +14,15 @@ from hybridppo.spaces.gaussian import DiagonalGaussian
 Array = NDArray[Any]
 
 FusedActor = NumpyActor | NormalizingActor
-"""Those that compiled loops step: a plain MLP, of observations as they are or normalised."""
+"""Actors for compiled loops: plain MLPs, of normalised observations or not."""
 
 
 def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[Any, ...]:
-    """What a compiled loop needs of an actor, whose parameters stay as they are: see `kernels.rollout`.
+    """The arrays of an actor for a compiled loop, see `kernels.rollout`; its parameters must not change meanwhile.
 
     Returns:
-        Moments, weights, the numbers between layers, whether hidden layers have tanh, log standard deviations, and
-        their exponentials.
+        Moments, weights, the sizes of the layers, whether hidden layers use tanh, log standard deviations, and their
+            exponentials.
     """
     nothing = np.zeros((2, 0), np.float32)
     moments, inner = (actor.moments, actor.inner) if isinstance(actor, NormalizingActor) else (nothing, actor)
@@ -40,6 +40,6 @@ def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[
 
 
 def can_be_fused(actor: Any) -> TypeGuard[FusedActor]:
-    """Whether an actor is a plain MLP in NumPy's form, of observations as they are or normalised."""
+    """Whether an actor is a plain MLP in NumPy's form, of normalised observations or not."""
     inner = actor.inner if isinstance(actor, NormalizingActor) else actor
     return type(inner) is NumpyActor and not inner.has_mask

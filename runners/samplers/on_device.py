@@ -1,10 +1,10 @@
-"""Sampling compiled environments where the actor is: state, rollout and actor stay on one device.
+"""Sampling of compiled environments on the actor's device: state, rollout and actor stay there.
 
-A row is the actor's network, then two kernels: one draws all actions, one steps the environments. Nothing comes to the
-host before a rollout is filled, and then numbers of episodes alone. Whoever asks to stop is heard between two rows.
+A row is the actor's network and two kernels: one draws all actions, one steps the environments. Only statistics of
+episodes are copied to the host, when a rollout is filled. A stop takes effect between two rows.
 
-The noise of actions is drawn on the device, by counting from a seed of each rollout: a run samples other actions than
-the same one on the CPU, and the same on any device. Environments start alike.
+The device draws the noise of actions by counting from a seed for each rollout. A run therefore samples other actions
+than on the CPU, but the same on any device. Environments start in the same way.
 """
 
 import time
@@ -37,25 +37,25 @@ WORD = 2**32
 
 
 class ActorOnDevice(Protocol):
-    """An actor that is called where its observations are."""
+    """An actor that takes observations on its device."""
 
     def on_device(self, observations: Tensor) -> Tensor:
         """`[N, obs] -> [N, outputs]`."""
         ...
 
     def addresses(self) -> list[int]:
-        """Where its parameters and buffers lie."""
+        """The addresses of its parameters and buffers."""
         ...
 
 
 class DeviceSampler(BaseSampler):
-    """Samples on a device; one rollout, which is good until the next begins.
+    """Samples on a device. There is one rollout, which is valid until the next begins.
 
     Args:
-        on_device: the environments, which are closed with the sampler.
+        on_device: the environments, closed with the sampler.
         env_seed: the `i`-th environment starts from `env_seed + i`.
-        noise: owner of the actions' randomness, which the seed of each rollout's is drawn from.
-        record: how rows are recorded, which some actors' are then once; None to queue them one by one.
+        noise: generator of a seed for each rollout's noise.
+        record: records rows as graphs, for actors that can be recorded; None to launch them one by one.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DeviceSampler(BaseSampler):
         environments, distribution = on_device.host, on_device.distribution
         num_columns = environments.num_envs
         layout = RolloutBuffer.layout(on_device.num_steps, num_columns, environments.encode, distribution)
-        # The host has the shapes of a rollout, and none of its numbers.
+        # The host has the shapes of a rollout, but no numbers.
         arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in layout.items()}
         super().__init__(environments, bytearray(1), [RolloutBuffer(**arrays)], distribution, noise=noise)
         self._on_device, self._accelerator, self._block = on_device, on_device.accelerator, on_device.rollout
@@ -90,7 +90,7 @@ class DeviceSampler(BaseSampler):
         self._work: tuple[ActorOnDevice, int] = cast(ActorOnDevice, actor), first
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
-        """The device has filled the rows when this returns, so that the host's clock says how long it took."""
+        """Fill rows; the device has finished when this returns, so that the host's clock measures it."""
         start, (actor, t) = time.perf_counter(), self._work
         place = tuple(actor.addresses()) if self._recorded is not None else ()
         with self._accelerator.selected(), torch.no_grad():
@@ -116,14 +116,14 @@ class DeviceSampler(BaseSampler):
         return PolicyCounts(columns, TensorStatistics(len(columns), self._on_device.device))
 
     def sample_wait(self) -> Rollout:
-        """As in the base; of all that was sampled, the host gets numbers of episodes, and how many rows there are."""
+        """As in the base; only statistics of episodes and numbers of rows are copied to the host."""
         under_way, block = self._rollout_ended(), self._block
         with self._accelerator.selected(), torch.no_grad():
             valid = ~block.absent
             counted = self._counted(block, valid)
             valid_rows = valid.flatten().nonzero().squeeze(-1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
-            # If no episode is truncated, there is no final observation to index.
+            # `finals` has rows only if episodes can be truncated.
             final_observations = block.finals.flatten(0, 1)[final_rows]
             sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards)]
             sums.append(final_observations.sum(dtype=torch.float64))
@@ -132,9 +132,9 @@ class DeviceSampler(BaseSampler):
             if not self._has_warned:
                 last = block.observations[-1:].cpu().numpy()
                 self._look_at_bounds(replace(under_way.buffer, observations=last))
-                self._has_warned = True  # looked at in one row and once: it has to come to the host
+                self._has_warned = True  # only one row, and only once, because it is copied to the host
             actions = block.actions if self._distribution.action_shape else block.actions.squeeze(-1)
-            # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
+            # The behaviour log-probabilities, from the same outputs as the actions.
             log_probs = self._distribution.log_prob(block.outputs, actions)
         return Rollout(
             observations=block.observations.contiguous(),
@@ -150,7 +150,7 @@ class DeviceSampler(BaseSampler):
         )
 
     def _counted(self, block: DeviceRollout, valid: Tensor) -> list[Tensor]:
-        """Numbers for `_account`: steps and episodes in all, then steps and episodes of each policy."""
+        """The numbers for `_account`: steps and episodes of all, then steps and episodes of each policy."""
         ended = (block.terminated | block.truncated) & valid
         episodes = self._statistics.measured(block.rewards, ended, valid)
         rows = valid if not self.by_policy else valid.view(len(valid), -1, self._num_agents).any(2)
@@ -163,7 +163,7 @@ class DeviceSampler(BaseSampler):
         return found
 
     def _account(self, told: list[float], sizes: list[int]) -> None:
-        """Take over what the device has counted, in parts of these sizes, or say what is not finite."""
+        """Add numbers that the device has counted, in parts of these sizes; raise an error if values are not finite."""
         if not told[0]:
             block, when = self._block, f"in the {self.num_steps} steps of a rollout"
             environments = self._environments
@@ -220,7 +220,7 @@ class DeviceSampler(BaseSampler):
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         filled, seed = whole(state, "filled"), state["device_noise"]
         if filled > self.num_steps:
-            raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
+            raise ValueError(f"filled is {filled}, but a rollout has {self.num_steps} rows")
         if len(seed) != 2 or not all(type(word) is int and 0 <= word < WORD for word in seed):
             raise ValueError("device_noise is not two words of 32 bits")
         for name, tensor in rows_that_matter(self._block, filled).items():

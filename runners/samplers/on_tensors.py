@@ -1,7 +1,7 @@
-"""Sampling where environments are tensors: rollout, actor, episode ends and statistics stay on their device.
+"""Sampling of environments of tensors: rollout, actor, episode ends and statistics stay on their device.
 
-Within a rollout nothing comes to the host. At its end one tensor of numbers does: the latest episodes, how many were
-truncated, and how much was not finite.
+Within a rollout, nothing is copied to the host. At its end, one tensor is: returns and lengths of the latest episodes,
+the number of truncated ones, and the number of values that are not finite.
 """
 
 import logging
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
-from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ActorOnTensors(Protocol):
-    """An actor as this sampler calls it, see `TorchActor`."""
+    """The interface of an actor for this sampler, see `TorchActor`."""
 
     version: int
 
@@ -39,27 +38,27 @@ class ActorOnTensors(Protocol):
         ...
 
     def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of an actor with a memory: outputs, and the state after, `[N, state]`."""
+        """The same for an actor with a memory: outputs and the next state, `[N, state]`."""
         ...
 
 
 class TensorSampler(BaseSampler):
     """Steps an environment of tensors with an actor on its device.
 
-    The noise of an action follows from the run's seed, the number of the rollout, the row in it and the number of the
-    environment, and from nothing else; up to the rounding of a logarithm it is the same on every device.
+    The noise of an action depends only on the run's seed, the number of the rollout, its row and the number of the
+    environment. It is the same on every device, up to the rounding of a logarithm.
 
-    If an episode is truncated and the environment does not give its final observation, the value of the observation
-    before the last action replaces the final value, as in rsl_rl ("last observation"); this is logged once.
+    If the environment does not return the final observation of a truncated episode, the value of the observation before
+    the last action replaces that of the final one, as in rsl_rl ("last observation"); a warning says so once.
 
     Args:
         environments: closed with the sampler.
-        distribution: of the action space.
+        distribution: distribution of the actions.
         num_steps: `T`.
-        env_seed: what the environments start from.
-        noise: its next two numbers are the key of all noise.
-        memory: the actor's, where it has one.
-        first: the number of the first environment among those of the run.
+        env_seed: seed of the environments.
+        noise: generator, whose next two numbers are the key of all noise.
+        memory: layout of the state of a recurrent actor.
+        first: number of the first environment among those of the run.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class TensorSampler(BaseSampler):
         return filled, []
 
     def _fill(self, actor: ActorOnTensors, first: int) -> int:
-        """Rows from `first` on: how many are filled, all or up to a stop."""
+        """Fill rows from `first` on, up to the end or a stop; return the number of filled rows."""
         block, actions = self._block, self._actions
         del self._finals_given[first:]
         block.observations[first].copy_(self._observation)
@@ -136,7 +135,7 @@ class TensorSampler(BaseSampler):
         block, rows = self._block, self._block.observations[t]
         if self._memory is None:
             return actor.on_device(rows)
-        assert block.starts is not None  # laid out for a memory, like the next
+        assert block.starts is not None  # the layout has both with a memory
         assert block.states is not None
         block.starts[t].copy_(self._starts)
         if t % self._memory.sequence_length == 0:
@@ -162,7 +161,7 @@ class TensorSampler(BaseSampler):
         if self._memory is not None:
             self._starts = step.terminated | step.truncated
 
-    # What comes of it
+    # Reading
 
     def sample_wait(self) -> Rollout:  # noqa: D102 - as in the base
         under_way = self._rollout_ended()
@@ -189,7 +188,7 @@ class TensorSampler(BaseSampler):
             (~block.rewards.isfinite()).sum(),
             (~numbers(finals).isfinite() & cut_finals).sum(),
         )
-        # The rollout's one wait for the device, except for finding the rows below.
+        # The rollout's one wait for the device, except for the search of truncated rows if there are any.
         read = torch.cat((torch.stack(counts).to(measured.dtype), measured)).tolist()
         num_cut, num_unknown, *bad = map(int, read[: len(counts)])
         if any(bad):
@@ -201,7 +200,7 @@ class TensorSampler(BaseSampler):
             logger.warning(
                 "%s gives no final observations (infos['final_obs']) of episodes that are truncated: the value of the "
                 'observation before the last action stands for theirs (the approximation "last observation", as in '
-                "rsl_rl). This is said once",
+                "rsl_rl)",
                 environments.name,
             )
         self._statistics.read(read[len(counts) :])
@@ -211,7 +210,7 @@ class TensorSampler(BaseSampler):
         return Rollout(
             observations=block.observations,
             actions=block.actions,
-            # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
+            # The behaviour log-probabilities, from the same outputs as the actions.
             log_probs=log_probs,
             rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards,
             terminated=block.terminated,
@@ -237,77 +236,53 @@ class TensorSampler(BaseSampler):
     # Checkpoints
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
-        state: dict[str, Any] = {
-            "env_steps": self.env_steps,
-            "key": list(self._key),
-            "number": self._number,
-            "has_told": self._has_told,
-            "statistics": self._statistics.state(),
-            "noise": self._noise.bit_generator.state,
-            **self._steering_state(),
-        }
-        try:
-            if self.failure is not None:
-                raise EnvStateError(self.failure)
-            environment = self._environments.tensors_of_state()
-        except EnvStateError as error:  # a rollout that is under way is lost with them: nothing could go on with it
-            number = self._number - (self._under_way is not None)
-            return {}, {**state, "number": number, "environments": {"not_saved": str(error)}}
+        tensors, state = super().state()
+        is_dropped = self._under_way is not None and "not_saved" in state["environments"]
+        return tensors, {
+            **state, "key": list(self._key), "number": self._number - is_dropped, "has_told": self._has_told
+        }  # fmt: skip
+
+    def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        environment = self._environments.tensors_of_state()
         tensors = {f"environment.{name}": tensor for name, tensor in environment.items()}
-        tensors["observation"] = self._observation
-        if self._memory is not None:
-            tensors |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
+        return {**tensors, **self._own_tensors()}, {"is_saved": True}
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """What the sampler carries from step to step."""
+        if self._memory is None:
+            return {"observation": self._observation}
+        return {"observation": self._observation, "memory.state": self._state_of_actor, "memory.starts": self._starts}
+
+    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         under_way = self._under_way
-        if under_way is not None:
-            assert not under_way.is_running, "a rollout is being sampled: pause it first"
-            rows = rows_that_matter(self._block, under_way.filled, self._memory)
-            tensors |= {f"buffer.{name}": part.clone() for name, part in rows.items()}
-            state["under_way"] = {
-                "version": under_way.version,
-                "filled": under_way.filled,
-                "finals_given": self._finals_given[: under_way.filled],
-            }
-        return tensors, {**state, "environments": {"is_saved": True}}
+        if under_way is None:
+            return {}, None
+        assert not under_way.is_running, "a rollout is being sampled: pause it first"
+        filled = under_way.filled
+        rows = rows_that_matter(self._block, filled, self._memory)
+        saved = {"version": under_way.version, "filled": filled, "finals_given": self._finals_given[:filled]}
+        return {f"buffer.{name}": part.clone() for name, part in rows.items()}, saved
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """As in the base; of a run in the same kind of environment."""
+        """As in the base, for a run in the same kind of environment."""
         if "key" not in state:
-            raise ValueError("it was sampled in environments of another kind, that are no tensors")
-        self.env_steps, self._number = whole(state, "env_steps"), whole(state, "number")
+            raise ValueError("it was sampled in environments that are not tensors")
         low, high = state["key"]
         self._key = whole({"key": low}, "key"), whole({"key": high}, "key")
-        self._has_told = bool(state["has_told"])
-        self._noise.bit_generator.state = state["noise"]
-        self._statistics.load_state(state["statistics"])
-        self._load_steering(state)
-        reason = self._load_environment(tensors, state["environments"])
-        if reason is not None:
-            self._statistics.drop_running()
-            self.restart(env_seed)
-            return reason
-        load_into("observation", self._observation, tensors)
-        if self._memory is not None:
-            load_into("memory.state", self._state_of_actor, tensors)
-            load_into("memory.starts", self._starts, tensors)
-        if (under_way := state.get("under_way")) is not None:
-            self._load_under_way(tensors, under_way)
-        return None
+        self._number, self._has_told = whole(state, "number"), bool(state["has_told"])
+        return super().load_state(tensors, state, env_seed=env_seed)
 
-    def _load_environment(self, tensors: dict[str, Tensor], saved: dict[str, Any]) -> str | None:
-        if "not_saved" in saved:
-            return str(saved["not_saved"])
+    def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
         own = {name.removeprefix("environment."): t for name, t in tensors.items() if name.startswith("environment.")}
-        try:
-            self._environments.load_tensors(own)
-        except EnvStateError as error:
-            return str(error)
-        return None
+        self._environments.load_tensors(own)
+        for name, mine in self._own_tensors().items():
+            load_into(name, mine, tensors)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         filled = whole(state, "filled")
         given = state["finals_given"]
         if filled > self.num_steps or len(given) != filled:
-            raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled, and {len(given)} known of")
+            raise ValueError(f"filled is {filled}, finals_given has {len(given)}, and a rollout {self.num_steps} rows")
         self._finals_given = [bool(value) for value in given]
         if any(given) and not len(self._block.finals):
             self._block = with_finals(self._block)

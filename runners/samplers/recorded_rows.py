@@ -1,6 +1,6 @@
-"""Rows of a rollout on a device recorded as CUDA graphs, some at once: one launch instead of a dozen for each row.
+"""Rows of a rollout recorded as CUDA graphs: one launch for several rows, instead of a dozen for each.
 
-A recording is good where the same rows are filled by parameters at the same addresses, whatever these hold by then.
+A recording is valid for the same rows and for parameters at the same addresses; their values may change.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,22 +12,22 @@ from hybridppo.errors import DeviceError
 from hybridppo.system.recording import Record, tried
 
 ROWS = 16
-"""Rows of a recording; a stop is noticed after at most so many."""
+"""The rows of a recording, which are filled before a stop takes effect."""
 MOST_PLACES = 2
-"""In which parameters may lie; those that lie elsewhere at every turn would be recorded at every turn."""
+"""The number of sets of addresses to record for; others would be recorded again in every rollout."""
 
 Place = tuple[int, ...]
-"""Addresses of parameters."""
+"""The addresses of parameters."""
 
 
 class RecordedRows:
-    """Fills rows by replays, where they are whole recordings.
+    """Fills rows by replays, if they are whole recordings.
 
     Args:
-        queue_row: puts a row into the device's queue, on tensors at fixed addresses.
-        changed: what rows change and later ones depend on, but for what they write into the rollout.
+        queue_row: launches a row, on tensors at fixed addresses.
+        changed: the tensors that rows change and later rows read, except for the rollout.
         rewards: `[T, N]`, of the rollout.
-        record: how; a recording may run the rows some times first, which is undone.
+        record: records; it may run the rows a few times first, which is undone.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class RecordedRows:
         self._replays: dict[Place, dict[int, Callable[[], object]]] = {}
 
     def fill(self, t: int, place: Place) -> int:
-        """Fill row `t`, or the recording that begins with it; the row to go on with.
+        """Fill row `t`, or the recording that begins with it; return the next row.
 
         Raises:
-            DeviceError: where a replay does nothing.
+            DeviceError: if a replay does nothing.
         """
         if t % ROWS or (place not in self._replays and len(self._replays) == MOST_PLACES):
             self._queue_row(t)
@@ -53,7 +53,7 @@ class RecordedRows:
         return end
 
     def _recorded(self, first: int, end: int) -> Callable[[], object]:
-        """A recording of rows, tried, with nothing changed by it but the rows themselves."""
+        """A tested recording of rows, which has changed nothing but these rows."""
         rewards = self._rewards[first:end]
 
         def rows() -> None:
@@ -65,7 +65,7 @@ class RecordedRows:
             recording()
 
         def check() -> None:
-            if bool(rewards.isnan().all()):  # waits for the device, once a recording
+            if bool(rewards.isnan().all()):  # waits for the device once for each recording
                 raise DeviceError(
                     f"rows {first} to {end - 1} of a rollout were recorded as a CUDA graph, but its replay filled "
                     "none: train with cuda_graphs=False, and report this with the versions of torch and the driver"

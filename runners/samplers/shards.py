@@ -1,4 +1,4 @@
-"""Sampling in shards: each has environments, noise and a rollout of its own, wherever it is."""
+"""Sampling in shards, each with its own environments, noise and rollout."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,26 +16,27 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.system.validation import whole
 
 Gather = Callable[[bytes], list[bytes]]
-"""What this process has to say, to what all have to say, in their order. All must call it, or none goes on."""
+"""From the bytes of this process to those of all, in their order. All processes must call it together."""
 GatherTensors = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-"""The tensors of this process, by names that no other has, to those of all, on the host."""
+"""From the tensors of this process, whose names are unique, to those of all processes, on the host."""
 
 _IN_SHARDS = "they were saved in shards, each of which goes on by itself: as many shards go on exactly"
 
 
 class ShardsSampler(BaseSampler):
-    """The shards of this process; every method but `request_stop` and `close` is called by all processes, or by none.
+    """The shards of this process. All processes call every method together, except for `request_stop` and `close`.
 
-    A rollout once begun is ended. How the shards are divided among processes changes nothing.
+    A rollout that was begun is always finished. The division of shards among processes changes no result.
 
     Args:
-        samplers: of this process's shards, each of as many environments.
-        first: the number of the first of them.
-        num_shards: how many there are in all.
-        envs_per_shard: environments of each, which are seeded by their number.
-        gather: brings together what the processes have.
-        gather_tensors: likewise, of tensors.
-        noise: of the first shard; the others have their own.
+        samplers: the samplers of this process's shards, each with the same number of environments.
+        environments: their environments.
+        first: number of the first of these shards.
+        num_shards: number of shards of all processes.
+        envs_per_shard: environments of each shard, which are seeded by their number.
+        gather: gathers bytes from all processes.
+        gather_tensors: gathers tensors from all processes.
+        noise: generator of the first shard; the others have their own.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ShardsSampler(BaseSampler):
             sampler.sample_async(actor)
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
-        """The rollouts of this process's shards; statistics are of all."""
+        """The rollouts of this process's shards; statistics are of all shards."""
         before = [self._counted(sampler) for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
@@ -96,12 +97,12 @@ class ShardsSampler(BaseSampler):
         return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies
 
     def pause(self) -> None:
-        """Wait for a rollout that is under way: others would wait for this process's part."""
+        """Wait for the rollout under way, because other processes wait for this one's part."""
         for sampler in self._samplers:
             sampler.wait()
 
     def request_stop(self) -> None:
-        """Nothing: a rollout that has begun is ended."""
+        """Nothing: a rollout that was begun is finished."""
 
     def give_up(self, reason: str) -> None:  # noqa: D102 - as in the base
         super().give_up(reason)
@@ -118,7 +119,7 @@ class ShardsSampler(BaseSampler):
 
     @property
     def steps_sampled(self) -> int:
-        """As in the base; a rollout that is under way counts as a whole, because it is always ended."""
+        """As in the base; a rollout under way counts as a whole, because it is always finished."""
         return self.env_steps + self.is_under_way
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
@@ -145,13 +146,13 @@ class ShardsSampler(BaseSampler):
             "env_steps": self.env_steps,
             "env_restarts": self.env_restarts,
             "rollouts_lost": 0,
-            "noise": self._noise.bit_generator.state,  # for a sampler of one piece
+            "noise": self._noise.bit_generator.state,  # for a sampler without shards
             "statistics": self.statistics.state(),
             "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": [],
-            "environments": {"not_saved": _IN_SHARDS},  # as a sampler of one shard reads it
+            "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
         }
-        if self.failure is not None:  # the others are not met any more, and nothing is known of theirs
+        if self.failure is not None:  # the other processes are not reached any more, so their states are unknown
             before, after = self._shard, self._num_shards - self._shard - len(states)
             return {}, {**of_all, "shards": [*[None] * before, *states, *[None] * after]}
         shards = [
@@ -160,11 +161,9 @@ class ShardsSampler(BaseSampler):
         return self._gather_tensors(tensors), {**of_all, "shards": shards}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
-        """As in the base, of a run of as many shards, however they were divided; of another, episodes begin anew."""
-        self.env_steps, self.env_restarts = (
-            whole(state, "env_steps"),
-            whole({"env_restarts": 0, **state}, "env_restarts"),
-        )
+        """As in the base. A run with another number of shards begins new episodes."""
+        self.env_steps = whole(state, "env_steps")
+        self.env_restarts = whole({"env_restarts": 0, **state}, "env_restarts")
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
@@ -192,11 +191,11 @@ class ShardsSampler(BaseSampler):
         return next(filter(None, said), None)
 
     def check(self, rollout: Any) -> None:
-        """As in the base, of the parts of this process."""
+        """As in the base, for the parts of this process."""
         for sampler, part in zip(self._samplers, self.own_parts(rollout).parts, strict=True):
             sampler.check(part)
 
     def own_parts(self, rollout: Any) -> Any:
-        """The parts of this process in a rollout of all shards."""
+        """This process's shards of a rollout of all shards."""
         parts = in_parts(rollout, self._num_shards).parts
         return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])

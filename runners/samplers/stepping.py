@@ -1,4 +1,4 @@
-"""The inner loop of sampling: `T` steps of some environments, written into arrays. Free of torch, for workers."""
+"""The inner loop of sampling: writes `T` steps of environments into arrays. Workers use this file without torch."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 Flag = bytearray | memoryview
-"""One byte: whether to stop. Shared memory where another process sets it."""
+"""One byte: 1 to stop. It is in shared memory if another process sets it."""
 NEVER: Flag = bytearray(1)
 StepperState = tuple[list[EnvState], Array, Array]
-"""The environments' states; the observations to act on next, `[N, obs]`; and what the actor remembers, as
+"""The environments' states; the observations of the next actions, `[N, obs]`; and the actor's state, as
 `EpisodeMemory.arrays`, or `[N, 0]`."""
 
 
 class Stepper:
-    """Steps environments from where they were left.
+    """Steps environments, each time from where they were.
 
     Args:
         environments: the `N` environments.
-        distribution: of the action space.
+        distribution: distribution of the actions.
         seed: the `i`-th environment starts from `seed + i`.
-        memory: the actors', where they have one.
+        memory: layout of the state of a recurrent actor.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Stepper:
             self._memory = EpisodeMemory(environments.num_envs, memory, environments.skips_row_after_end)
         self._has_begun = False
         self.seconds = 0.0
-        """How long the last `fill` took."""
+        """The seconds of the last `fill`."""
         self.heartbeat: Any = [0]
-        """Its only number is how many rows are filled, for whoever wants to know whether it goes on."""
+        """Its first element is the number of filled rows, which shows that the loop does not hang."""
 
     def restart(self, seed: int) -> None:
-        """Start every environment anew."""
+        """Reset every environment."""
         self._observation = self._environments.reset(seed)
         if self._memory is not None:
             self._memory.restart()
 
     def state(self) -> StepperState:
-        """Where the environments are, as `Environments.state`, and what is to be acted on next."""
+        """The state for `load_state`."""
         if not self._has_begun:
             self._begin()
         nothing = np.zeros((self._environments.num_envs, 0), np.float32)
@@ -69,7 +69,7 @@ class Stepper:
         return self._environments.state(), self._observation, remembered
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        """Go on from what `state` gave."""
+        """Restore the result of `state`."""
         if not self._has_begun:
             self._begin()
         self._environments.load_state(states)
@@ -124,7 +124,7 @@ class Stepper:
     def _fill_slices(
         self, compiled: Fused, buffer: RolloutBuffer, stop: Flag, first: int, end: int
     ) -> tuple[int, FinalObservations]:
-        """As `fill`, a compiled call for some rows at a time."""
+        """As `fill`, with one compiled call for several rows."""
         finals: FinalObservations = []
         for t in range(first, end, compiled.num_rows):
             if stop[0]:
@@ -143,7 +143,7 @@ class Stepper:
         end: int,
         num_episodes: int | None,
     ) -> tuple[int, FinalObservations]:
-        """As `fill`, a row at a time."""
+        """As `fill`, row by row."""
         environments = self._environments
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
@@ -166,7 +166,7 @@ class Stepper:
                 exploration.before(t, actor)
             outputs = actor(seen[t] if frames is None else rows)
             actions = sample(outputs, noise[t] if exploration is None else exploration.of(actor))
-            # Stored before the environments get them, perhaps as views, which they may write to.
+            # Stored before the environments get them: these may be views, which they may write to.
             kept_outputs[t] = outputs
             kept_actions[t] = actions
             rows, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))

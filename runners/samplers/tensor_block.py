@@ -1,4 +1,4 @@
-"""The tensors of one rollout on a device, and what of them is saved."""
+"""The tensors of a rollout on a device, and the parts that are saved."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from hybridppo.spaces.distributions import Distribution
 
 @dataclass(frozen=True)
 class Block:
-    """The tensors of one rollout, time-major, as in `RolloutBuffer`."""
+    """The tensors of a rollout, time-major, as in `RolloutBuffer`."""
 
     observations: Tensor
     outputs: Tensor
@@ -22,7 +22,8 @@ class Block:
     terminated: Tensor
     truncated: Tensor
     finals: Tensor
-    """`[T, N, *row]`, what followed each step if it was truncated; none, `[0, N, *row]`, where it is never given."""
+    """`[T, N, *row]`, the observation after each step if it was truncated; `[0, N, *row]` if the environment returns
+    none."""
     starts: Tensor | None = None
     states: Tensor | None = None
 
@@ -58,25 +59,25 @@ def allocated(
 
 
 def with_finals(block: Block) -> Block:
-    """The block with room for final observations; of the steps before, the approximation."""
+    """The block with room for final observations; earlier steps get the approximation."""
     return Block(**{**vars(block), "finals": block.observations[:-1].clone()})
 
 
 def rows_that_matter(block: Any, filled: int, memory: MemoryLayout | None = None) -> dict[str, Tensor]:
-    """The parts of a block that matter where so many rows are filled, as views."""
+    """The rows of a block that a checkpoint needs if `filled` are filled, as views."""
     parts = {name: tensor for name, tensor in vars(block).items() if tensor is not None and len(tensor)}
     lengths = {"observations": filled + 1, "states": memory.num_sequences(filled) if memory is not None else 0}
     return {name: tensor[: lengths.get(name, filled)] for name, tensor in parts.items()}
 
 
 def load_into(name: str, mine: Tensor, tensors: dict[str, Tensor]) -> None:
-    """Write a saved tensor over one's own."""
+    """Write a saved tensor into `mine`."""
     require_like(name, tensors.get(name), mine)
     mine.copy_(tensors[name])
 
 
 def require_like(name: str, tensor: Tensor | None, mine: Tensor | None) -> None:
-    """Refuse a tensor whose shape or type are not those of one's own, with a ValueError."""
+    """Refuse a tensor whose shape or type differs from that of `mine`, with a ValueError."""
     found = [(None if each is None else (list(each.shape), each.dtype)) for each in (tensor, mine)]
     if found[0] != found[1]:
         raise ValueError(f"{name} is {found[0]}, not {found[1]}")

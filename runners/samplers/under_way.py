@@ -1,4 +1,4 @@
-"""A rollout that was begun and not finished."""
+"""A rollout that was begun and not returned."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,24 +19,24 @@ Array = NDArray[Any]
 
 @dataclass
 class RolloutUnderWay:
-    """A rollout that was started and not finished."""
+    """A rollout that was begun and not returned."""
 
     buffer: RolloutBuffer
     version: int
-    """Of the parameters that act."""
+    """The version of the parameters that act."""
     filled: int = 0
-    """How many rows it has, when nobody works on it."""
+    """The number of its rows; only set while it is not being filled."""
     finals: FinalObservations = field(default_factory=list)
     actor: SamplingActor | None = None
-    """What it was last let go on with."""
+    """The actor that it was last continued with."""
     is_running: bool = False
-    """Whether somebody works on it."""
+    """Whether it is being filled."""
 
 
 def rows_that_matter(
     buffer: RolloutBuffer, filled: int, noise_row: int, memory: MemoryLayout | None = None
 ) -> dict[str, tuple[Array, slice]]:
-    """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise from `noise_row` on."""
+    """The arrays of a buffer with the rows to save: the `filled` ones, and noise from `noise_row` on."""
     rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None), "history": slice(None)}
     if memory is not None:
         rows["states"] = slice(memory.num_sequences(filled))
@@ -44,7 +44,7 @@ def rows_that_matter(
 
 
 def require_like(name: str, tensor: Tensor, array: Array) -> None:
-    """Refuse a tensor whose shape or type are not those of the array, with a ValueError."""
+    """Refuse a tensor whose shape or type differs from the array's, with a ValueError."""
     if tuple(tensor.shape) != array.shape or tensor.numpy().dtype != array.dtype:
         message = f"{name} is of shape {list(tensor.shape)} and type {tensor.dtype}"
         raise ValueError(f"{message}, not {list(array.shape)} and {array.dtype}")
@@ -59,16 +59,16 @@ def saved_finals(finals: FinalObservations) -> tuple[dict[str, Tensor], list[lis
 
 
 def finals_of(rows: Any, tensors: dict[str, Tensor], filled: int, like: Array) -> FinalObservations:
-    """The final observations of what `saved_finals` gave, of a rollout with `filled` rows.
+    """The final observations from the result of `saved_finals`, of a rollout with `filled` rows.
 
     Args:
         rows: the step and environment of each.
         tensors: with the observations.
-        filled: how many rows the rollout has.
+        filled: number of rows of the rollout.
         like: a row for each environment.
 
     Raises:
-        ValueError: for an observation of another kind, and for a step or an environment that is not there.
+        ValueError: for an observation of another shape or type, or an invalid step or environment.
     """
     finals: FinalObservations = []
     for i, (step, env) in enumerate(rows):
@@ -81,10 +81,10 @@ def finals_of(rows: Any, tensors: dict[str, Tensor], filled: int, like: Array) -
 
 
 def remembered_of(tensors: dict[str, Tensor], num_envs: int, memory: MemoryLayout | None) -> Array:
-    """What the actor remembered in each environment; no columns without a memory.
+    """The actor's state in each environment; without columns if there is no memory.
 
     Raises:
-        ValueError: if it is of another shape.
+        ValueError: if it has another shape.
     """
     if memory is None:
         return np.zeros((num_envs, 0), np.float32)
@@ -95,10 +95,10 @@ def remembered_of(tensors: dict[str, Tensor], num_envs: int, memory: MemoryLayou
 def require_rollout_of(
     buffer: RolloutBuffer, rollout: Rollout, encode: ObservationEncoder, memory: MemoryLayout | None
 ) -> None:
-    """Refuse a rollout out of a file that cannot have been filled into such a buffer.
+    """Refuse a rollout from a file that does not fit such a buffer.
 
     Raises:
-        ValueError: if a tensor has another shape or type, or a row is not one.
+        ValueError: if a tensor has another shape or type, or a row is out of range.
     """
     num_rows = rollout.rewards.numel()
     for name in ("observations", "actions", "rewards", "terminated", "truncated"):
@@ -115,7 +115,7 @@ def require_rollout_of(
     if memory is not None:
         if rollout.starts is None or rollout.states is None:
             raise ValueError("it has nothing of what the actor remembered")
-        assert buffer.states is not None  # laid out for a memory
+        assert buffer.states is not None  # the layout has them with a memory
         states = np.empty((memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
         require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
         require_like("states", rollout.states, states)

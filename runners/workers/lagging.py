@@ -50,7 +50,7 @@ ROLLOUTS_AHEAD = 1
 """The fewest rollouts that workers are ahead."""
 MOST_PARTS = 8
 """The most parts that the steps of a rollout are divided into."""
-COUNTED = ("statistics", "by_policy", "env_steps", "env_restarts", "steps_dropped", "_resetting")
+COUNTED = ("statistics", "by_policy", "env_steps", "env_restarts", "steps_dropped", "_resetting", "_so_far")
 """The attributes that change when steps are counted."""
 
 
@@ -94,6 +94,8 @@ class Counted:
     """`[steps, n]`; also where a restart broke off an episode."""
     is_whole: bool
     """Whether no environment was restarted in it."""
+    returns: Array
+    """The discounted return of the episode up to each step, `[steps, n]`."""
 
     def continues(self, before: "Counted") -> bool:
         """Whether its first step follows the last step of another part."""
@@ -116,6 +118,7 @@ class LaggingSampler(BaseSampler):
         num_workers: processes; must divide `num_envs`.
         num_steps: `T`.
         noise: generator of the actions' randomness.
+        discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`.
         **options: as for `Workers`.
 
     Raises:
@@ -135,6 +138,7 @@ class LaggingSampler(BaseSampler):
         num_workers: int,
         num_steps: int,
         noise: np.random.Generator,
+        discounts: Array,
         **options: Any,
     ) -> None:
         num_envs = num_envs if num_envs is not None else template.num_envs // template.num_agents
@@ -161,7 +165,9 @@ class LaggingSampler(BaseSampler):
         self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, workers.work.pin_for)
         self.num_steps, self._steps, self._width = num_steps, steps, self.num_envs // num_workers
         self._envs = workers.columns
-        self._max_lag, self._drops = max_lag, drops
+        self._max_lag, self._drops, self._discounts = max_lag, drops, discounts
+        self._so_far = np.zeros(self.num_envs, np.float32)
+        """The discounted return of each environment's unfinished episode."""
         self.steps_dropped = 0
         """Environment steps that were too old to learn from."""
         self._version = 0
@@ -320,24 +326,26 @@ class LaggingSampler(BaseSampler):
                 self._look(patient=True)
                 self._look(patient=False)  # else the same workers would always be first
             number = self._num_parts * len(self._envs)
-            buffer, valid, finals, versions = self._joined([self._done.popleft() for _ in range(number)])
+            buffer, valid, finals, versions, returns = self._joined([self._done.popleft() for _ in range(number)])
             if self._has_steps(buffer, valid):
                 break
             self._ask_for_more()
         self._measure_rollout()
         self._lag_mean = self._version - float(versions.mean())
         rollout = self._rollout_of(buffer, valid, finals, int(versions.min()))
-        if rollout.rewards.shape != versions.shape:  # the steps of turns are other rows
+        if buffer.waiting.any():  # the steps of turns are other rows
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
-        return replace(rollout, versions=torch.from_numpy(versions))
+            return replace(rollout, versions=torch.from_numpy(versions))
+        return replace(rollout, versions=torch.from_numpy(versions), returns_so_far=torch.from_numpy(returns))
 
-    def _joined(self, parts: Sequence[Part]) -> tuple[RolloutBuffer, Array, FinalObservations, Array]:
-        """A rollout of these parts: arrays, which rows are steps, final observations, and versions `[T, N]`.
+    def _joined(self, parts: Sequence[Part]) -> tuple[RolloutBuffer, Array, FinalObservations, Array, Array]:
+        """A rollout of these parts: arrays, which rows are steps, final observations, versions and returns `[T, N]`.
 
         If other steps follow a part in its column, its episodes are truncated there, so that they are bootstrapped.
         """
         whole, steps, width = self._rollout_buffer, self._steps, self._width
         valid, versions = np.zeros(whole.rewards.shape, np.bool_), np.zeros(whole.rewards.shape, np.int64)
+        returns = np.zeros(whole.rewards.shape, np.float32)
         finals: FinalObservations = []
         # Steps are counted in the order of time, which is not that of the columns.
         columns = in_columns([self._counted(part) for part in parts], self._num_parts)
@@ -352,6 +360,7 @@ class LaggingSampler(BaseSampler):
                         getattr(whole, name)[start : start + len(array), envs] = array
                 whole.terminated[rows, envs] = counted.terminated
                 valid[rows, envs], versions[rows, envs] = counted.valid, part.versions[:, None]
+                returns[rows, envs] = counted.returns
                 known = {(step, env) for step, env, _ in part.finals}
                 finals += [(rows.start + step, envs.start + env, final) for step, env, final in part.finals]
                 if place + 1 < self._num_parts and not column[place + 1].continues(counted):
@@ -362,7 +371,7 @@ class LaggingSampler(BaseSampler):
                 self._free[part.worker].append(part.turn)
         self._workers.infos = [sums for part in parts for sums in part.infos]
         self.seconds_filling = sum(part.seconds for part in parts) / len(self._envs)
-        return whole, valid, sorted(finals, key=lambda final: final[:2]), versions
+        return whole, valid, sorted(finals, key=lambda final: final[:2]), versions, returns
 
     def _counted(self, part: Part) -> Counted:
         """Count a part's steps; parts must be counted in the order of time."""
@@ -382,7 +391,14 @@ class LaggingSampler(BaseSampler):
         valid, broken_off = self._count(block)
         resetting[envs] = self._resetting[envs]
         self._resetting = resetting
-        return Counted(part, valid[:, envs], block.terminated[:, envs], is_whole=broken_off is None)
+        rewards = block.rewards[:, envs].clip(-1.0, 1.0) if self._clips_rewards else block.rewards[:, envs]
+        returns, so_far = np.where(valid[:, envs], rewards, np.float32(0.0)), self._so_far[envs]
+        goes_on = self._discounts[envs] * ~(block.terminated | block.truncated)[:, envs]
+        for step in range(filled):
+            returns[step] += so_far
+            so_far = goes_on[step] * returns[step]
+        self._so_far[envs] = so_far
+        return Counted(part, valid[:, envs], block.terminated[:, envs], broken_off is None, returns)
 
     @contextmanager
     def _all_counted(self) -> Iterator[None]:
@@ -397,6 +413,10 @@ class LaggingSampler(BaseSampler):
             for name, value in before.items():
                 setattr(self, name, value)
 
+    def drop_running(self, columns: slice = slice(None)) -> None:  # noqa: D102 - as in the base
+        super().drop_running(columns)
+        self._so_far[columns] = 0.0
+
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """As in the base, but at once, after the present step of each worker."""
         self.pause()
@@ -406,10 +426,11 @@ class LaggingSampler(BaseSampler):
         """As in the base; steps that are not in a rollout yet count as dropped."""
         with self._all_counted():
             tensors, state = super().state()
-            return tensors, {**state, "steps_dropped": self.steps_dropped}
+            return tensors, {**state, "steps_dropped": self.steps_dropped, "returns_so_far": self._so_far.tolist()}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
         self.steps_dropped = whole({"steps_dropped": 0, **state}, "steps_dropped")
+        self._so_far[:] = state.get("returns_so_far", 0.0)  # earlier releases did not save them
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Workers that are lost: how often, and whether others take their places."""
+"""Counts lost workers, and starts others in their places."""
 
 import logging
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from hybridppo.runners.workers.transport import WorkerLostError
 logger = logging.getLogger(__name__)
 
 LOSSES_IN_A_ROW = 3
-"""How often a worker may be lost, and another started in its place, before one of them has done its work."""
+"""How often in a row a worker may be lost and replaced before it has done its work."""
 
 
 class Losses:
     """Counts how often each worker was lost, and starts others.
 
     Args:
-        num_workers: how many there are.
-        error: what to raise if one is lost too often.
-        work: what ends a row of losses, for messages: "a whole rollout".
-        dropped: what is dropped, for messages: "its unfinished episodes are".
+        num_workers: number of workers.
+        error: the type of error if a worker is lost too often.
+        work: the work that ends a row of losses, for messages: "a whole rollout".
+        dropped: what a loss drops, for messages: "its unfinished episodes are".
     """
 
     def __init__(self, num_workers: int, error: type[HybridPPOError], work: str, dropped: str) -> None:
@@ -29,17 +29,17 @@ class Losses:
         self._losses, self._in_a_row = [0] * num_workers, [0] * num_workers
 
     def end_row(self, worker: int) -> None:
-        """It has done its work."""
+        """Count losses from 0 again, because the worker has done its work."""
         self._in_a_row[worker] = 0
 
     def replace(self, worker: int, lost: WorkerLostError, seed: int, start: Callable[[int], None]) -> None:
-        """Start another in place of a worker, and another again if that one is lost too.
+        """Start another worker in place of a lost one, and another again if that one is lost, too.
 
         Args:
-            worker: which one.
-            lost: how.
-            seed: that it had. With the same seed, what went wrong might go wrong again.
-            start: starts one with a seed of its own, and waits until it is ready.
+            worker: its number.
+            lost: its error.
+            seed: its seed. The new one differs, because the old one might lead to the same failure.
+            start: starts a worker with a seed, and waits until it is ready.
 
         Raises:
             HybridPPOError: if it was lost too often in a row.

@@ -1,7 +1,7 @@
-"""The processes of a worker sampler, and the messages to and from them.
+"""The processes of `Workers`, and the messages to and from them.
 
-A worker that dies, or makes no step for too long, raises a `WorkerLostError` where its answer is waited for. The
-sampler decides what to do then.
+A worker that dies, or makes no step for too long, is reported as a `WorkerLostError` where its answer is waited for.
+The caller decides what to do.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostErro
 from hybridppo.system.interruption import give_up_if_stopped
 
 SECONDS_TO_CLOSE = 5.0
-"""How long workers may take to end in good order before they are killed."""
+"""Seconds for workers to end by themselves before they are killed."""
 
 
 @dataclass(frozen=True)
 class _Starting:
-    """A worker that has yet to connect."""
+    """A worker that has not connected yet."""
 
     listener: Listener
     address: str
     env_seed: int
     since: float
-    """When it was started."""
+    """The time of its start."""
 
 
 class WorkerPool:
-    """Processes by number, each with the environments that are its share.
+    """Processes by number, each with some of the environments.
 
     Args:
-        envs: the share of each worker.
-        setup: pickled, the settings of all workers (`process.serve`).
-        rows_of: how many rows of its rollout a worker has filled: whether it goes on.
+        envs: the environments of each worker.
+        setup: pickled, sent to all workers (`process.serve`).
+        rows_of: the number of rows that a worker has filled, which shows that it does not hang.
         timeout: seconds without a step after which a worker counts as hung.
-        module: what a process runs.
-        role: what a worker is called in messages.
+        module: the module that a process runs.
+        role: the name of a worker in messages.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class WorkerPool:
         self._connections: dict[int, Connection[Any, Any]] = {}
         self._starting: dict[int, _Starting] = {}
         self._rows_at: dict[int, tuple[int, float]] = {}
-        """For workers that owe an answer: their last number of rows, and when it last changed."""
+        """For each worker that owes an answer: its number of rows, and when that last changed."""
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of those that were started."""
+        """The numbers of the started workers."""
         return list(self._processes)
 
     def start(self, worker: int, env_seed: int) -> None:
-        """Start a worker's process; what it loads, it loads while others are started. See `wait_until_ready`."""
+        """Start a worker's process, which loads its modules meanwhile. See `wait_until_ready`."""
         self._rows_at.pop(worker, None)
         key = secrets.token_bytes(32)
-        # One thread each: the processes are the parallelism.
+        # One thread each, because the processes are the parallelism.
         environment = {
             **os.environ,
             KEY_VARIABLE: key.hex(),
@@ -100,7 +100,7 @@ class WorkerPool:
         self._starting[worker] = _Starting(listener, address, env_seed, time.monotonic())
 
     def _connect(self, worker: int, starting: _Starting) -> None:
-        """Wait for a worker to connect, and tell it what to do. It answers when its environments are made."""
+        """Wait for a worker to connect, and send its setup. It answers when its environments are made."""
         process, timeout = self._processes[worker], self._seconds_to_start
         with starting.listener as listener, ThreadPoolExecutor(1) as thread:
             told = thread.submit(self._tell, worker, listener, starting.env_seed)
@@ -115,10 +115,10 @@ class WorkerPool:
                         )
                     give_up_if_stopped(self.name(worker))
                     futures.wait([told], timeout=0.1)
-            except BaseException:  # the thread must end before this can be left
+            except BaseException:  # the thread must end first
                 process.kill()
                 with contextlib.suppress(OSError):
-                    Client(starting.address).close()  # in the worker's place, who may never come
+                    Client(starting.address).close()  # in place of the worker, which may never connect
                 raise
             try:
                 told.result()
@@ -153,12 +153,13 @@ class WorkerPool:
     def answers(
         self, workers: Sequence[int], *, at_start: bool = False, patience: float | None = None
     ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
-        """What each worker answers next, as they do; or how it was lost, if it died or makes no more steps.
+        """Each worker's next answer, as they come; or how it was lost, if it died or makes no more steps.
 
         Args:
-            workers: who owe an answer.
+            workers: those that owe an answer.
             at_start: whether they are being started.
-            patience: seconds to wait for the first of them, and then only for those that are there; None for all.
+            patience: seconds to wait for the first answer, and then only for those that are there; None to wait for
+                all.
         """
         timeout = self._seconds_to_start if at_start else self._timeout
         waiting = {self._connections[worker]: worker for worker in workers}
@@ -201,22 +202,22 @@ class WorkerPool:
         return value, more
 
     def connect(self, workers: Sequence[int]) -> None:
-        """Wait until those that were started have loaded what they need, and tell them what to do.
+        """Wait until started workers have loaded their modules, and send their setup.
 
         Raises:
             WorkerLostError: if one of them is lost meanwhile.
-            Stopped: if a stop was requested, and one of them does not come.
+            Stopped: if a stop was requested before they have connected.
         """
         for worker in workers:
             if worker in self._starting:
                 self._connect(worker, self._starting.pop(worker))
 
     def wait_until_ready(self, workers: Sequence[int]) -> None:
-        """Likewise, and until their environments are made.
+        """Wait until started workers have made their environments.
 
         Raises:
             WorkerLostError: if one of them is lost meanwhile.
-            Stopped: if a stop was requested, and one of them does not come.
+            Stopped: if a stop was requested before they have connected.
         """
         self.connect(workers)
         for _, answer in self.answers(workers, at_start=True):
@@ -224,7 +225,7 @@ class WorkerPool:
                 raise answer
 
     def end(self, worker: int) -> None:
-        """Let go of a worker that is lost; `start` then starts another in its place."""
+        """End a lost worker; `start` then starts another in its place."""
         if worker in self._connections:
             self._connections[worker].close()
         self._processes[worker].kill()
@@ -246,19 +247,19 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all of them; a second call does nothing."""
-        for worker, starting in self._starting.items():  # waits for nothing: nobody has told it anything
+        for worker, starting in self._starting.items():  # without waiting, because they have no work yet
             starting.listener.close()
             self._processes[worker].kill()
         self._starting = {}
         for connection in self._connections.values():
-            with contextlib.suppress(OSError):  # died before
+            with contextlib.suppress(OSError):  # it has died before
                 connection.send(("close", None))
             connection.close()
         deadline = time.monotonic() + SECONDS_TO_CLOSE
         for process in self._processes.values():
             try:
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:  # in the middle of a long step
+            except subprocess.TimeoutExpired:  # within a long step
                 process.kill()
                 process.wait()
         self._connections, self._processes = {}, {}
@@ -266,5 +267,5 @@ class WorkerPool:
 
 
 def _address_without_a_file() -> str | None:
-    """A name for a socket that is in no folder (on Linux), so a killed trainer leaves no file."""
+    """A name for a socket that is in no folder (on Linux), so that a killed trainer leaves no file."""
     return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

@@ -1,8 +1,8 @@
-"""A worker process: steps its environments with its own actor, and writes its part of the rollout.
+"""A worker process: steps its environments with its own actor, and writes its columns of the rollout.
 
-Started by `WorkerSampler` as `hybridppo.runners.workers.process ADDRESS`, with the key of the connection in
-its environment. It loads neither torch nor the script that started the training. It ends when told to, or when the
-connection breaks, or when the trainer is gone while it steps: no worker outlives its trainer.
+`Processes` starts it as `hybridppo.runners.workers.process ADDRESS`, with the key of the connection in its environment
+variables. It loads neither torch nor the script that started the training. It ends when told to, when the connection
+breaks, or when the trainer is gone while it steps: no worker outlives its trainer.
 """
 
 import contextlib
@@ -42,20 +42,20 @@ def main(serve: "Callable[[Connection[Any, Any]], None]") -> None:
     except (EOFError, ConnectionError):
         pass  # the trainer is gone
     except BaseException as error:
-        # The library's own errors of environments say all there is to say.
+        # The library's own errors of environments need no traceback.
         told = (
             str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         )
-        with contextlib.suppress(ConnectionError):  # another worker failed first, and the trainer has gone
+        with contextlib.suppress(ConnectionError):  # another worker has failed first, and the trainer is gone
             connection.send(("error", told, None))
         raise SystemExit(1) from None
 
 
 def end_with_parent(parent: int) -> None:
-    """Watch for the trainer's end, for a worker that is stuck in a step and will never see its connection break.
+    """Watch for the trainer's end, for a worker that hangs in a step and does not see its connection break.
 
-    Native code that holds the interpreter's lock forever holds this up as well. Where processes are not given to
-    another parent (Windows), nothing is seen.
+    Native code that holds the interpreter's lock forever blocks this, too. If processes do not get another parent
+    (Windows), the end is not noticed.
     """
     while os.getppid() == parent:
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -63,16 +63,16 @@ def end_with_parent(parent: int) -> None:
 
 
 def leave_signals_to_the_trainer() -> None:
-    """Ignore what reaches the whole process group, as Ctrl-C does: what it means is the trainer's to decide."""
+    """Ignore signals to the whole process group, such as Ctrl-C, which the trainer handles."""
     for number in _signals():
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _signals())  # those that came meanwhile are ignored, too
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _signals())  # signals that came meanwhile are ignored, too
 
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Within it, a process that is started has these signals wait until it is ready to ignore them."""
+    """A context in which signals to a started process wait until it is ready to ignore them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -88,7 +88,7 @@ def _signals() -> list[signal.Signals]:
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
-    """Make the environments that the first message describes; then a rollout per message."""
+    """Make the environments that the first message describes; then fill rows for each message."""
     mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
     share = Share(setup, mine["envs"], mine["seed"])
@@ -109,7 +109,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
                 connection.send(("done", share.answer(kind, value), 0.0))
                 continue
             turn, first, end = value
-            # Those that go on to where others have stopped do not stop before.
+            # Workers that continue to the row of others do not stop before it.
             flag = stop if end is None else NEVER
             parameters, version = published.read()
             answer = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)

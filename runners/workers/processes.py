@@ -1,6 +1,6 @@
-"""Workers that are processes of this machine, and write straight into a rollout in shared memory."""
+"""Workers in processes of this machine, which write straight into a rollout in shared memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -11,17 +11,17 @@ from hybridppo.rollouts.page_locking import PageLock
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import PublishedParameters, SharedArrays
-from hybridppo.runners.workers.transport import Work, WorkerLostError
+from hybridppo.runners.workers.transport import Work
 from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
 
 
-class Processes:
-    """As `Transport`; closed, it has ended the processes and let go of the memory.
+class Processes(WorkerPool):
+    """A `Transport` to processes of this machine. `close` ends them and frees the memory.
 
     Args:
-        work: what they are started for.
+        work: the work of the workers.
     """
 
     def __init__(self, work: Work) -> None:
@@ -31,7 +31,6 @@ class Processes:
         shared |= {**PublishedParameters.layout(work.num_parameters), "stop": ((1,), "uint8")}
         shared |= {f"heartbeat{worker}": ((1,), "int64") for worker in range(num_workers)}
         self._arrays = SharedArrays(shared)
-        self._closed = False
         self._published = PublishedParameters(self._arrays)
         self.buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in work.layout}) for i in numbers]
         self.stop: Flag = self._arrays["stop"].data
@@ -39,24 +38,14 @@ class Processes:
         self._page_lock: PageLock | None = None
         self._has_begun = False
         setup = {**work.setup, "layout": shared, "path": self._arrays.path, "num_buffers": work.num_buffers}
-        self._pool = WorkerPool(work.shares, pack(setup), self._rows_of, work.options.worker_timeout)
-
-    @property
-    def workers(self) -> list[int]:  # noqa: D102 - as in the protocol
-        return self._pool.workers
-
-    def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the protocol
-        self._pool.start(worker, env_seed)
-
-    def end(self, worker: int) -> None:  # noqa: D102 - as in the protocol
-        self._pool.end(worker)
+        super().__init__(work.shares, pack(setup), self._rows_filled, work.options.worker_timeout)
 
     def wait_until_ready(self, workers: Sequence[int]) -> None:  # noqa: D102 - as in the protocol
-        self._pool.wait_until_ready(workers)
+        super().wait_until_ready(workers)
         if self._has_begun:
             return
         self._has_begun = True
-        if not self._restarts:  # another worker would have to map it
+        if not self._restarts:  # else another worker would have to map it
             self._arrays.unlink()
         if self._pin_for is not None:
             assert self._arrays.memory is not None  # not closed yet
@@ -66,24 +55,16 @@ class Processes:
         self._published.write(parameters, version)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
-        self._pool.send(worker, ("fill", (turn, first, end)))
+        self.send(worker, ("fill", (turn, first, end)))
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
-        self._pool.send(worker, (kind, value))
+        self.send(worker, (kind, value))
 
-    def answers(  # noqa: D102 - as in the protocol
-        self, workers: Sequence[int], *, patience: float | None = None
-    ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        return self._pool.answers(workers, patience=patience)
-
-    def _rows_of(self, worker: int) -> int:
+    def _rows_filled(self, worker: int) -> int:
         return int(self._arrays[f"heartbeat{worker}"][0])
 
     def close(self) -> None:  # noqa: D102 - as in the protocol
-        if self._closed:
-            return
-        self._closed = True
-        self._pool.close()
+        super().close()
         if self._page_lock is not None:
             self._page_lock.close()
         self._arrays.close()

@@ -1,4 +1,4 @@
-"""A worker's share of the environments, wherever the worker is. Free of torch."""
+"""The environments of one worker, on any machine. Workers use this file without torch."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,39 +19,39 @@ Array = NDArray[Any]
 
 
 class Filled(NamedTuple):
-    """What a worker answers when it has filled rows."""
+    """A worker's answer when it has filled rows."""
 
     rows: int
-    """How many are filled now."""
+    """The number of filled rows."""
     finals: FinalObservations
-    """Final observations of the new ones."""
+    """The final observations of the new rows."""
     version: int
-    """Of the parameters that acted."""
+    """The version of the parameters that acted."""
     infos: Sums | None
-    """What infos had, if they are measured."""
+    """Sums of entries of infos, if they are measured."""
 
 
 class Share:
-    """Steps some of the environments with an actor of its own.
+    """Steps some of the environments with its own actor.
 
     Args:
-        setup: the settings of all workers: `source` and `options` of the environments, how many there are (`num_envs`)
-            and their `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; `fields`
-            of a rollout.
-        envs: which of the environments.
-        seed: of the first of them.
+        setup: sent to all workers: `source` and `options` of the environments, their number `num_envs` and
+            `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; `fields` of a
+            rollout.
+        envs: the environments of this worker.
+        seed: the seed of the first of them.
 
     Raises:
-        EnvError: where they cannot be made, or have other spaces.
+        EnvError: if they cannot be made, or have other spaces.
     """
 
     def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
         self._measures_infos = False
         source, num_envs = source_here(setup["source"], setup["options"].imports), envs.stop - envs.start
         seed_globals(seed, "making environments")
-        # One thread each: the processes are the parallelism.
+        # One thread each, because the processes are the parallelism.
         self._environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
-        seed_globals(seed, "stepping environments")  # again, since what was made may have loaded torch
+        seed_globals(seed, "stepping environments")  # again, because making environments may have loaded torch
         try:
             require_same_spaces(
                 self._environments,
@@ -60,7 +60,7 @@ class Share:
                 "those made in the trainer",
                 setup["num_envs"],
             )
-            # An environment is a column of a rollout, or as many as it has agents.
+            # An environment is a column of a rollout, or as many columns as it has agents.
             agents = self._environments.num_agents
             self.columns = slice(envs.start * agents, envs.stop * agents)
             self._form = setup["form"]
@@ -72,12 +72,12 @@ class Share:
     def fill(
         self, buffer: RolloutBuffer, parameters: Sequence[Array], version: int, stop: Flag, first: int, end: int | None
     ) -> Filled:
-        """As `Stepper.fill`, by an actor of these parameters, which are of this version."""
+        """As `Stepper.fill`, with an actor of these parameters, whose version is `version`."""
         rows, finals = self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
         return Filled(rows, finals, version, self._environments.take_infos() if self._measures_infos else None)
 
     def answer(self, kind: str, value: Any) -> Any:
-        """To a message other than that to fill."""
+        """The answer to any message but "fill"."""
         if kind == "restart":
             return self.stepper.restart(value)
         if kind == "state":
@@ -99,7 +99,7 @@ class Share:
         return None
 
     def _steer(self, steering: Steering) -> tuple[Any, str | None]:
-        """What each environment returned, or why that could not be done."""
+        """The result of each environment, or why it could not be steered."""
         try:
             return self._environments.steer(steering), None
         except (EnvError, ConfigurationError) as error:
@@ -113,22 +113,22 @@ class Share:
             return None, str(error)
 
     def _load_state(self, states: list[Any], observation: Array, remembered: Array) -> str | None:
-        """Why the state cannot be put back, if so."""
+        """Why the state cannot be restored; None if it was."""
         try:
             self.stepper.load_state(states, observation, remembered)
         except EnvStateError as error:
             return str(error)
-        except Exception as error:  # of what is not such a state at all
+        except Exception as error:  # for data that is no such state at all
             return f"what was saved of them cannot be read: {type(error).__name__}: {error}"
         return None
 
     def close(self) -> None:
-        """Release the environments."""
+        """Close the environments."""
         self._environments.close()
 
 
 def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Views of one flat array, of these shapes one after the other."""
+    """Views of a flat array with these shapes, one after the other."""
     parameters, start = [], 0
     for shape in shapes:
         size = 1

@@ -1,4 +1,4 @@
-"""Arrays that several processes share: a file in memory, without a name where the system allows it."""
+"""Arrays that several processes share: a file in memory, without a name if the system allows it."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ Array = NDArray[Any]
 class SharedArrays:
     """Named arrays in one mapped file.
 
-    On Linux the file never has a name: whatever kills whom and when, none is left behind. Elsewhere, the process that
-    makes it takes its name away as soon as the others have mapped it, or, where the system will not let a mapped
-    file go (Windows), when it is closed.
+    On Linux the file never has a name, so nothing remains of killed processes. Elsewhere, the process that makes it
+    removes its name when the others have mapped it, or when it is closed if the system does not allow that before
+    (Windows).
 
     Args:
         layout: shape and type of each array, by name.
-        path: of a file that another process made; None makes one.
+        path: the file of another process; None makes a new one.
     """
 
     def __init__(self, layout: Layout, path: str | None = None) -> None:
@@ -36,14 +36,14 @@ class SharedArrays:
         self.path = path
         memory = np.memmap(self.path, dtype=np.uint8, mode="r+", shape=(size,))
         self.memory: Array | None = memory
-        """All arrays' bytes, until closed."""
+        """The bytes of all arrays; None after `close`."""
         self._arrays = arrays_in(memory, layout)
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
 
     def unlink(self) -> None:
-        """Let nobody else map the file; those who have keep it. A second call does nothing."""
+        """Remove the file's name; processes that have mapped it keep it. A second call does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -53,16 +53,16 @@ class SharedArrays:
             Path(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the memory; arrays handed out keep it alive for themselves."""
+        """Free the memory once no array refers to it."""
         self._arrays.clear()
         self.memory = None
         self.unlink()
 
 
 class PublishedParameters:
-    """An actor's parameters, which one process writes while others read: the newest, whole, without waiting.
+    """An actor's parameters, which one process writes and others read: the newest version, without waiting.
 
-    There is room for two versions. The next is written where the newest is not.
+    There is room for two versions; the next one is written over the older one.
 
     Args:
         arrays: laid out by `layout`.
@@ -73,7 +73,7 @@ class PublishedParameters:
 
     @staticmethod
     def layout(num_parameters: int) -> Layout:
-        """Of the arrays that it takes."""
+        """The layout of its arrays."""
         return {
             "parameters": ((2, num_parameters), "float32"),
             "versions": ((2,), "int64"),
@@ -88,16 +88,16 @@ class PublishedParameters:
         self._count[0] = count
 
     def read(self) -> tuple[Array, int]:
-        """The newest, one after the other in a copy, and their version."""
+        """A copy of the newest parameters, one after the other, and their version."""
         while True:
             count = int(self._count[0])
             copied, version = self._parameters[count % 2].copy(), int(self._versions[count % 2])
-            if int(self._count[0]) == count:  # else what was copied may be half of a newer version
+            if int(self._count[0]) == count:  # else the copy may be half of a newer version
                 return copied, version
 
 
 def _make_nameless_file(size: int) -> int | None:
-    """The descriptor of a file in memory that processes of the same user open through /proc, if the system has it."""
+    """The descriptor of a file in memory that other processes open through /proc; None if that is not possible."""
     if not hasattr(os, "memfd_create"):
         return None
     descriptor = os.memfd_create("hybridppo")
@@ -109,7 +109,7 @@ def _make_nameless_file(size: int) -> int | None:
 
 
 def _make_file(size: int) -> str:
-    """The path of one in the file system, in memory if possible."""
+    """The path of a file, in memory if possible."""
     in_memory = Path("/dev/shm")
     folder = in_memory if in_memory.is_dir() and os.access(in_memory, os.W_OK) else None
     descriptor, path = tempfile.mkstemp(prefix=f"hybridppo-{os.getpid()}-", dir=folder)

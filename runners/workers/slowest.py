@@ -1,4 +1,4 @@
-"""What the slowest worker costs, if all wait for each other at the end of a rollout."""
+"""The cost of waiting for the slowest worker at the end of each rollout."""
 
 import logging
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from hybridppo.runners.workers.transport import Work
 logger = logging.getLogger(__name__)
 
 FEWEST_ROLLOUTS = 5
-"""Before that, nothing is logged: the first rollouts load what later ones have."""
+"""Rollouts before the first warning, because the first ones load and compile."""
 SHARE_THAT_COUNTS = 0.5
-"""How much of the time most workers must have waited,"""
+"""The share of the time that a usual worker must have waited for a warning,"""
 SECONDS_THAT_COUNT = 1.0
-"""and for how long in all, before it is logged."""
+"""and for how long in all."""
 
 
 class SlowestWorker:
-    """Adds up how long each worker fills its part of rollouts, and logs once what it costs to wait for the slowest.
+    """Adds up how long each worker fills its columns, and warns once if a usual worker waits much for the slowest.
 
     Args:
-        work: of the workers.
+        work: the work of the workers.
     """
 
     def __init__(self, work: Work) -> None:
@@ -31,7 +31,7 @@ class SlowestWorker:
         self._is_logged = False
 
     def add(self, seconds: Sequence[float]) -> None:
-        """Count a rollout: how long each worker took."""
+        """Count a rollout with the seconds of each worker."""
         self._seconds += seconds
         self._rollouts += 1
         if self._is_logged or self._rollouts < FEWEST_ROLLOUTS:

@@ -1,4 +1,4 @@
-"""What a worker sampler asks of its workers, wherever they are."""
+"""The interface between `Workers` and the processes or machines that they are on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from hybridppo.runners.samplers.stepping import Flag
 Array = NDArray[Any]
 
 SECONDS_TO_START = 120.0
-"""How long workers may at least take to start, load what they need, and make and reset their environments."""
+"""The least time limit for workers to start, load their modules, and make and reset their environments."""
 
 
 class WorkerLostError(EnvError):
@@ -25,26 +25,26 @@ class WorkerLostError(EnvError):
 
 @dataclass(frozen=True)
 class Work:
-    """What workers are started for."""
+    """The work of a group of workers."""
 
     shares: Sequence[slice]
-    """Slices of the environments, by worker."""
+    """The environments of each worker."""
     columns: Sequence[slice]
-    """Columns of a rollout, by worker: an environment has one for each of its agents."""
+    """The columns of each worker; an environment has a column for each of its agents."""
     layout: Layout
-    """The layout of a buffer: a rollout, or a part of one."""
+    """The layout of a buffer: of a rollout, or of a part of one."""
     num_buffers: int
-    """How many of them there are."""
+    """The number of buffers."""
     num_parameters: int
-    """Numbers in the actor's parameters."""
+    """The number of the actor's parameters."""
     setup: dict[str, Any]
-    """The settings of all workers (`Share`)."""
+    """Sent to all workers (`Share`)."""
     options: EnvironmentOptions
     pin_for: torch.device | None
-    """The device that rollouts are copied to, where its copies are faster from page-locked memory; else None."""
+    """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""
 
     def allocate(self) -> RolloutBuffer:
-        """Arrays for a rollout in this process, page-locked where that is wanted."""
+        """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
         return allocate(self.layout, self.pin_for)
 
     def name(self, worker: int, role: str = "worker") -> str:
@@ -54,62 +54,62 @@ class Work:
 
 
 class Transport(Protocol):
-    """Workers by number, each with its share of the environments; and what crosses between them and the sampler.
+    """Workers by number, each with some of the environments; messages and rollouts between them and the sampler.
 
-    A message is answered once, in the order of messages, and more may be sent before it is answered. A worker that
-    dies, or makes no step for too long, raises a `WorkerLostError` where its answer is waited for. The sampler decides
-    what to do then.
+    Each message is answered once, in order, and more may be sent before the answer. A worker that dies, or makes no
+    step for too long, is reported as a `WorkerLostError` where its answer is waited for. The caller decides what to do.
     """
 
     buffers: list[RolloutBuffer]
-    """The arrays that rollouts are in, in turn."""
+    """The arrays of rollouts."""
     stop: Flag
-    """Set to let those that fill stop before their next step."""
+    """Set to 1 to stop workers before their next step."""
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of those that were started."""
+        """The numbers of the started workers."""
         ...
 
     def start(self, worker: int, env_seed: int) -> None:
-        """Start one, whose first environment starts from this seed. It answers when its environments are made."""
+        """Start a worker, whose first environment gets this seed. It answers when its environments are made."""
         ...
 
     def wait_until_ready(self, workers: Sequence[int]) -> None:
-        """Wait until their environments are made, or raise the `WorkerLostError` of one that is lost meanwhile."""
+        """Wait until workers have made their environments, or raise the `WorkerLostError` of a lost one."""
         ...
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:
-        """The actor's parameters, by which workers act in whatever they begin to fill from now on."""
+        """Publish the actor's parameters for all rows that workers begin from now on."""
         ...
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:
-        """Let one fill its columns of a buffer, from row `first` on; those with an `end` do not stop before.
+        """Let a worker fill its columns of a buffer from row `first` on; with `end`, it does not stop before that row.
 
         It answers with a `Filled` (`share.py`).
 
         Raises:
-            WorkerLostError: where it is known to be lost.
+            WorkerLostError: if it is known to be lost.
         """
         ...
 
     def ask(self, worker: int, kind: str, value: Any) -> None:
-        """Any other message, see `Share.answer`; raises as `fill` does."""
+        """Send any other message, see `Share.answer`; raises as `fill` does."""
         ...
 
     def answers(
         self, workers: Sequence[int], *, patience: float | None = None
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        """What each answers next, with the seconds it took, as they do; or how it was lost.
+        """Each worker's next answer and the seconds that it took, as they come; or how the worker was lost.
 
         Args:
-            workers: who owe an answer.
-            patience: seconds to wait for the first of them, and then only for those that are there; None for all.
+            workers: those that owe an answer.
+            patience: seconds to wait for the first answer, and then only for those that are there; None to wait for
+                all.
         """
         ...
 
     def end(self, worker: int) -> None:
-        """Let go of one that is lost; nothing of it comes any more, and `start` starts another in its place."""
+        """End a lost worker, of which no answer comes any more; `start` then starts another in its place."""
         ...
 
     def close(self) -> None:

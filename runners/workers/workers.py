@@ -237,6 +237,7 @@ class Workers:
         """End all workers; a second call does nothing."""
         if not self._closed:
             self._closed = True
+            self._lost = lambda worker: None  # the owner's function would keep its owner alive
             self.transport.close()
 
 

@@ -223,7 +223,7 @@ PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", LONG)
 def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops, options = Stops(monkeypatch), dict(PLACEMENTS_TO_STOP[placement])
-    make, times = options.pop("placement"), 2 if "worker" in placement else 5
+    make, times = options.pop("placement"), 2 if "worker" in placement else 3
     expected, path = tmp_path / "expected", tmp_path / "run"
     train(name, make(), run_dir=expected, **options)
     per_stop, rng = stops.events // (times + 1), random.Random(f"{name} {placement}")
@@ -283,7 +283,9 @@ def test_other_values_are_another_action(name: str) -> None:
     agent = reference(name)[0].agent
     actions = [agent.act(np.array(o, np.float32)) for o in ((1.0, 0.0, 0.0), (-1.0, 0.0, 7.0))]
     assert actions[0] != actions[1]
-    assert len({float(agent.act(np.zeros(3, np.float32), deterministic=False)[0]) for _ in range(8)}) > 1
+    # Many draws: next to a bound, half of them are clipped to it.
+    drawn = agent.act(np.zeros((64, 3), np.float32), deterministic=False, batch=True)
+    assert len(np.unique(drawn)) > 1
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -5,6 +5,7 @@ import math
 import signal
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
+from selection import only_by_default
 from toy_agents import Matching
 
 import hybridppo
@@ -167,7 +169,7 @@ def test_an_adaptive_rate_brings_the_divergence_near_what_is_desired(form: str) 
     options: dict[str, Any] = {"config": config, "total_steps": 16 * config.batch_size}
     found = of_metrics("approx_kl", schedules={"learning_rate": "adaptive"}, **options)
     assert 0.005 < sum(found[-8:]) / 8 < 0.02
-    assert max(of_metrics("approx_kl", **options)) < 0.001
+    assert max(of_metrics("approx_kl", **{**options, "total_steps": 4 * config.batch_size})) < 0.001
 
 
 def test_an_update_that_is_broken_off_leaves_the_adaptive_rate_as_it_was() -> None:
@@ -205,8 +207,13 @@ RESUMED: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("where", ["cpu", "overlap"])
-@pytest.mark.parametrize("what", RESUMED)
+@pytest.mark.parametrize(
+    ("what", "where"),
+    only_by_default(
+        ("named, cpu", "functions, overlap", "adaptive, cpu", "adaptive, overlap", "td3, overlap"),
+        product(RESUMED, ("cpu", "overlap")),
+    ),
+)
 def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: Path) -> None:
     config, schedules = RESUMED[what]
     options = {"config": config, "schedules": schedules, "total_steps": 160, **PLACEMENTS[where]}

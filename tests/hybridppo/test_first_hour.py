@@ -347,7 +347,7 @@ def test_resuming_a_finished_run_says_that_it_is_finished(tmp_path: Path, caplog
     train(run_dir=tmp_path / "run")
     with caplog.at_level(logging.INFO):
         hybridppo.resume(tmp_path / "run", progress=False)
-    assert f"{tmp_path / 'run'} is finished: 64 steps" in caplog.text
+    assert f"{tmp_path / 'run'} is finished, after 64 steps" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO):
         hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, progress=False)

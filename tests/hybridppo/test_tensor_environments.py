@@ -446,7 +446,7 @@ def test_what_learning_fails_on_is_said() -> None:
     said = str(hybridppo.check_env(lambda: Poor(8), steps=400))
     for part in (
         "goes up to", "rewards go up to 301 -> PPO normalises rewards", "truncated episodes came without",
-        "the same seed gave two different beginnings", "note: its state cannot be saved: Poor has no get_state()",
+        "the same seed gave two different episodes", "note: its state cannot be saved: Poor has no get_state()",
     ):  # fmt: skip
         assert part in said
     assert "8 of 2,000 steps took 0 s" in str(hybridppo.check_env(lambda: Poor(8), seconds=0))

@@ -706,9 +706,9 @@ def test_large_finite_observations_are_no_fault() -> None:
     [
         (np.zeros(3, np.float32), "its observation is of shape (3,), and that of its space is (2,)"),
         (np.zeros(1, np.float32), "its observation is of shape (1,), and that of its space is (2,)"),
-        ([[0.0, 0.0], [0.0]], "its observation is no array"),
-        (None, "its observation is no number, or array of numbers: None"),
-        ("left", "its observation is no number, or array of numbers: 'left'"),
+        ([[0.0, 0.0], [0.0]], "its observation is not an array"),
+        (None, "its observation is not a number or an array of numbers: None"),
+        ("left", "its observation is not a number or an array of numbers: 'left'"),
         (np.array([0.0, 1.5], np.float32), "its observation[1] is 1.5, outside of the bounds of its space, -1.0 to 1"),
     ],
     ids=["shape", "shape that would be broadcast", "ragged", "none", "text", "range"],
@@ -743,7 +743,7 @@ def test_wrong_observation_shape_later_on() -> None:
 
 @pytest.mark.parametrize(
     ("reward", "words"),
-    [(None, "its reward is no number"), ("much", "its reward is no number"), (np.ones(2), "must be one number")],
+    [(None, "its reward is not a number"), ("much", "its reward is not a number"), (np.ones(2), "must be one number")],
 )
 def test_wrong_reward(reward: Any, words: str) -> None:
     with pytest.raises(EnvError, match=words):

@@ -176,15 +176,16 @@ def test_what_is_no_number_is_named(value: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
+        pytest.param(
             {"env": "CartPole-v1", "vectorization": "compiled"},
             "info_metrics are not available from CompiledEnvironments",
+            marks=pytest.mark.extras,
         ),
         ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from the environments of several learners"),
         ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
         ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),
     ],
-)
+)  # fmt: skip
 def test_where_they_cannot_be_had_is_said(options: dict[str, Any], message: str) -> None:
     if options.get("vectorization") == "compiled":
         pytest.importorskip("numba")

@@ -25,7 +25,7 @@ SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=2, num_minibatches=2, hi
 
 
 def train(env: Any, config: Any = SMALL, **options: Any) -> hybridppo.TrainResult:
-    options = {"total_steps": 300, "seed": 0, "placement": "cpu", "progress": False} | options
+    options = {"total_steps": 150, "seed": 0, "placement": "cpu", "progress": False} | options
     return hybridppo.train(env, config=config, **options)
 
 
@@ -69,9 +69,13 @@ def with_finals(form: Callable[[Any], Any], result: list[Any]) -> list[Any]:
     return result
 
 
-@pytest.mark.parametrize("form", [batched, list], ids=["a batch", "a list"])
 @pytest.mark.parametrize(
-    "name", ["box", "discrete", "multi-discrete", "multi-binary", "tuple", "dict, nested", "image and vector"]
+    ("name", "form"),
+    [
+        *((name, batched) for name in ("box", "discrete", "multi-discrete", "tuple", "dict, nested")),
+        *((name, list) for name in ("box", "multi-binary", "dict, nested", "image and vector")),
+    ],
+    ids=lambda value: {batched: "a batch", list: "a list"}.get(value, value),
 )
 def test_final_observations_in_other_forms(name: str, form: Callable[[Any], Any]) -> None:
     same_step = AutoresetMode.SAME_STEP
@@ -95,8 +99,13 @@ def with_flags(dtype: Any, result: Any) -> Any:
     return [*result[:2], np.asarray(result[2], dtype), np.asarray(result[3], dtype), result[4]]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8])
-@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize(
+    ("mode", "dtype"),
+    [
+        *((mode, np.float32) for mode in AutoresetMode),
+        *zip(AutoresetMode, (np.float64, np.int64, np.uint8), strict=True),
+    ],
+)
 def test_flags_of_vectors_that_are_numbers(mode: AutoresetMode, dtype: Any) -> None:
     make = KINDS["box"].make
     expected = train(lambda: SyncVectorEnv([make] * 4, autoreset_mode=mode))

@@ -1,44 +1,34 @@
-"""What is wrong with an environment, how to fix it, and how fast it steps.
+"""Finds what is wrong with an environment, says how to fix it, and measures how fast it steps.
 
     report = hybridppo.check_env("CartPole-v1")
     print(report)
 
-An environment that can be trained in has no errors. Warnings name frequent reasons why learning fails.
+The environment is made and stepped as in a training. An environment that can be trained in has no errors. Warnings name
+frequent reasons why learning fails.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import has_mask
-from hybridppo.environments.checking.check_tensors import check_tensor_env
-from hybridppo.environments.checking.report import (
-    EnvReport,
-    Seen,
-    global_generators,
-    in_time,
-    steps_to_repeat,
-    timed,
-)
-from hybridppo.environments.checks import checked_step, describe_error
-from hybridppo.environments.making import WHERE_TO_LOOK, is_tensor_env, require_single
-from hybridppo.environments.named import make_env, note_of
-from hybridppo.environments.new_objects import make_new
+from hybridppo.environments.base import Environments
+from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time, steps_to_repeat
+from hybridppo.environments.checks import describe_error
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.many_agents import ManyAgents
+from hybridppo.environments.named import note_of
 from hybridppo.environments.options import EnvSource
-from hybridppo.environments.parallel import ParallelEnvironment, is_parallel
 from hybridppo.environments.pickling import pack
-from hybridppo.environments.registration import source_of
-from hybridppo.environments.state.describing import describe
-from hybridppo.environments.turns import agents_environment, takes_turns
-from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.environments.vector import VectorEnvironments
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.distributions import distribution_for
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.validation import is_seconds, require_whole
@@ -46,7 +36,7 @@ from hybridppo.system.validation import is_seconds, require_whole
 Array = NDArray[Any]
 
 STEPS_TO_REPEAT = 100
-"""How many steps are repeated, to see whether a seed gives the same episode."""
+"""Steps that are repeated, to see whether a seed gives the same episode."""
 SECONDS_WORTH_WORKERS = 100e-6
 """Worker processes make steps faster that are slower than this, if there are cores for them."""
 SECONDS_TO_STEP = 10.0
@@ -61,7 +51,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
             tensors.
         steps: how many steps to make at most.
         seconds: stop stepping after this time; the report has the number of steps made.
-        seed: of the resets and of the actions.
+        seed: seed of the resets and of the actions.
 
     Raises:
         ConfigurationError: for invalid numbers, and for a function that makes a vector: check one of its environments.
@@ -73,163 +63,159 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     report = EnvReport(name)
     if note := note_of(env):
         report.add("note", note)
-    if is_tensor_env(env):
-        check_tensor_env(env, report, steps=steps, seconds=seconds, seed=seed)
-        return report
-    env = source_of(env)
-    source = require_single(env, "the check")
-    made_by = (make_env, source) if isinstance(source, str) else (source,)
-    make: Callable[[], Any] = partial(make_new, *made_by)
-    if isinstance(env, str):  # gymnasium makes environments of one agent alone
+    if isinstance(env, str):  # gymnasium makes no environments of several agents
         entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
-        make = entry_point if getattr(entry_point, "policies", None) else make
-    with _reported(report, "it cannot be made"):
-        made = make()
-        if is_tensor_env(made):
-            check_tensor_env(made, report, steps=steps, seconds=seconds, seed=seed)
-            return report
-        if isinstance(made, VectorEnv):
-            made.close()
-            raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")
-        if is_parallel(made) or takes_turns(made):
-            definition = getattr(made, "definition", None)
-            masks = all(has_mask(made.observation_space(agent)) for agent in made.possible_agents)
-            there = [made]
-            made = agents_environment(there.pop, masks)
-            check: _Check = _AgentsCheck(made, partial(agents_environment, make, masks), report, seed)
-        elif isinstance(made, gym.Env):
-            check = _Check(made, make, report, seed)
-        else:
-            report.add(
-                "error",
-                f"it is a {type(made).__name__}",
-                "derive it from gymnasium.Env, or, of several agents, from pettingzoo.ParallelEnv or AECEnv",
-            )
-            return report
-        try:
-            if isinstance(check, _AgentsCheck) and definition is not None:
-                check.look_for_races(definition)
-            check.run(source, steps, seconds)
-        finally:
-            made.close()
+        env = entry_point if getattr(entry_point, "policies", None) else env
+    with contextlib.ExitStack() as stack, _reported(report, "it fails"):
+        with _reported(report, "it cannot be made"):
+            check = _Check(env, report, seed)
+        if report.is_usable:
+            stack.callback(check.environments.close)
+            check.look_at_spaces()
+            check.step_randomly(steps, seconds)
+            check.look_at_repeats()
+            check.look_at_sending_and_saving()
     return report
 
 
-class _Step(NamedTuple):
-    """What a step of an environment of one agent or several gave."""
-
-    rows: Array
-    """Observations of the agents that are present, `[agents present, *shape]`."""
-    rewards: list[float]
-    """Rewards of the agents that acted."""
-    acted: Array
-    """Which agents acted, `[agents]`."""
-    ended: Array
-    """Whose episode ended, `[agents]`."""
-    is_over: bool
-    """Whether the environment must be reset."""
-
-
 class _Check:
-    """A check of an environment of one agent."""
+    """A check of the environments that a training would step: one, or as many as an object of tensors has."""
 
-    _num_agents = 1
-
-    def __init__(self, env: Any, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
-        self._env, self._make, self._report, self._seed = env, make, report, seed
-        self._spaces: Any = env
-        """The object that has an agent's spaces."""
-        self._saved: object = env
-        """The object whose state a checkpoint saves."""
-
-    def run(self, source: EnvSource, steps: int, seconds: float) -> None:
-        """Run all checks; `source` is what environments are made from."""
-        if not self._has_spaces():
-            return
-        with _reported(self._report, "it fails"):
-            self._judge(self._step_randomly(steps, seconds))
-            self._check_repeats()
-        self._check_sending(source)
-        self._check_saving()
-
-    def _has_spaces(self) -> bool:
-        env, report = self._spaces, self._report
-        for kind in ("observation_space", "action_space"):
-            if not isinstance(getattr(env, kind, None), gym.Space):
-                report.add("error", f"it has no {kind}", f"set self.{kind} to a gymnasium.spaces.Space in __init__")
-                return False
+    def __init__(self, source: EnvSource, report: EnvReport, seed: int) -> None:
+        self._source, self._report, self._seed = source, report, seed
+        self._has_masks = False
+        self.environments = self._make()
+        if isinstance(self.environments, VectorEnvironments):
+            self.environments.close()
+            made = type(self.environments.vector).__name__
+            raise ConfigurationError(f"{report.name} makes a {made}: check one of its environments")
         try:
-            distribution_for(env.action_space)
-            self._encode = ObservationEncoder(env.observation_space)
-        except EnvError as error:
-            report.add("error", str(error))
-        actions = env.action_space
-        if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
-            bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
-            if not np.isfinite(bounds).all():
-                report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
-            elif bounds.size and (np.abs(bounds).max() > 10.0 or np.abs(bounds).max() < 0.1):
-                report.add(
-                    "warning",
-                    f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
-                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
-                )
-        return report.is_usable
+            self._has_masks = self._gives_masks()
+            if self._has_masks:
+                self.environments.close()
+                self.environments = self._make()
+        except BaseException:
+            self.environments.close()
+            raise
 
-    def _step_randomly(self, steps: int, seconds: float) -> Seen:
-        env, report, seen = self._env, self._report, Seen(self._encode)
-        self._seed_actions(env)
-        seen.add(self._begin(env, self._seed), [])
-        if any(mask is not None for mask in self._masks(env)):
+    def _make(self) -> Environments:
+        vectorization = "sync" if isinstance(self._source, str) else "auto"
+        options: dict[str, Any] = {"vectorization": vectorization, "action_masks": self._has_masks}
+        return make_environments(self._source, 1, own_number=True, **options)
+
+    def _gives_masks(self) -> bool:
+        """Whether a reset says which actions are allowed."""
+        environments = self.environments
+        if isinstance(environments, ManyAgents):
+            within: Any = environments.sub_environments[0].env
+            environments.reset(self._seed)
+            infos = within.infos.values() if isinstance(within.infos, Mapping) else ()
+            spaces = [within.env.observation_space(agent) for agent in within.agents]
+            return all(map(has_mask, spaces)) or any(map(_mask_in, infos))
+        if environments.envs is None:
+            return False
+        result: Any = environments.envs[0].reset(seed=self._seed)
+        return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
+
+    def look_at_spaces(self) -> None:
+        """Report agents, devices, masks, and the bounds of actions."""
+        environments, report = self.environments, self._report
+        distribution_for(environments.action_space)
+        if environments.device is not None:
+            report.add("note", f"its tensors are on {environments.device}", "it is sampled there")
+        if environments.agents:
+            spaces = environments.observation_space, environments.action_space
+            differ = any(isinstance(space, SpacesOfAgents) for space in spaces)
+            share = "whose spaces differ: train a policy for each kind" if differ else "which may share a policy"
+            names = ", ".join(environments.agents)
+            report.add("note", f"it has {len(environments.agents)} agents, {share}: {names}", "a row for each of them")
+        if self._has_masks:
             report.add(
                 "note",
                 "it says which actions are allowed ('action_mask')",
                 "train with action_masks=True (--action-masks)",
             )
-        lengths = np.zeros(self._num_agents, np.int64)
-        for _ in in_time(steps, seconds, report):
-            actions = self._sample_actions(env)
-            with timed(seen.step_seconds):
-                result = env.step(actions)
-            # As in training: values out of bounds are an error in the first step, and a warning later.
-            found = self._read(env, result, bounds=not report.steps)
-            report.steps += 1
-            seen.add(found.rows, found.rewards)
-            lengths += found.acted
-            report.episode_lengths += lengths[found.ended].tolist()
-            lengths[found.ended] = 0
-            if found.is_over:
-                with timed(seen.reset_seconds):
-                    rows = self._begin(env, None, bounds=False)
-                seen.add(rows, [])
-        return seen
+        if isinstance(environments, ManyAgents):
+            definition = getattr(environments.sub_environments[0].env.unwrapped, "definition", None)
+            if definition is not None:
+                from hybridppo.compiled.python_form import phases_that_race
+
+                for problem in phases_that_race(definition):
+                    report.add("error", problem)
+        actions = environments.action_space
+        if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
+            bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
+            if not np.isfinite(bounds).all():
+                report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
+            elif bounds.size and not 0.1 <= np.abs(bounds).max() <= 10.0:
+                report.add(
+                    "warning",
+                    f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
+                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
+                )
+
+    def step_randomly(self, steps: int, seconds: float) -> None:
+        """Make so many steps, or as many as there is time for, and report."""
+        environments, report, seen = self.environments, self._report, Seen(self.environments.encode)
+        num_envs = environments.num_envs // environments.num_agents
+        sample = _sampler(environments, self._seed)
+        start = time.perf_counter()
+        seen.add(environments.reset(self._seed), [])
+        seen.reset_seconds.append(time.perf_counter() - start)
+        lengths = np.zeros(environments.num_envs, np.int64)
+        num_truncated = num_unknown = 0
+        for _ in in_time(-(-steps // num_envs), seconds, report, at_once=num_envs):
+            actions = sample()
+            start = time.perf_counter()
+            rows, rewards, terminated, truncated, final_envs, _ = environments.step(actions)
+            took = time.perf_counter() - start
+            report.steps += num_envs
+            absent = environments.absent if environments.absent is not None else np.zeros_like(terminated)
+            ended = (terminated | truncated) & ~absent
+            # A step that ends an episode includes a reset.
+            (seen.reset_seconds if ended.any() else seen.step_seconds).append(took)
+            is_over = (absent | ended).reshape(num_envs, -1).all(1).repeat(environments.num_agents)
+            seen.add(rows[is_over | ~(absent | ended)], rewards[~absent].tolist())
+            lengths += ~absent
+            report.episode_lengths += lengths[ended].tolist()
+            lengths[ended] = 0
+            were_cut = int((truncated & ~terminated).sum())
+            num_truncated += were_cut
+            num_unknown += were_cut - len(final_envs)
+        if num_unknown:
+            report.add(
+                "warning",
+                f"{num_unknown} of {num_truncated} truncated episodes came without infos['final_obs']",
+                "give it: else the value of the observation before the last action stands for what followed",
+            )
+        self._judge(seen)
 
     def _judge(self, seen: Seen) -> None:
         report, rewards = self._report, np.asarray(seen.rewards)
-        if outside := self._encode.warning_of_extremes(seen.extremes):
-            report.add("warning", outside, "give the space the true bounds (-inf and inf where there are none)")
-        seen.judge(report, "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)")
+        if outside := self.environments.encode.warning_of_extremes(seen.extremes):
+            report.add("warning", outside, "give the space the true bounds (-inf and inf if there are none)")
+        seen.judge(report, "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)")
         if rewards.any() and np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
             report.add(
                 "warning",
-                f"all rewards were {rewards[0]:g}, and all episodes of one length",
+                f"all rewards were {rewards[0]:g}, and all episodes had the same length",
                 "random actions made no difference: expect a long training, or check the reward",
             )
-        if report.seconds_per_step > SECONDS_WORTH_WORKERS:
+        if report.seconds_per_step > SECONDS_WORTH_WORKERS and self.environments.device is None:
             report.add(
                 "note",
                 f"a step takes {shown_seconds(report.seconds_per_step)}",
                 "worker processes may pay: num_workers=2 and more, or placement auto, which measures it",
             )
 
-    def _check_repeats(self) -> None:
+    def look_at_repeats(self) -> None:
         """Check that a seed gives the same episode, also with other states of the global generators."""
         first = self._trajectory(global_seed=0)
         if not _same(first, self._trajectory(global_seed=0)):
             self._report.add(
                 "warning",
                 "the same seed gave two different episodes",
-                "draw from self.np_random alone, after super().reset(seed=seed)",
+                "draw only from what reset(seed=...) seeds, as self.np_random after super().reset(seed=seed)",
             )
         elif not _same(first, self._trajectory(global_seed=1)):
             self._report.add(
@@ -239,128 +225,88 @@ class _Check:
             )
 
     def _trajectory(self, global_seed: int) -> list[Array]:
-        env = self._make()
+        """The rows and rewards of some steps from the seed on, in new environments."""
+        environments = self._make()
         try:
             with global_generators(global_seed):
-                self._seed_actions(env)
-                seen = [self._begin(env, self._seed)]
-                for step in steps_to_repeat(STEPS_TO_REPEAT, self._report):
-                    found = self._read(env, env.step(self._sample_actions(env)), bounds=step == 0)
-                    seen += [found.rows, np.asarray(found.rewards)]
-                    if found.is_over:
-                        break
-                return seen
+                return [environments.reset(self._seed).copy(), *self._steps(environments)]
         finally:
-            env.close()
+            environments.close()
 
-    def _check_sending(self, source: EnvSource) -> None:
+    def _steps(self, environments: Environments) -> Iterator[Array]:
+        sample = _sampler(environments, self._seed)
+        for _ in steps_to_repeat(STEPS_TO_REPEAT, self._report):
+            rows, rewards, *_ = environments.step(sample())
+            yield from (rows.copy(), rewards.copy())
+
+    def look_at_sending_and_saving(self) -> None:
+        """Report what workers and checkpoints cannot have."""
+        environments, report = self.environments, self._report
+        if environments.device is not None:
+            self._look_at_tensors_of_state()
+            return
         try:
-            pack({"source": source})
+            pack({"source": self._source})
         except EnvError as error:
-            self._report.add("note", str(error))
-
-    def _check_saving(self) -> None:
+            report.add("note", str(error))
         try:
-            describe(self._saved)
+            environments.state()
         except EnvStateError as error:
             remedy = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
-            self._report.add("note", f"its state cannot be saved: {error}", remedy)
+            report.add("note", f"its state cannot be saved: {error}", remedy)
 
-    def _seed_actions(self, env: Any) -> None:
-        self._action_space = env.action_space  # a reset may replace it, as highway-env's does
-        self._action_space.seed(self._seed)
-
-    def _begin(self, env: Any, seed: int | None, *, bounds: bool = True) -> Array:
-        """Reset; the rows of observations, `[agents, *shape]`."""
-        result: Any = env.reset(seed=seed)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
-        observation, self._info = self._encode.checked(result[0], bounds=bounds), result[1]
-        return self._encode.one(observation)[None]
-
-    def _masks(self, env: Any) -> list[Any]:
-        """The action mask of each agent, or None."""
-        return [self._info.get("action_mask") if isinstance(self._info, dict) else None]
-
-    def _sample_actions(self, env: Any) -> Any:
-        return self._action_space.sample(self._masks(env)[0])
-
-    def _read(self, env: Any, result: Any, *, bounds: bool) -> _Step:
-        observation, reward, terminated, truncated, self._info = checked_step(self._encode, result, bounds=bounds)
-        has_ended = bool(terminated or truncated)
-        ones = np.ones(1, bool)
-        return _Step(self._encode.one(observation)[None], [reward], ones, ones & has_ended, has_ended)
+    def _look_at_tensors_of_state(self) -> None:
+        """Check that a saved state of tensors gives the same steps again."""
+        environments: Any = self.environments
+        try:
+            saved = environments.tensors_of_state()
+            first = list(self._steps(environments))
+            environments.load_tensors(saved)
+            if not _same(first, list(self._steps(environments))):
+                what = "its get_state() does not hold all of its state"
+                self._report.add("warning", what, "a resumed run is not exact")
+        except EnvStateError as error:
+            self._report.add("note", f"its state cannot be saved: {error}", "a resumed run starts new episodes")
 
 
-class _AgentsCheck(_Check):
-    """A check of an environment of several agents, whose values `ParallelEnvironment` checks."""
+def _sampler(environments: Environments, seed: int) -> Any:
+    """A function that draws allowed actions for all columns, from spaces seeded with `seed`."""
+    space, count = environments.action_space, environments.num_envs
+    if environments.envs is None and not isinstance(environments, ManyAgents):
+        batch = gym.vector.utils.batch_space(space, count)
+        batch.seed(seed)
+        return batch.sample
+    env: Any = environments.sub_environments[0].env  # type: ignore[attr-defined]  # of either kind
+    has_agents = isinstance(environments, ManyAgents)
+    spaces = gym.spaces.Tuple(env.action_space.spaces if has_agents else [space])
+    spaces.seed(seed)
 
-    def __init__(self, env: ParallelEnvironment, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
-        super().__init__(env, make, report, seed)
-        self._spaces, self._saved, self._num_agents = env.agent, env.env, len(env.agents)
-        names = ", ".join(map(str, env.agents))
-        is_one = not isinstance(env.agent.observation_space, SpacesOfAgents)
-        is_one = is_one and not isinstance(env.agent.action_space, SpacesOfAgents)
-        share = "which may share a policy" if is_one else "whose spaces differ: train a policy for each kind"
-        report.add("note", f"it has {len(env.agents)} agents, {share}: {names}", "a row for each of them")
+    def sample() -> Any:
+        masks = env.masks if has_agents else [getattr(env, "mask", None)]
+        actions = [each.sample(mask) for each, mask in zip(spaces.spaces, masks, strict=True)]
+        if isinstance(space, SpacesOfAgents):
+            return actions
+        empty: Any = create_empty_array(space, count)
+        return concatenate(space, actions, empty)
 
-    def look_for_races(self, definition: Any) -> None:
-        """Report the phases of a compiled environment that race."""
-        from hybridppo.compiled.python_form import phases_that_race
-
-        for problem in phases_that_race(definition):
-            self._report.add("error", problem)
-
-    def _seed_actions(self, env: Any) -> None:
-        env.action_space.seed(self._seed)
-
-    def _begin(self, env: Any, seed: int | None, *, bounds: bool = True) -> Array:
-        rows, _ = env.reset(seed=seed)
-        return self._present_rows(env, rows)
-
-    def _present_rows(self, env: Any, rows: Array) -> Array:
-        self._acting = env.present.copy()
-        present: Array = rows[self._acting]
-        return present
-
-    def _masks(self, env: Any) -> list[Any]:
-        told = [(env.infos.get(agent) or {}).get("action_mask") for agent in env.agents]
-        return [info if mask is None else mask for info, mask in zip(told, env.masks, strict=True)]
-
-    def _sample_actions(self, env: Any) -> list[Any]:
-        masks = self._masks(env)
-        return [space.sample(mask) for space, mask in zip(env.action_space.spaces, masks, strict=True)]
-
-    def _read(self, env: Any, result: Any, *, bounds: bool) -> _Step:
-        rows, rewards, terminated, truncated, _ = result
-        env.require_finite()
-        acted = self._acting
-        return _Step(
-            self._present_rows(env, rows),
-            rewards[acted].tolist(),
-            acted,
-            terminated | truncated,
-            not env.present.any(),
-        )
+    return sample
 
 
 @contextlib.contextmanager
 def _reported(report: EnvReport, what: str) -> Iterator[None]:
-    """Report what an environment raises, and unusable values that it returns, as errors."""
+    """Report what an environment raises as an error of the report."""
     try:
         yield
     except (ConfigurationError, KeyboardInterrupt):
         raise
-    except BadValueError as error:
-        after = f" after {report.steps} steps" if report.steps else ""
-        report.add("error", f"{error}{after}")
     except EnvError as error:
         report.add("error", str(error))
-    except gym.error.Error as error:
-        report.add("error", f"{what}: {error}", WHERE_TO_LOOK)
     except Exception as error:
-        after = f" after {report.steps} steps" if report.steps else ""
-        report.add("error", f"{what}{after}: {describe_error(error)}")
+        report.add("error", f"{what}: {describe_error(error)}")
+
+
+def _mask_in(info: Any) -> bool:
+    return isinstance(info, dict) and info.get("action_mask") is not None
 
 
 def _same(some: list[Array], others: list[Array]) -> bool:

@@ -100,8 +100,8 @@ class Seen:
             report: findings are added to it.
             how_to_limit: how to limit the length of episodes.
         """
-        report.seconds_per_step = float(np.median(self.step_seconds))
-        report.seconds_per_reset = float(np.median(self.reset_seconds)) if self.reset_seconds else float("nan")
+        report.seconds_per_step = float(np.median(self.step_seconds or self.reset_seconds))
+        report.seconds_per_reset = float(np.median(self.reset_seconds))
         largest, rewards = np.abs(self.extremes).max(0), np.asarray(self.rewards)
         if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
             report.add("warning", f"no episode ended in {report.steps:,} random steps", how_to_limit)
@@ -132,14 +132,6 @@ def in_time(steps: int, seconds: float, report: EnvReport, *, at_once: int = 1) 
 def steps_to_repeat(most: int, report: EnvReport) -> range:
     """A range of `most` steps, or of as many as probably take `SECONDS_TO_REPEAT`."""
     return range(max(1, min(most, int(SECONDS_TO_REPEAT / max(report.seconds_per_step, 1e-9)))))
-
-
-@contextlib.contextmanager
-def timed(seconds: list[float]) -> Iterator[None]:
-    """Append the seconds that the block takes."""
-    start = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - start)
 
 
 @contextlib.contextmanager

@@ -122,21 +122,21 @@ class Tracking(Callback):
             except Exception as error:  # whatever somebody else's service or library raises
                 seconds = SECONDS_BETWEEN_ATTEMPTS
                 if is_ending:
-                    self._tell_what_is_left(error)
+                    self._warn_of_the_rest(error)
                 else:
-                    self._outage.failed(error, "training goes on, and it is told again later")
+                    self._outage.failed(error, "training goes on, and it gets the rows later")
             else:
                 seconds = SECONDS_BETWEEN_SENDS
                 self._outage.works()
             if is_ending:
                 return
 
-    def _tell_what_is_left(self, error: Exception) -> None:
+    def _warn_of_the_rest(self, error: Exception) -> None:
         run_dir = self._run.run_dir
         lost = f"{len(self._rows)} rows are lost"
         left = lost if run_dir is None else f"`{command('hybridppo', 'resume', run_dir)}` sends the rest"
         logger.warning(
-            "the tracker %s was not told all: %s: %s; %s", self.tracker.name, type(error).__name__, error, left
+            "the tracker %s did not get all rows: %s: %s; %s", self.tracker.name, type(error).__name__, error, left
         )
 
     def _send(self) -> None:

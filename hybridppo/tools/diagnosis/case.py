@@ -1,4 +1,4 @@
-"""Checks of this machine: what a check is, and whether a training ends where the CPU's does."""
+"""Checks of this machine, and the comparison of a training with the same training on the CPU."""
 
 import time
 import traceback
@@ -37,7 +37,7 @@ PLACEMENTS = ("single", "migrate", "hybrid", "overlap", "overlap on one device")
 
 
 class NotPossibleHere(Exception):  # noqa: N818 - no error: an answer
-    """A check needs something that this machine does not have."""
+    """This machine lacks something that a check needs."""
 
 
 class DisagreementError(AssertionError):
@@ -166,7 +166,7 @@ def attempt(case: Case, bench: Bench) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            # What a user's other packages warn of is not this library's to answer for.
+            # Users' other packages may use what is deprecated.
             warnings.filterwarnings("default", category=DeprecationWarning)
             warnings.filterwarnings("default", category=PendingDeprecationWarning)
             status, detail = "passed", case.run(bench)

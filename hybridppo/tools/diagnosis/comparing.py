@@ -15,7 +15,7 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.auto.auto import Auto
-from hybridppo.auto.search import MARGIN
+from hybridppo.auto.search import MARGIN, doubled
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
 from hybridppo.interfaces import Metrics
@@ -82,10 +82,10 @@ def compare_distributions(
             except HybridPPOError as error:
                 left_out.append(f"{policy}: {error}")
 
-    learners = [n for n in _powers(max(2, cpu_cores())) if config.num_envs % n == 0]
+    learners = [n for n in doubled(max(2, cpu_cores())) if config.num_envs % n == 0]
     try_out([kind(n) for kind in (MultiLearner, Central) for n in learners])
     with _ray(address, left_out) as cpus:  # after the learners, which its processes would slow down
-        workers = _powers(max(2, min(cpus, config.num_envs))) if cpus else []
+        workers = doubled(max(2, min(cpus, config.num_envs))) if cpus else []
         try_out([kind(n) for kind in (SingleLearnerCoarse, SingleLearnerFine) for n in workers])
     speeds = {policy: watch.steps_per_second for policy, watch in watches.items()}
     rows = [
@@ -104,11 +104,6 @@ def compare_distributions(
     else:
         line = f"{chosen} is the fastest: {speeds[chosen] / local.steps_per_second:.2f} times as fast as local"
     return {"line": line, "chosen": chosen, "rows": rows, "left_out": left_out}
-
-
-def _powers(most: int) -> list[int]:
-    """Numbers of learners or workers to try: 2, 4, 8 and so on up to `most`, and `most` itself."""
-    return sorted({2**i for i in range(1, most.bit_length())} | {most})
 
 
 class _Watch(Callback):

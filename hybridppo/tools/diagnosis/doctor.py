@@ -1,4 +1,4 @@
-"""What this machine has, and whether everything works on it, within two minutes.
+"""Reports what this machine has and whether everything works on it, within two minutes.
 
     $ hybridppo doctor --json doctor.json
     $ hybridppo doctor --thorough       # every placement, precision and CUDA device, in some minutes

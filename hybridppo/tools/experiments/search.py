@@ -87,7 +87,7 @@ class _Underway:
     trial: Any
     run: RunningRun
     seen: int = 0
-    """How many of its evaluations were reported."""
+    """The number of evaluations that were reported."""
 
     def should_prune(self) -> bool:
         """Report new evaluations; whether the trial is below the median of others."""
@@ -115,31 +115,33 @@ def tune(
 ) -> Entry:
     """Search for settings of PPO, and train the best ones again on further seeds.
 
-    A trial is a run with one setting of everything in `SPACE`, suggested by optuna's TPE sampler; the first has those
-    nearest to the defaults. It is evaluated five times, and given up when it is below the median of others there. The
-    three best are then trained on three further seeds each, and the one of the highest mean return is the entry.
+    A trial is a run with one value of every setting in `SPACE`, suggested by optuna's TPE sampler; the first trial has
+    the values nearest to the defaults. A trial is evaluated five times, and is pruned if it is below the median of the
+    others there. The three best are then trained on three further seeds each. The entry has the settings with the
+    highest mean return.
 
-    The study (`study.log`), the runs and the entry (`tuned.json`) lie in `output`. Stopped at any time and asked for
-    again, it goes on, trials that were under way included.
+    The study (`study.log`), the runs and the entry (`tuned.json`) are in `output`. A search may be stopped at any time;
+    the same call goes on with it, and with the trials that were running.
 
     Args:
-        env: the environment's id, or a function that makes it, as for `train`; each trial gets it in a process.
+        env: the environment's id, or a function that makes it, as for `train`; each trial has its own process.
         total_steps: of each trial.
-        trials: how many, those that were given up included.
+        trials: how many, with the pruned ones.
         output: the folder.
-        jobs: runs at once; None for as many as there are cores.
+        jobs: runs at once; None for one per core.
         seed: of the search and of the runs.
         fixed: fields of `PPOConfig` that are not searched.
-        placement: of every trial, as for `train`. `auto` is refused: it would measure trials beside one another.
+        placement: of every trial, as for `train`. `auto` is refused, because it would measure trials that run side by
+            side.
         progress: whether to show a progress bar.
         **options: replaced by the options of `TAKEN`.
 
     Returns:
-        The best settings with what they have reached, as `hybridppo.tuned(env_id, file=...)` reads them; the name of a
-        function stands for the id.
+        The best settings with their return, as `hybridppo.tuned(env_id, file=...)` reads them; an environment made by a
+        function has the function's name as its id.
 
     Raises:
-        ConfigurationError: if optuna is missing, an argument cannot be meant, or `output` is of another search.
+        ConfigurationError: if optuna is missing, an argument is invalid, or `output` is of another search.
         EnvError: if the environment cannot be made, or not be sent to a process.
         HybridPPOError: if no trial could be trained.
     """

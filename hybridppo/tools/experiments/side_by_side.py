@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,7 @@ def train_missing(runs: Sequence[RunAsked], *, jobs: int, progress: bool, label:
 
 
 def run_all(
-    asked: Iterable[RunAsked], *, jobs: int, on_progress: Callable[[int, int], object] = lambda steps, done: None
+    asked: Sequence[RunAsked], *, jobs: int, on_progress: Callable[[int, int], object] = lambda steps, done: None
 ) -> None:
     """Train every run, `jobs` at once.
 
@@ -150,21 +150,23 @@ def run_all(
     Raises:
         HybridPPOError: if a run ends with an error. The others are saved and end.
     """
-    waiting = list(reversed(list(asked)))
-    running: list[RunningRun] = []
-    steps_done = done = 0
-    try:
+    waiting, runs, running = list(asked), list[RunningRun](), list[RunningRun]()
+    with stopped_afterwards(running):
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(RunningRun(waiting.pop()))
-            for run in list(running):
-                if run.ended():
-                    running.remove(run)
-                    steps_done += run.env_steps
-                    done += 1
-            on_progress(steps_done + sum(run.env_steps for run in running), done)
+                runs.append(RunningRun(waiting.pop(0)))
+                running.append(runs[-1])
+            running[:] = [run for run in running if not run.ended()]
+            on_progress(sum(run.env_steps for run in runs), len(runs) - len(running))
             if running:
                 time.sleep(POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def stopped_afterwards(running: list[RunningRun]) -> Iterator[None]:
+    """Save and end the runs that are in the list at the end."""
+    try:
+        yield
     finally:
         for run in running:
             run.close()  # all of them are saved at the same time

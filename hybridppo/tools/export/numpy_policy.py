@@ -1,12 +1,11 @@
-"""A policy that was trained elsewhere, with NumPy alone: this file and the `.npz` beside it are all that it takes.
+"""A trained policy in NumPy: it needs this file and the `.npz` beside it.
 
     policy = Policy("policy.npz")
     action, state = policy.act(observation)                  # the most probable action
-    action, state = policy.act(observation, state=state)     # of a policy with a memory; None where an episode starts
+    action, state = policy.act(observation, state=state)     # with a memory; None at the start of an episode
     action, state = policy.act(observation, action_mask=mask)
 
-Written by `hybridppo export RUN_DIR policy.npz`. It needs neither torch nor hybridppo, and runs nothing out
-of the file.
+Written by `hybridppo export RUN_DIR policy.npz`. It needs neither torch nor hybridppo, and runs no code from the file.
 """
 
 import json
@@ -34,7 +33,7 @@ class Policy:
         with np.load(path, allow_pickle=False) as file:
             self._arrays = {name: file[name] for name in file.files}
         self.about: dict[str, Any] = json.loads(self._arrays.pop("about").tobytes().decode())
-        """The parts of an observation and of an action, by name and in order, with their spaces; and the layers."""
+        """The parts of an observation and of an action in order, with their names and spaces; and the layers."""
         if self.about["format"] != FORMAT:
             raise ValueError(f"{path} has format {self.about['format']}, and this module reads {FORMAT}: take its own")
 
@@ -42,13 +41,13 @@ class Policy:
         """The action, as the environment takes it, and the next state.
 
         Args:
-            observation: an array of a `Box`, in its own shape; of another space, its row: all parts one after the
-                other, a choice as as many numbers as it has, 1 for what is chosen and 0 for the rest.
-            action_mask: what is allowed, 1 or 0 for each action of each choice in turn.
-            state: what the last call gave; None where an episode starts, and always of a policy without a memory.
+            observation: an array, if the space is a `Box`; else a row: all parts one after the other, and choices
+                one-hot.
+            action_mask: 1 for each allowed option of each choice, 0 for the others, one choice after the other.
+            state: from the last call; None at the start of an episode, and without a memory.
 
         Raises:
-            ValueError: if an argument is not of the shape that the policy takes.
+            ValueError: if an argument has another shape than the policy's.
         """
         outputs, state = self.outputs(observation, action_mask=action_mask, state=state)
         return self._action(outputs), state

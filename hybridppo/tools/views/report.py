@@ -18,7 +18,7 @@ from hybridppo.run_directory.files import replace_synced
 from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
-from hybridppo.system.figures import shown_number
+from hybridppo.system.figures import shown_clock, shown_number
 from hybridppo.tools.views.curves import Run, names_of, policy_of, read_run
 from hybridppo.tools.views.svg import line_chart, stacked_bar
 
@@ -236,7 +236,4 @@ def _number(value: float | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, hours = seconds / 60, seconds / 3600
-    return f"{minutes:.1f} min" if hours < 2 else f"{hours:.1f} h"
+    return f"{seconds:.1f} s" if seconds < 120 else shown_clock(seconds)

@@ -20,7 +20,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions
 
 SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-STEPS = 4 * 24 * 6
+STEPS = 4 * 24 * 4
+"""Two rollouts: the run goes on in an episode that lacks an agent."""
 
 
 class Stated(Matching):
@@ -183,8 +184,8 @@ def test_policies_are_evaluated_by_themselves() -> None:
             "is for agents that observe numbers, and some observe images",
         ),
         (Matching, {"critic_observes": "everything"}, ConfigurationError, "must be one of own, all, state"),
-        (Matching, {"critic_observes": "all", "shared_trunk": True}, ConfigurationError, "be had with shared_trunk"),
-        (Matching, {"critic_observes": "all", "actor_keys": ("own",)}, ConfigurationError, "be had with actor_keys"),
+        (Matching, {"critic_observes": "all", "shared_trunk": True}, ConfigurationError, "work with shared_trunk"),
+        (Matching, {"critic_observes": "all", "actor_keys": ("own",)}, ConfigurationError, "work with actor_keys"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(make: Any, config: dict[str, Any], error: Any, message: str) -> None:

@@ -22,7 +22,7 @@ SMALL = ppo_config(
     num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16),
     actor_keys=("policy",), critic_keys=("policy", "privileged"),
 )  # fmt: skip
-STEPS = 4 * 32 * 4
+STEPS = 4 * 32 * 3
 
 
 class Asymmetric(gym.Env[Any, Any]):

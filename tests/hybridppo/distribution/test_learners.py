@@ -447,7 +447,7 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("training: return") == ran.stdout.count("run directory: ") == 1
     assert "begins anew" not in ran.stderr
-    assert ran.stderr.count("everything is as it was") == 1
+    assert ran.stderr.count("everything is restored") == 1
     whole = train(distribution="multi:1:2")
     assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, whole.agent.parameters.values)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -81,14 +81,14 @@ def far(env: Walk) -> Any:
 FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
     "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
-    "no environment": (lambda: 3, "error", "it is a int -> derive it from gymnasium.Env"),
-    "no space": (variant(observation_space=None), "error", "it has no observation_space -> set self.observation_space"),
+    "no environment": (lambda: 3, "error", "the function must make a gymnasium.Env .*; it made int"),
+    "no space": (variant(observation_space=None), "error", "the observation space None is not supported"),
     "unsupported space": (variant(action_space=Text(3)), "error", "the action space .* is not supported"),
     "outside at first": (variant(observation_space=Box(7.0, 9.0, (1,))), "error", "outside of the bounds"),
     "outside later": (
         variant(observation_space=Box(-4.0, 4.0, (1,))),
         "warning",
-        r"observation\[0\] was -9.0, outside of the bounds of its space, -4.0 to 4.0 -> give the space",
+        r"observation\[0\] was -8.0, outside of the bounds of its space, -4.0 to 4.0 -> give the space",
     ),
     "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
     "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),
@@ -214,7 +214,7 @@ def test_the_command_prints_and_its_exit_code_says_what_came_of_it(capsys: pytes
         main(["check", "CartPole-v1", "--steps", "50", "--seconds", "0", "--json"])
     assert end.value.code == 0
     said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # JSON by the standard
-    assert (said["is_usable"], said["steps"], said["seconds_per_reset"]) == (True, 1, None)
+    assert (said["is_usable"], said["steps"]) == (True, 1)
     with pytest.raises(SystemExit) as end:
         main(["check", "Nowhere-v0"])
     assert end.value.code == 1
@@ -244,10 +244,13 @@ class Drawing(Matching):
 AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a number that is none": (
         partial(FaultyAgents, lambda env, result: ({**result[0], "agent_1": np.full(3, np.nan)}, *result[1:])),
-        "error: agent 'agent_1': its observation[0] is nan",
+        "failed in a reset, 0 steps after the first: agent 'agent_1': its observation[0] is nan",
     ),
     "the global generator": (Drawing, "warning: it draws from Python's or NumPy's global generator"),
-    "nothing at all": (object, "error: it is a object -> derive it from gymnasium.Env, or, of several agents, from"),
+    "nothing at all": (
+        object,
+        "error: the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made",
+    ),
 }
 
 
@@ -256,4 +259,4 @@ def test_what_is_wrong_with_agents_is_found(what: str) -> None:
     make, words = AGENTS_GONE_WRONG[what]
     report = hybridppo.check_env(make, steps=50)
     assert words in str(report)
-    assert report.is_usable == ("error" not in words and "turn" not in words)
+    assert report.is_usable == ("warning" in words)

@@ -249,11 +249,11 @@ BAD: dict[str, tuple[Callable[[], FaultyAgents], str]] = {
     ),
     "a stranger in a reset": (
         at(0, part(0, "agent_7", np.zeros(3, np.float32))),
-        "it has an agent 'agent_7' that is none of its possible_agents",
+        "its agent 'agent_7' is not in its possible_agents",
     ),
     "a stranger in a step": (
         at(2, part(0, "agent_7", np.zeros(3, np.float32))),
-        "agent 'agent_7' appeared in the middle of an episode, and is none of its possible_agents: agents may leave",
+        "agent 'agent_7' appeared in the middle of an episode, and is not in its possible_agents: agents may leave",
     ),
     "a step of a single agent": (
         at(2, lambda result: (np.zeros(3, np.float32), 0.0, False, False, {})),
@@ -263,7 +263,7 @@ BAD: dict[str, tuple[Callable[[], FaultyAgents], str]] = {
         at(0, lambda result: (np.zeros(3, np.float32), {})),
         "its reset did not return two mappings, as pettingzoo.ParallelEnv: observations, infos",
     ),
-    "nobody there": (at(0, lambda result: ({}, {})), "its reset observed none of its agents"),
+    "nobody there": (at(0, lambda result: ({}, {})), "its reset returned no observation of an agent"),
 }
 
 

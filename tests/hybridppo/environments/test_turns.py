@@ -243,7 +243,7 @@ class Faulty(Game):
         ("few", r"its last\(\) did not return five values"),
         ("raises", r"failed in step 3 of its episode, 3 after the first reset, action \{'a': .*the board has fallen"),
         ("stays", "do not leave when they are stepped with None"),
-        ("stranger", "it has an agent 'c' that is none of its possible_agents"),
+        ("stranger", "its agent 'c' is not in its possible_agents"),
         ("vanishes", "agent 'a' is gone, and was neither terminated nor truncated"),
     ],
 )
@@ -253,5 +253,5 @@ def test_a_fault_is_named(fault: str, message: str) -> None:
 
 
 def test_a_rollout_in_which_nobody_comes_to_a_next_turn_is_refused() -> None:
-    with pytest.raises(EnvError, match=r"no agent has come to its next turn: sample more \(num_steps=2, for 2 agents"):
+    with pytest.raises(EnvError, match=r"no agent has had a second turn: increase num_steps, which is 2 for 2 agents"):
         rollouts_of(partial(Game, [(1.0, 0.0, False, False)]), 2)

@@ -190,6 +190,7 @@ def test_whole_episodes_and_masks(kind: str) -> None:
 @every_kind
 def test_auto_measures_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_SECONDS", 1.0)
+    monkeypatch.setattr(search, "MAX_SECONDS_OF_A_TRIAL", 0.03)
     run = tmp_path / "run"
     result = train(kind, placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=run)
     assert result.metrics["iteration"] == 2

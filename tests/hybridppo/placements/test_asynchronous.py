@@ -385,6 +385,7 @@ def accelerated(env: str, config: PPOConfig, machine: Machine) -> Search:
 
 def test_auto_tries_the_device_with_recorded_steps(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    monkeypatch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     config = replace(CONFIG, cuda_graphs=True, num_steps=4, num_epochs=1)
     found = accelerated("CartPole-v1", config, machine)
     assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)

@@ -153,7 +153,7 @@ SMALL = {
     [
         (config, name, value)
         for config in SMALL.values()
-        for group in (type(config), *GROUPS)
+        for group in (type(config), *(GROUPS if isinstance(config, PPOConfig) else ()))
         for name, value in SAME_RESULT[group].items()
         if value is not None
     ],

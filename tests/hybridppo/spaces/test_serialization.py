@@ -68,8 +68,17 @@ OBSERVATIONS = {
 }
 ACTIONS = {**BOTH, **{f"bounded {np.dtype(dtype)}": Box(0, 1, (2,), dtype) for dtype in DTYPES[9:]}}
 CASES = [
-    *(pytest.param(space, Discrete(2), id=f"observed: {name}") for name, space in OBSERVATIONS.items()),
-    *(pytest.param(Box(-1.0, 1.0, (2,)), space, id=f"done: {name}") for name, space in ACTIONS.items()),
+    *(pytest.param(space, space, id=f"both: {name}") for name, space in BOTH.items()),
+    *(
+        pytest.param(space, Discrete(2), id=f"observed: {name}")
+        for name, space in OBSERVATIONS.items()
+        if name not in BOTH
+    ),
+    *(
+        pytest.param(Box(-1.0, 1.0, (2,)), space, id=f"done: {name}")
+        for name, space in ACTIONS.items()
+        if name not in BOTH
+    ),
 ]
 
 CHOSEN = [

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
+from processes import run_python, start_python
 
 from hybridppo.commands.main import main
 from hybridppo.run_directory.checkpoints import load_latest
@@ -22,7 +23,8 @@ IN_A_TERMINAL = """
 import os, pty, sys, time
 pid, terminal = pty.fork()  # the child leads a session of its own, in a terminal of its own
 if pid == 0:
-    os.execv(sys.executable, [sys.executable, "-m", "hybridppo", *sys.argv[2:]])
+    from hybridppo.commands.main import main
+    main(sys.argv[2:])
 os.set_blocking(terminal, False)
 deadline = time.monotonic() + 120
 while not os.path.exists(sys.argv[1]):
@@ -71,9 +73,8 @@ def wait_until(process: "subprocess.Popen[str]", holds: Callable[[], object], se
 def test_a_closed_terminal_saves_and_ends_with_130(tmp_path: Path) -> None:
     path = tmp_path / "run"
     command = ["train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL]
-    process = python("-c", IN_A_TERMINAL, path / "metrics.jsonl", *command, stdout=subprocess.PIPE)
-    output, errors = process.communicate(timeout=240)
-    assert (output, errors) == ("130\n", "")
+    process = run_python("-c", IN_A_TERMINAL, path / "metrics.jsonl", *command)
+    assert (process.stdout, process.stderr) == ("130\n", "")
     state = load_latest(path / "checkpoints")[1].state["runner"]
     assert state["iteration"] == len((path / "metrics.jsonl").read_text().splitlines()) >= 1
 
@@ -82,14 +83,15 @@ def test_a_closed_terminal_saves_and_ends_with_130(tmp_path: Path) -> None:
 def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     path = tmp_path / "run"
     nohup = (
-        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+        "import signal, sys; from hybridppo.commands.main import main;"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN); main(sys.argv[1:])"
     )
-    command = [sys.executable, "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 6_400, "--run-dir", path]
-    with python("-c", nohup, *command, *SMALL, "--no-progress", stdout=subprocess.DEVNULL) as process:
-        wait_until(process, (path / "metrics.jsonl").exists)
-        process.send_signal(signal.SIGHUP)
-        _, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
+    command = ["train", "CartPole-v1", "--total-steps", 6_400, "--run-dir", path, *SMALL, "--no-progress"]
+    process = start_python("-c", nohup, *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait_until(process, (path / "metrics.jsonl").exists)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
     assert (path / "result.json").exists()
 
 

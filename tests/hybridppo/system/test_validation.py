@@ -18,7 +18,7 @@ def test_what_was_saved_comes_back() -> None:
 
 @pytest.mark.parametrize("value", [-1, 2**63, 1.0, True, "1", None, [1]], ids=str)
 def test_other_things_are_no_whole_numbers(value: Any) -> None:
-    with pytest.raises(ValueError, match="a is no whole number of at least 0"):
+    with pytest.raises(ValueError, match="a must be a whole number of at least 0"):
         whole({"a": value}, "a")
 
 
@@ -26,12 +26,12 @@ def test_other_things_are_no_whole_numbers(value: Any) -> None:
     "value", [math.nan, math.inf, 10**400, True, "1", None, [1.0]], ids=lambda value: str(value)[:9]
 )
 def test_other_things_are_no_finite_numbers(value: Any) -> None:
-    with pytest.raises(ValueError, match="a number in a is no finite number"):
+    with pytest.raises(ValueError, match="a number in a must be a finite number"):
         reals({"a": [1.0, value]}, "a")
 
 
 def test_lists_are_of_the_length_they_were() -> None:
-    with pytest.raises(ValueError, match="a is no list of 3 numbers"):
+    with pytest.raises(ValueError, match="a must be a list of 3 numbers"):
         reals({"a": [1.0, 2.0]}, "a", length=3)
-    with pytest.raises(ValueError, match=r"a is no list$"):
+    with pytest.raises(ValueError, match=r"a must be a list$"):
         reals({"a": "12"}, "a")

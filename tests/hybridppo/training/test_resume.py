@@ -38,7 +38,7 @@ from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointD
 from hybridppo.system.interruption import Interruption, Stopped, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-ITERATIONS = 12
+ITERATIONS = 8
 SIGNALS = [signal.SIGINT, *requests_to_end()]
 
 CPU: dict[str, Any] = {"placement": SingleDevice("cpu")}
@@ -221,7 +221,7 @@ def test_spaces_made_of_others_resume_exactly(name: str, masks: bool, tmp_path: 
 @needs_signals
 def test_whole_episodes_resume_exactly(tmp_path: Path, stops: Stops) -> None:
     config = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=1, hidden_sizes=(8, 8))
-    options = {**IN_TURN, "config": config, "total_steps": 2**40, "total_episodes": 30}
+    options = {**IN_TURN, "config": config, "total_steps": 2**40, "total_episodes": 20}
     assert_resumes_exactly("CartPole-v1", options, tmp_path, stops, times=4)
 
 

@@ -22,7 +22,7 @@ from hybridppo.environments.seats import Seat
 from hybridppo.environments.turns import TurnEnvironment
 from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder, opponent_of
 
-SMALL = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 BATCH = SMALL.batch_size
 OFTEN = SelfPlay(snapshot_every=BATCH, pool=3)
 
@@ -118,7 +118,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert 0.0 <= expected.metrics[f"self_play/win_rate/{3 * BATCH}"] <= 1.0
     ways: dict[str, dict[str, Any]] = {
         "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-        **({"workers": {"num_workers": 2}} if name != "in turns" else {}),
+        **({"workers": {"num_workers": 2}} if name in ("at once", "with memories") else {}),
         "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluation_episodes": 2},
     }
     for way, options in ways.items():

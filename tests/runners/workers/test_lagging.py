@@ -27,6 +27,7 @@ from toy_environments import FailingEnv, kill_this_process
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, TD3Config
+from hybridppo.agents.ppo.normalizing import RewardNormalizer
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import HybridPPOError
@@ -192,7 +193,7 @@ class Scripted:
             share.close()
 
 
-NUM_STEPS, NUM_ENVS = 32, 4
+NUM_STEPS, NUM_ENVS, GAMMA = 32, 4, 0.9
 
 
 class Case:
@@ -206,6 +207,7 @@ class Case:
         self.sampler = LaggingSampler(
             env, make_environments(env, NUM_ENVS, made), self.agent.distribution, self.agent.actor,
             num_steps=NUM_STEPS, env_seed=0, noise=np.random.default_rng(0), options=made, transport=self.transport,
+            discounts=np.full(NUM_ENVS, GAMMA, np.float32),
             **settings,
         )  # fmt: skip
 
@@ -273,6 +275,19 @@ def test_what_follows_a_step_is_its_own_environments_or_bootstrapped(order: str)
         assert torch.equal(expected[:-1][~ended[:-1]], below[~ended[:-1]])
         is_cut = ended & ~is_end
         assert not is_cut[-1].any()  # the end of a column is bootstrapped anyway
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_returns_follow_the_environment_and_not_the_column(order: str) -> None:
+    normalizer = RewardNormalizer(GAMMA)
+    for rollout in Case(ORDERS[order]).rollouts(6):
+        assert rollout.returns_so_far is not None
+        step, reward = rollout.observations[:-1, :, 2].numpy(), rollout.rewards.numpy()
+        # Each reward is 1 more than the one before.
+        expected = sum(np.where(back <= step, GAMMA**back * (reward - back), 0.0) for back in range(LENGTH))
+        np.testing.assert_allclose(rollout.returns_so_far, expected, rtol=1e-5)
+        _, (mean, _, number) = normalizer.gathered(rollout)
+        assert (float(mean), int(number)) == (pytest.approx(np.mean(expected), rel=1e-5), np.size(expected))
 
 
 def test_rows_of_resets_are_no_steps() -> None:
@@ -433,7 +448,7 @@ def test_parts_are_few_and_not_too_short() -> None:
 def test_parts_of_a_run_stay_together() -> None:
     def counted(worker: int, number: int) -> Any:
         part = SimpleNamespace(worker=worker, number=number, is_anew=False)
-        return lagging.Counted(part, np.ones((1, 1)), np.zeros((1, 1)), is_whole=True)  # type: ignore[arg-type]
+        return lagging.Counted(part, np.ones((1, 1)), np.zeros((1, 1)), True, np.zeros((1, 1)))  # type: ignore[arg-type]
 
     parts = [counted(*which) for which in ((0, 1), (1, 1), (0, 2), (0, 3), (2, 7), (0, 4), (2, 8), (0, 5), (2, 9))]
     columns = [[(c.part.worker, c.part.number) for c in column] for column in in_columns(parts, 3)]

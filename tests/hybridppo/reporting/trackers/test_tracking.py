@@ -134,7 +134,7 @@ def test_what_was_never_sent_is_sent_by_the_run_that_goes_on(tmp_path: Path, cap
     with caplog.at_level(logging.WARNING):
         train(4, track=down, run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1)
     assert (
-        f"the tracker memory was not told all: ConnectionError: no network; `hybridppo resume {tmp_path / 'run'}`"
+        f"the tracker memory did not get all rows: ConnectionError: no network; `hybridppo resume {tmp_path / 'run'}`"
         in (caplog.text)
     )
     hybridppo.resume(tmp_path / "run", total_steps=6 * BATCH, track=up, progress=False)

@@ -129,7 +129,7 @@ def commands(case: str, cores: int, names: list[str], arguments: argparse.Namesp
 def as_markdown(result: dict[str, Any]) -> str:
     """A line for each library: its version, and what it reached on each case, in steps per second."""
     cases = [
-        f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}, median of {len(run['rounds'])}"
+        f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}, rounds: {len(run['rounds'])}"
         for run in result["measured"]
     ]
     lines = [f"| | version | MB | {' | '.join(cases)} |", f"|---|---|---:|{'---:|' * len(cases)}"]
@@ -148,7 +148,8 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def _speed(run: dict[str, Any], name: str) -> str:
     found = [turns[name]["steps_per_second"] for turns in run["rounds"] if name in turns]
-    return f"{median(found):,.0f}" if found else ""
+    ends = f" ({min(found):,.0f} to {max(found):,.0f})" if len(found) > 1 else ""
+    return f"{median(found):,.0f}{ends}" if found else ""
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

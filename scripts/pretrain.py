@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # where `trai
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
 EPISODES, POINTS = 100, 40
 FRAMES, HEIGHT = 4, 160
-MOST_STEPS, IN_VIEW = 240, 80
+MOST_STEPS, IN_VIEW = 240, 30
 """Of the episode that the picture is made of; MuJoCo's cameras stand still."""
 
 

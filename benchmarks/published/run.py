@@ -116,12 +116,9 @@ ROWS: tuple[Row, ...] = (
     *(
         Row(
             "rl-baselines3-zoo PPO, MiniGrid", env, 100_000, published, None, 1, ZOO_GRID, "evaluation", 5,
-            source="worlds:flat_grid", env_kwargs={"env_id": env}, note=note,
+            source="worlds:flat_grid", env_kwargs={"env_id": env},
         )
-        for env, published, note in (
-            ("MiniGrid-Empty-Random-5x5-v0", 0.968, "by 0.001, of one run each"),
-            ("MiniGrid-DoorKey-5x5-v0", 0.964, ""),
-        )
+        for env, published in (("MiniGrid-Empty-Random-5x5-v0", 0.968), ("MiniGrid-DoorKey-5x5-v0", 0.964))
     ),
     *(
         Row(

@@ -32,6 +32,7 @@ import machine
 import many_agents_learned
 import memory
 import off_policy_steps
+import options
 import parity
 import pieces
 import pool
@@ -99,6 +100,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "off_policy_steps": off_policy_steps.as_markdown,
+    "options": lambda result: options.table(result["runs"]),
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
     "published": lambda result: published.as_markdown(result["runs"]),
@@ -112,6 +114,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "textbook": _textbook,
     "uneven": lambda result: uneven.table(result["rows"]),
     "updates": updates.as_markdown,
+    "updates_memory": updates.as_markdown,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,
 }

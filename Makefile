@@ -2,7 +2,7 @@
 # make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings, types and plain English
 # make slow     the tests that take minutes
-# make gpu      the tests that need a CUDA device (options: make gpu ARGS="-k resume --last-failed")
+# make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
 # make extras   install the packages that few have, and run the tests that need them
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
@@ -35,6 +35,7 @@ slow: $(VENV)/installed-dev
 
 gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python benchmarks/learners.py --devices
 
 mutants: $(VENV)/installed-extras
 	$(BIN)/python scripts/mutants.py $(or $(ARGS),--sample 150)

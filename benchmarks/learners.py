@@ -1,9 +1,15 @@
 """What an iteration costs a learner: processor time, without waiting for the others, and what it sends.
 
     python benchmarks/learners.py --output benchmarks/results/learners.json
+    python benchmarks/learners.py --devices                       # a table of 1, 2, 4 and 8 GPUs
 
 Processor time says what an iteration takes if each learner has a core to itself, also on a machine that is busy with
 other things. `local` is one process.
+
+`--devices` trains on 1, 2, 4 and 8 CUDA devices, as far as there are so many, and writes a table of steps per second to
+results/learners_on_devices.json: learners that CPU workers sample for (`multi`, two workers each), and learners whose
+environments are compiled and on the device (`gpu`). Each learner has as many environments as the first. Without a CUDA
+device, nothing is measured.
 """
 
 import argparse
@@ -19,7 +25,9 @@ from settings import cleanrl
 
 import hybridppo
 from hybridppo.distribution import wires
+from hybridppo.system.accelerator import num_cuda_devices
 
+DEVICES, ENVS_PER_LEARNER = (1, 2, 4, 8), 2048
 WAITED = [0.0]
 SENT: list[int] = []
 
@@ -62,28 +70,79 @@ def measure(distribution: str, width: int, iterations: int) -> dict[str, Any]:
     }
 
 
+def on_devices(device: str, num_devices: int, iterations: int, envs_per_learner: int) -> list[dict[str, Any]]:
+    """Steps per second of 1, 2, 4 and 8 learners, each on a device of its own.
+
+    Args:
+        device: of the learners, `cuda` or `cpu`.
+        num_devices: there are no more learners than this.
+        iterations: of each training; the first two are not counted.
+        envs_per_learner: environments of each learner.
+    """
+    rows = []
+    for learners in (count for count in DEVICES if count <= num_devices):
+        config = hybridppo.PPOConfig(num_envs=envs_per_learner * learners, num_steps=32, hidden_sizes=(256, 256))
+        ways: dict[str, dict[str, Any]] = {
+            "multi": {"placement": hybridppo.Mirrored("cpu", device), "num_workers": 2 * learners},
+            "gpu": {"placement": device, "vectorization": "compiled"},
+        }
+        for name, options in ways.items():
+            marks: list[tuple[float, float]] = []
+
+            def mark(metrics: dict[str, float], marks: list[tuple[float, float]] = marks) -> None:
+                marks.append((metrics["seconds"], metrics["env_steps"]))
+
+            hybridppo.train(
+                "CartPole-v1", total_steps=config.batch_size * (iterations + 2), config=config, seed=1, progress=False,
+                distribution=f"{name}:{learners}", on_iteration=mark, **options,
+            )  # fmt: skip
+            (begun, before), (ended, after) = marks[1], marks[-1]
+            speed = (after - before) / (ended - begun)
+            rows.append({"distribution": name, "learners": learners, "steps_per_second": speed})
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a row for each number of learners."""
+    lines = ["| learners | distribution | steps/s | times one |", "|---:|---|---:|---:|"]
+    for row in rows:
+        one = next(each for each in rows if each["distribution"] == row["distribution"])
+        times = row["steps_per_second"] / one["steps_per_second"]
+        lines.append(f"| {row['learners']} | {row['distribution']} | {row['steps_per_second']:,.0f} | {times:.2f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure by turns, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", action="store_true", help="a table of 1, 2, 4 and 8 CUDA devices")
     parser.add_argument("--distributions", nargs="+", default=["local", "multi:2", "multi:2:2:all_reduce"])
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
+    if arguments.devices:
+        if not num_cuda_devices():
+            print("no CUDA device: nothing is measured")
+            return
+        rows = on_devices("cuda", num_cuda_devices(), arguments.iterations, ENVS_PER_LEARNER)
+        machine.save("learners_on_devices", {"rows": rows})
+        print(table(rows))
+        return
     watch()
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.distributions}
+    found_of: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.distributions}
     for _ in range(arguments.repeats):
-        for name, found in rows.items():
+        for name, found in found_of.items():
             found.append(measure(name, arguments.hidden_size, arguments.iterations))
-    medians = {name: median(second for each in found for second in each["seconds"]) for name, found in rows.items()}
+    medians = {name: median(second for each in found for second in each["seconds"]) for name, found in found_of.items()}
     first = medians[arguments.distributions[0]]
-    for name, found in rows.items():
+    for name, found in found_of.items():
         sent = found[0]["bytes_per_minibatch"]
         print(f"{name:22} {medians[name]:.3f} s  {first / medians[name]:.2f} times as fast  {sent:,} bytes a minibatch")
     if arguments.output is not None:
         asked = {name: value for name, value in vars(arguments).items() if name != "output"}
-        measured = {"machine": machine.describe(), **asked, "rows": rows}
+        measured = {"machine": machine.describe(), **asked, "rows": found_of}
         arguments.output.write_text(json.dumps(measured, indent=1) + "\n")
 
 

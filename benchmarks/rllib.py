@@ -1,8 +1,9 @@
-"""RLlib's PPO beside this library with two samplers: the same work on the same two cores, by turns.
+"""RLlib's PPO and APPO beside this library with two samplers: the same work on the same two cores, by turns.
 
     python benchmarks/rllib.py --venv ~/rllib                     # makes it where it is not there
     python benchmarks/rllib.py --venv ~/rllib --rounds 1 --iterations 3
     python benchmarks/rllib.py --venv ~/rllib --agents           # several agents
+    python benchmarks/rllib.py --venv ~/rllib --lag              # APPO, and ours with max_lag=4
 
 RLlib pins another gymnasium, so that it gets an environment of its own. Where `--venv` names no folder, one is made:
 `python -m venv`, then `torch` of `constraints.txt` (first: another torch would come with CUDA's libraries), then
@@ -17,6 +18,10 @@ not looked at. Steps are those that environments made, by each library's own cou
 With --agents: simple_spread of MPE2, whose three agents have a policy each, the same rollout and minibatches for each
 policy, sampled by the process that trains, without Ray's actors: RLlib's `num_env_runners=0`, and our default loop.
 
+With --lag: the same environments, rollout and networks, but samplers and learner do not wait for each other, and
+V-trace corrects the lag: RLlib's APPO with two env runners and its default passes over each batch (2), and ours with
+`max_lag=4`, two workers and four epochs.
+
 The last line of the output is JSON; --output also writes it to a file.
 """
 
@@ -30,13 +35,18 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCH, SAMPLERS = 8, 128, 4, 256, 2
 BATCH = NUM_ENVS * NUM_STEPS
 HIDDEN = (64, 64)
 UNCOUNTED = 2
+Kind = Literal["samplers", "agents", "lag"]
+"""What is compared."""
+SECONDS_OF_APPO, CALLS_OF_APPO = 5.0, 6
+"""How long `train` of APPO takes, which learns from as many batches as there are in that time; and how many calls are
+counted, after the first that has learned."""
 RAY = "ray[rllib]==2.60.*"
 AGENTS = ("agent_0", "agent_1", "agent_2")
 OF_AGENTS = ("pettingzoo", "mpe2")
@@ -61,19 +71,21 @@ def summarized(marks: list[tuple[float, int, float]]) -> dict[str, Any]:
     }
 
 
-def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
+def run_rllib(iterations: int, kind: Kind) -> dict[str, Any]:
     """A turn of RLlib, within its own environment."""
     import gymnasium
     import ray
     import torch
+    from ray.rllib.algorithms.appo import APPOConfig
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     torch.set_num_threads(1)
+    has_agents = kind == "agents"
     samplers = 0 if has_agents else SAMPLERS
     ray.init(address="local", num_cpus=samplers + 1, include_dashboard=False, log_to_driver=False)
     config = (
-        PPOConfig()
+        (APPOConfig() if kind == "lag" else PPOConfig())
         .environment("CartPole-v1")
         .env_runners(
             num_env_runners=samplers,
@@ -87,11 +99,15 @@ def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
             )
         )
         .training(
-            train_batch_size_per_learner=BATCH, minibatch_size=MINIBATCH, num_epochs=EPOCHS, lr=2.5e-4, gamma=0.99,
-            lambda_=0.95, clip_param=0.2, entropy_coeff=0.01, vf_loss_coeff=0.5, use_kl_loss=False, grad_clip=0.5,
+            train_batch_size_per_learner=BATCH, lr=2.5e-4, gamma=0.99, lambda_=0.95, clip_param=0.2, entropy_coeff=0.01,
+            vf_loss_coeff=0.5, use_kl_loss=False, grad_clip=0.5,
         )
         .debugging(seed=1, log_level="ERROR")
     )  # fmt: skip
+    if kind == "lag":
+        config = config.reporting(min_time_s_per_iteration=SECONDS_OF_APPO)
+    else:
+        config = config.training(minibatch_size=MINIBATCH, num_epochs=EPOCHS)
     if has_agents:
         from mpe2 import simple_spread_v3
         from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv
@@ -104,9 +120,11 @@ def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
     algorithm = config.build_algo()
     marks, steps = [mark(0)], 0
     try:
-        for _ in range(iterations + UNCOUNTED):
+        while kind == "lag" and "learners" not in algorithm.train():
+            pass
+        for _ in range((CALLS_OF_APPO if kind == "lag" else iterations) + UNCOUNTED):
             result = algorithm.train()
-            runners = result["env_runners"]
+            runners = result if kind == "lag" else result["env_runners"]
             steps = int(runners["num_env_steps_sampled_lifetime"])
             marks.append(mark(steps))
     finally:
@@ -116,8 +134,8 @@ def run_rllib(iterations: int, has_agents: bool) -> dict[str, Any]:
     return {**summarized(marks), "env_steps": steps, "versions": versions}
 
 
-def run_hybridppo(iterations: int, has_agents: bool) -> dict[str, Any]:
-    """A turn of this library, with as many samplers over Ray."""
+def run_hybridppo(iterations: int, kind: Kind) -> dict[str, Any]:
+    """A turn of this library, with as many samplers."""
     import gymnasium
     import ray
     import torch
@@ -131,13 +149,17 @@ def run_hybridppo(iterations: int, has_agents: bool) -> dict[str, Any]:
     )  # fmt: skip
     marks = [mark(0)]
     env, given = "CartPole-v1", {
-        "config": config, "vectorization": "sync", "distribution": hybridppo.SingleLearnerCoarse(SAMPLERS),
+        "config": config, "vectorization": "sync", "placement": "cpu",
+        "distribution": hybridppo.SingleLearnerCoarse(SAMPLERS),
     }  # fmt: skip
-    if has_agents:
+    if kind == "lag":
+        placement = hybridppo.Mirrored("cpu", "cpu", max_lag=4)
+        given |= {"distribution": "local", "placement": placement, "num_workers": SAMPLERS}
+    if kind == "agents":
         env = "mpe2.simple_spread_v3:parallel_env"
-        given = {"config": dict.fromkeys(AGENTS, config), "policy_of": lambda agent: agent}
+        given = {"config": dict.fromkeys(AGENTS, config), "policy_of": lambda agent: agent, "placement": "cpu"}
     hybridppo.train(
-        env, total_steps=BATCH * (iterations + UNCOUNTED), placement="cpu", seed=1, progress=False, **given,
+        env, total_steps=BATCH * (iterations + UNCOUNTED), seed=1, progress=False, **given,
         on_iteration=lambda metrics: marks.append(mark(int(metrics["env_steps"]))),
     )  # fmt: skip
     versions = {"ray": ray.__version__, "torch": torch.__version__, "gymnasium": gymnasium.__version__}
@@ -172,14 +194,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turn", choices=("rllib", "hybridppo"), help="one turn, in this process")
     parser.add_argument("--venv", type=Path, help="of RLlib; made where there is none")
-    parser.add_argument("--agents", action="store_true", help="several agents, with a policy each")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--agents", dest="kind", action="store_const", const="agents", help="a policy for each agent")
+    kinds.add_argument("--lag", dest="kind", action="store_const", const="lag", help="APPO, and ours with max_lag=4")
+    parser.set_defaults(kind="samplers")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=30, help="counted, of each turn")
     parser.add_argument("--output", type=Path, help="a folder for rllib.json")
     arguments = parser.parse_args()
     if arguments.turn is not None:
         # What each library prints goes elsewhere: the result is the last line.
-        found = (run_rllib if arguments.turn == "rllib" else run_hybridppo)(arguments.iterations, arguments.agents)
+        found = (run_rllib if arguments.turn == "rllib" else run_hybridppo)(arguments.iterations, arguments.kind)
         print(json.dumps(found), flush=True)
         return
     if arguments.venv is None:
@@ -189,25 +214,26 @@ def main() -> None:
     from turns import medians, ratios, take_turns
 
     own = [str(Path(__file__).resolve()), "--iterations", str(arguments.iterations)]
-    own += ["--agents", "--turn"] if arguments.agents else ["--turn"]
+    own += ["--turn"] if arguments.kind == "samplers" else [f"--{arguments.kind}", "--turn"]
     commands = {
         "hybridppo": [*on_two_cores(), sys.executable, *own, "hybridppo"],
-        "rllib": [*on_two_cores(), str(python_of(arguments.venv, arguments.agents)), *own, "rllib"],
+        "rllib": [*on_two_cores(), str(python_of(arguments.venv, arguments.kind == "agents")), *own, "rllib"],
     }
     rounds = take_turns(commands, arguments.rounds)
+    has_agents = arguments.kind == "agents"
     result = {
         "arguments": {"rounds": arguments.rounds, "iterations": arguments.iterations},
-        "work": {"env": "simple_spread_v3" if arguments.agents else "CartPole-v1", "num_envs": NUM_ENVS,
+        "work": {"env": "simple_spread_v3" if has_agents else "CartPole-v1", "num_envs": NUM_ENVS,
                  "num_steps": NUM_STEPS, "num_epochs": EPOCHS,
-                 "minibatch_size": MINIBATCH, "hidden_sizes": HIDDEN, "samplers": 0 if arguments.agents else SAMPLERS,
-                 "policies": len(AGENTS) if arguments.agents else 1},
+                 "minibatch_size": MINIBATCH, "hidden_sizes": HIDDEN, "samplers": 0 if has_agents else SAMPLERS,
+                 "policies": len(AGENTS) if has_agents else 1},
         "medians": {name: medians(rounds, name) for name in commands},
         "ratio": ratios(rounds, "hybridppo", "rllib", "steps_per_second"),
         "ratio_by_processor": ratios(rounds, "hybridppo", "rllib", "steps_per_processor_second"),
         "rounds": rounds,
     }  # fmt: skip
     if arguments.output is not None:
-        machine.save("rllib_agents" if arguments.agents else "rllib", result, arguments.output)
+        machine.save("rllib" if arguments.kind == "samplers" else f"rllib_{arguments.kind}", result, arguments.output)
     print(json.dumps(result))
 
 

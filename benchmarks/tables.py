@@ -19,6 +19,7 @@ import against_textbook
 import atari
 import atari_learned
 import auto
+import cluster
 import comparison
 import compiled
 import defaults
@@ -31,6 +32,7 @@ import machine
 import many_agents_learned
 import memory
 import off_policy_steps
+import options
 import parity
 import pieces
 import pool
@@ -39,6 +41,7 @@ import scaled
 import self_play
 import tag
 import tag_learned
+import uneven
 import updates
 import wall_clock
 import workers
@@ -83,6 +86,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "auto-cuda": auto.result_as_markdown,
     "comparison": _comparison("comparison.png"),
     "comparison-cuda": _comparison("comparison-cuda.png"),
+    "cluster": lambda result: cluster.table(result["rows"]),
     "compiled": compiled.as_markdown,
     "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
@@ -96,6 +100,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "off_policy_steps": off_policy_steps.as_markdown,
+    "options": lambda result: options.table(result["runs"]),
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
     "published": lambda result: published.as_markdown(result["runs"]),
@@ -107,7 +112,9 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,
+    "uneven": lambda result: uneven.table(result["rows"]),
     "updates": updates.as_markdown,
+    "updates_memory": updates.as_markdown,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,
 }

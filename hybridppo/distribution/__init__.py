@@ -1,4 +1,4 @@
-"""Who runs where: a distribution policy cuts a training into fragments, and says what crosses between them.
+"""Trainings in several processes and on several machines: learners, remote samplers and environments, a server.
 
-Inside each fragment the placement is the same object as ever. Agents, samplers and placements know nothing of it.
+Agents, samplers and placements do not know about them.
 """

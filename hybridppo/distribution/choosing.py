@@ -1,4 +1,4 @@
-"""Placement `auto` within a distribution policy: tried on a part of the training, by the learner that speaks."""
+"""Placement `auto` within a distribution policy, measured by the first learner on a part of the training."""
 
 import logging
 from dataclasses import replace
@@ -25,18 +25,18 @@ def choose_for_learners(
     *,
     total_steps: int,
 ) -> Choice:
-    """The number of torch threads of each learner: they sample and learn by turns on CPUs, and nothing else is open.
+    """Choose the number of torch threads of each learner, which samples and learns in turns on its part of the cores.
 
-    Each has its part of the cores. Another number rounds differently: it is looked at only if `torch_threads` is None.
+    The number of threads changes rounding, so it is chosen only if `torch_threads` is None.
 
     Args:
         policy: with the number of learners.
         source: of the environments.
-        environments: as made for training, all or some of them; not touched.
+        environments: made for training, all or some of them; not stepped.
         config: of the training.
         options: of the environments.
-        agent: what is to be trained, to make others like it.
-        total_steps: of the run, of whose time the trials take 5 % at most.
+        agent: to be trained; trials make others like it.
+        total_steps: of the run; trials take at most 5 % of its time.
     """
     learners = policy.learners
     assert learners is not None
@@ -55,12 +55,12 @@ def choose_for_learners(
 
 
 def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
-    """The configuration of a training that does by itself what one learner does."""
+    """The configuration of a training with the work of one learner."""
     learners = policy.learners
     assert learners is not None
     if isinstance(policy, Central):
         num_minibatches = config.minibatches // learners
-    else:  # the gradient of each shard is a pass of its own
+    else:  # each shard's gradient is computed separately
         num_minibatches = config.minibatches * (policy.num_shards // learners)
     share = replace(config, num_envs=config.num_envs // learners, num_minibatches=1)
     most = min(num_minibatches, share.units, share.batch_size // 2)
@@ -69,7 +69,7 @@ def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
 
 
 def _only(torch_threads: int, line: str) -> Choice:
-    """The CPU alone, and why."""
+    """The CPU, with the reason for the log."""
     logger.info("placement auto: %s", line)
     table = {"seconds": 0.0, "left_out": [], "chosen": "cpu", "line": line}
     return Choice(SingleDevice("cpu"), 0, torch_threads, table)

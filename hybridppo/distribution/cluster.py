@@ -1,4 +1,4 @@
-"""Ray: one that is there already, or one of this machine for as long as a training takes."""
+"""A Ray cluster: a running one, or one that is started on this machine for a training."""
 
 import contextlib
 import logging
@@ -18,23 +18,22 @@ from hybridppo.errors import ConfigurationError, DistributionError, pip_install,
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_CONNECT = 10.0
-"""How long a cluster may take to answer."""
+"""Seconds that a cluster may take to answer."""
 MOST_BYTES = 2**30
-"""What a store of objects that is started here may hold; what does not fit goes to the disk."""
+"""The size of an object store that is started here; the rest is written to disk."""
 
 
 class Cluster:
-    """Ray, joined when made, and let go of when closed.
+    """A connection to Ray, until it is closed.
 
     Args:
-        policy: that asks for it, for messages.
-        address: of a cluster that is there already, `auto` or HOST:PORT; `local` starts one on this machine. None is
-            the cluster that this process has joined by itself, or the one that the variable RAY_ADDRESS names, or else
-            `local`.
-        num_cpus: that a cluster started here is to say it has.
+        policy: the distribution that needs it, for messages.
+        address: of a running cluster, `auto` or HOST:PORT; `local` starts one on this machine. None means the cluster
+            that this process has joined, or the one in the variable RAY_ADDRESS, or else `local`.
+        num_cpus: the number of CPUs that a cluster started here reports.
 
     Raises:
-        ConfigurationError: if Ray is not installed, or this process has joined another cluster by itself.
+        ConfigurationError: if Ray is not installed, or this process has joined another cluster.
         DistributionError: if no cluster answers at the address, or none can be started here.
     """
 
@@ -50,14 +49,14 @@ class Cluster:
         self._put_back: Any = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self.is_started_here = False
-        """Whether it was started for this training, on this machine."""
+        """Whether it was started for this training."""
         if not self._is_own:
             _require_joined(ray.get_runtime_context().gcs_address, address)
             self._put_back = _taken_from_ray()
             return
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.is_started_here = address == "local"
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no statistics are sent unless asked for
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports unless the user wants them
         options: dict[str, Any] = {"logging_level": logging.ERROR, "address": address}
         if self.is_started_here:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
@@ -82,7 +81,7 @@ class Cluster:
             )  # fmt: skip
 
     def close(self) -> None:
-        """Leave it, and end it if it was started here."""
+        """Disconnect, and end the cluster if it was started here."""
         if self._is_own:
             with _handlers_kept():
                 self._ray.shutdown()
@@ -95,9 +94,10 @@ class Cluster:
 
 
 def _taken_from_ray() -> Any:
-    """Ray's handler of SIGTERM, which leaves the process, taken away for as long as a training saves and ends by it.
+    """Remove Ray's handler of SIGTERM, which would end the process at once, for the duration of a training.
 
-    None if there is none, or somebody else's.
+    Returns:
+        The handler; None if there is none, or another one.
     """
     handler = signal.getsignal(signal.SIGTERM)
     is_rays = str(getattr(handler, "__module__", "")).partition(".")[0] == "ray"
@@ -108,7 +108,7 @@ def _taken_from_ray() -> Any:
 
 
 def _watched() -> "subprocess.Popen[bytes]":
-    """What ends Ray where this process is killed; it ends when its standard input does."""
+    """A process that ends Ray if this process is killed. It ends when its standard input closes."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watcher.py")), str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
@@ -118,10 +118,9 @@ def _watched() -> "subprocess.Popen[bytes]":
 
 @contextlib.contextmanager
 def _on_the_loopback(ray: Any) -> Iterator[None]:
-    """Within it, Ray that is started listens on the loopback alone, as it does by itself on Windows and macOS.
+    """A context in which Ray starts listening on the loopback only, as it does by default on Windows and macOS.
 
-    On Linux it would listen on every interface, and has no argument for it: it takes the loopback's own address for a
-    mistake, and replaces it.
+    On Linux it would listen on every interface, and it has no argument for this: it replaces the loopback's address.
     """
     constants = ray._private.ray_constants
     before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
@@ -131,13 +130,13 @@ def _on_the_loopback(ray: Any) -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
     if not ip_address(address := ray.util.get_node_ip_address()).is_loopback:
         logger.warning(
-            "Ray %s listens at %s, which other machines may reach, and not on the loopback: use a network that is "
-            "yours, or another version of Ray", ray.__version__, address,
+            "Ray %s listens at %s, which other machines may reach, instead of the loopback: use a private "
+            "network, or another version of Ray", ray.__version__, address,
         )  # fmt: skip
 
 
 def _with_causes(error: BaseException | None) -> str:
-    """An error, and what Ray says was the cause of it: of a traceback, its last line."""
+    """An error with its causes; of a traceback in its text, only the last line."""
     found, cause = list[str](), error
     while cause is not None:
         text = str(cause).strip()
@@ -148,7 +147,7 @@ def _with_causes(error: BaseException | None) -> str:
 
 
 def _require_joined(joined: str, address: str | None) -> None:
-    """Refuse an address if this process has joined another cluster by itself."""
+    """Refuse an address if this process has joined another cluster."""
     if address not in (None, "auto") and _resolved(str(address)) != _resolved(joined):
         raise ConfigurationError(
             f"this process has joined the Ray cluster at {joined} by ray.init, and address is {shown(address)}: leave "
@@ -158,13 +157,13 @@ def _require_joined(joined: str, address: str | None) -> None:
 
 def _resolved(address: str) -> tuple[str, str]:
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError):  # a name that nobody knows is compared as it is
+    with contextlib.suppress(OSError):  # an unknown name is compared as text
         host = socket.gethostbyname(host)
     return host, port
 
 
 def _require_somebody_at(address: str) -> None:
-    """Raise an OSError if nobody listens at the address: Ray itself would try for minutes."""
+    """Raise an OSError if no process listens there. Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
@@ -172,8 +171,8 @@ def _require_somebody_at(address: str) -> None:
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Within it, Ray may set handlers of signals, as it does; what a signal does is not its to decide."""
-    if threading.current_thread() is not threading.main_thread():  # only it can set a handler
+    """A context that restores the handlers of signals that Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers in the main thread only
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -181,5 +180,5 @@ def _handlers_kept() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # not set by Python, and so not to be set by it
+            if handler is not None:  # Python did not set it, and cannot
                 signal.signal(number, handler)

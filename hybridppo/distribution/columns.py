@@ -1,7 +1,7 @@
-"""What a checkpoint has for every environment, cut among learners and put together again.
+"""Divides a checkpoint's tensors of every environment among learners, and joins them again.
 
-An agent carries on a few tensors for each column of its rollouts: the returns so far, what a critic remembers, and the
-rollouts of a pool. A checkpoint has them for all columns, whoever had which.
+An agent keeps a few tensors for each column of its rollouts: the returns so far, the critic's memory, and the rollouts
+of a pool. A checkpoint has them for all columns.
 """
 
 import re
@@ -19,7 +19,7 @@ _OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\.\d+\.|runner\.)(\w+)")
 
 
 def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors by name, with the columns of each learner's in their order; all else as the first has it."""
+    """Tensors by name, with the columns of all learners in order; all other tensors are the first learner's."""
     found = dict(parts[0])
     for name in parts[0]:
         if _OF_COLUMNS.fullmatch(name):
@@ -31,7 +31,7 @@ def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str, Tensor]:
-    """The same tensors, with the columns of one of so many learners alone."""
+    """The same tensors, with only the columns of learner `number` of `count`."""
     found = dict(tensors)
     for name, tensor in tensors.items():
         if _OF_COLUMNS.fullmatch(name) and len(tensor):

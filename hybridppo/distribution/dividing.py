@@ -1,4 +1,4 @@
-"""What several processes cannot have, if each steps a share of the environments."""
+"""Checks that environments and agents can be divided among processes."""
 
 import logging
 from dataclasses import replace
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tells: bool = True) -> EnvironmentOptions:
-    """The options with which environments are stepped as copies: their own vectorised form is seeded as a whole.
+    """The options that step copies of an environment, because its own vectorised form is seeded as a whole.
 
     Args:
         source: of the environments.
-        options: as they were given.
-        whom: among whom they are divided, for messages.
-        tells: whether to say that copies take the place of a vectorised form.
+        options: the given ones.
+        whom: the processes among which they are divided, for messages.
+        tells: whether to log that copies replace a vectorised form.
 
     Raises:
         ConfigurationError: if a function makes vectors.
     """
-    if options.vectorization == "compiled":  # environments that are seeded by their number
+    if options.vectorization == "compiled":  # each environment has a seed of its own
         return options
     source = source_of(source)
     if isinstance(source, str):
@@ -42,7 +42,7 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
         raise ConfigurationError(_TENSORS.format(type(source).__name__, whom))
     elif callable(source):
         made = with_arguments(source, 1, options)()
-        if callable(getattr(made, "close", None)):  # not all of several agents have it
+        if callable(getattr(made, "close", None)):  # PettingZoo's may lack it
             made.close()
         if is_tensor_env(made):
             raise ConfigurationError(_TENSORS.format(type(made).__name__, whom))
@@ -55,10 +55,10 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
 
 
 def require_shareable(agent: AnyAgent) -> None:
-    """Refuse an agent whose updates several learners cannot make together.
+    """Refuse an agent that several learners cannot update together.
 
     Raises:
-        ConfigurationError: with what to do.
+        ConfigurationError: with the remedy.
     """
     for each in agents_of(agent):
         require_same_everywhere(*each.modules)

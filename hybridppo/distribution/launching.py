@@ -1,4 +1,4 @@
-"""How learners are started on this machine, or join those of torchrun, and the store where they meet."""
+"""Starts learners on this machine, or joins those of torchrun; and the store in which they meet."""
 
 import contextlib
 import itertools
@@ -25,16 +25,16 @@ from hybridppo.runners.workers.process import signals_blocked
 T = TypeVar("T")
 
 SECONDS_TO_CLOSE = 10.0
-"""How long learners may take to end in good order before they are killed."""
+"""Seconds that learners may take to end before they are killed."""
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun sets for the processes that it starts."""
 HOST = "127.0.0.1"
-"""Where learners of one machine meet: no other machine reaches it."""
+"""The address of learners of one machine, which no other machine reaches."""
 HAS_LIBUV = sys.platform != "win32"
-"""Whether torch's builds have the newer of TCPStore's two servers, which it asks for unless told otherwise."""
+"""Whether torch's builds have libuv, which TCPStore uses by default."""
 SECONDS_BETWEEN_LOOKS = 0.2
-"""How often a wait in native code is looked at from Python, which handles signals then."""
+"""Seconds between the returns to Python from a wait in native code, in which signals are handled."""
 _trainings = itertools.count()
 
 
@@ -44,14 +44,14 @@ def is_joining() -> bool:
 
 
 class Launched:
-    """Learners 1 to `size - 1`, each `python -m hybridppo.training.learner_process`.
+    """Learners 1 to `size - 1`, each a process of `python -m hybridppo.training.learner_process`.
 
-    Each reads its setup from its standard input, and ends when that does: with this process, however it ends.
+    Each reads its setup from its standard input, and ends when that closes, so also if this process is killed.
 
     Args:
-        size: how many learners there are, with that of this process.
-        port: of the store that they meet at, on this machine.
-        setup: the settings of all, pickled.
+        size: number of learners, with that of this process.
+        port: of the store on this machine.
+        setup: of all, pickled.
     """
 
     def __init__(self, size: int, port: int, setup: bytes) -> None:
@@ -64,14 +64,14 @@ class Launched:
                     process = subprocess.Popen(command, stdin=subprocess.PIPE)
                 self._processes[rank] = process
             for process in self._processes.values():
-                # Not here: whoever does not read would hold this up for ever.
+                # In a thread: a learner that does not read would block this process.
                 threading.Thread(target=_tell, args=(process.stdin, message), daemon=True).start()
         except BaseException:
             self.close(0.0)
             raise
 
     def how_it_ended(self, rank: int) -> str | None:
-        """Of a learner that has ended; "" of one that runs."""
+        """How a learner ended; "" if it runs, None if it was not started here."""
         if rank not in self._processes:
             return None
         code = self._processes[rank].poll()
@@ -80,7 +80,7 @@ class Launched:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def close(self, seconds: float = SECONDS_TO_CLOSE) -> None:
-        """Wait for all to end, and kill those that have not within so many seconds."""
+        """Wait this many seconds for all to end, and kill those that have not."""
         deadline = time.monotonic() + seconds
         for process in self._processes.values():
             try:
@@ -94,13 +94,13 @@ class Launched:
 
 
 def _tell(stdin: Any, message: bytes) -> None:
-    with contextlib.suppress(OSError, ValueError):  # it has died, or was let go of, which shows when it is waited for
+    with contextlib.suppress(OSError, ValueError):  # it has died or was closed: a wait for it will show it
         stdin.write(message)
         stdin.flush()
 
 
 def store_of_this_machine() -> TCPStore:
-    """A store that only processes of this machine reach: left to itself, TCPStore listens on every interface."""
+    """A store that only processes of this machine reach. By default, TCPStore listens on every interface."""
     with socket.socket() as bound:
         bound.bind((HOST, 0))
         port = bound.getsockname()[1]
@@ -117,15 +117,15 @@ def join_store(port: int, seconds: float) -> TCPStore:
 def in_background(
     call: Callable[[], T], seconds: float, meanwhile: Callable[[float], object] = lambda passed: None
 ) -> T:
-    """What a call gives that waits in native code, in another thread: this one handles signals meanwhile.
+    """The result of a call that waits in native code, made in a thread, so that this thread handles signals.
 
     Args:
-        call: where the network is down it may wait for a quarter of an hour; it is left behind then.
+        call: without a network it may wait for a quarter of an hour; it is then abandoned.
         seconds: how long to wait for it.
-        meanwhile: called now and then with the seconds that have passed; it may raise.
+        meanwhile: called from time to time with the seconds that have passed; it may raise.
 
     Raises:
-        RuntimeError: if it takes longer, and what the call raises.
+        RuntimeError: if it takes longer. Errors of the call are raised too.
     """
     found: Future[T] = Future()
 
@@ -146,12 +146,12 @@ def in_background(
 
 
 def master_of_torchrun() -> tuple[str, int]:
-    """Where learners that torchrun has started meet."""
+    """Host and port of torchrun's store."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def store_of_torchrun(rank: int, seconds: float) -> Any:
-    """Torchrun's own store, or the first learner's."""
+    """Torchrun's store, or one that the first learner makes."""
     host, port = master_of_torchrun()
     is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     options = {"is_master": is_master, "wait_for_workers": False, "multi_tenant": True, "use_libuv": HAS_LIBUV}
@@ -161,13 +161,13 @@ def store_of_torchrun(rank: int, seconds: float) -> Any:
         raise DistributionError(
             f"learner {rank} does not reach the first at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
         ) from error
-    # The store may outlive a training, and with --max-restarts its processes.
+    # The store may exist longer than a training, and with --max-restarts longer than its processes.
     return PrefixStore(f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}", store)
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine on the network that leads to another."""
+    """The address of this machine on the network that leads to another machine."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)  # which sends nothing
+        probe.connect(address)  # this sends nothing
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""What learners say to each other, through torch.distributed; and who is missing if no message comes."""
+"""Messages between learners, by torch.distributed; an error names the learner that is missing."""
 
 import contextlib
 import os
@@ -23,39 +23,40 @@ from hybridppo.system.interruption import give_up_if_stopped
 
 T = TypeVar("T")
 SECONDS_TO_EXPLAIN = 5.0
-"""How long to wait, if no message comes any more, for the other learners to answer."""
+"""Seconds that the other learners have to say that they are there, before an error names who is missing."""
 SECONDS_TO_STOP = 10.0
-"""How long one that was asked to stop waits for the others: torchrun and schedulers kill it after 30 s, and it has to
-say why it stops before."""
+"""Seconds that a learner waits for the others after it was asked to stop. Torchrun and schedulers kill it after 30 s,
+and it must report why it stops before that."""
 _A_WHILE = timedelta(seconds=SECONDS_BETWEEN_LOOKS)
 INNOCENT = "lost another"
+"""The report of a learner that stops because another is missing."""
 SECONDS_BETWEEN_BEATS = 1.0
-"""How often the first shows that it is there, while the others wait for what it does alone."""
+"""Seconds between the first learner's signs of life, while the others wait for work that it does alone."""
 TURNS_KEPT = 100
-"""How many words of the first stay in the store; none is as many behind, for all meet in every iteration."""
+"""Commands of the first learner that stay in the store. No learner is as many behind: all meet in every iteration."""
 
 
 def _gloo(made_for: Any, options: Any) -> ProcessGroupGloo:
     return ProcessGroupGloo(made_for.store, made_for.group_rank, made_for.group_size, options)
 
 
-# As torch's own gloo, with options: they say where it listens.
+# Torch's gloo, with options for the address on which it listens.
 _GLOO = "hybridppo_gloo"
 dist.Backend.register_backend(_GLOO, _gloo, extended_api=True, devices=["cpu"])
 
 
 class Link:
-    """A group of processes, over gloo; made by all of them at once. No wait for the others is without end.
+    """A group of processes that communicate by gloo. All processes make it at the same time. Every wait ends.
 
     Args:
-        store: that all can reach; the first's.
-        rank: which of the processes this is.
-        size: how many there are.
-        timeout: seconds after which one that does not answer is lost.
-        start_timeout: seconds within which all must be there.
-        store_at: host and port of the store, if there are several machines; None if all are on this one, and listen on
-            its loopback alone.
-        how_it_ended: of one by its rank, if that is known: empty for one that runs, else None.
+        store: the first learner's, which all can reach.
+        rank: of this process.
+        size: number of processes.
+        timeout: seconds after which a learner that does not answer is lost.
+        start_timeout: seconds within which all must have started.
+        store_at: host and port of the store, if there are several machines; None if all processes are on this machine,
+            which then listen on its loopback only.
+        how_it_ended: says how the process of a rank ended: "" if it runs, None if this is not known.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Link:
         self.rank, self.size, self.timeout = rank, size, timeout
         self._others = [other for other in range(size) if other != rank]
         self.should_stop: Callable[[], bool] = lambda: False
-        """Whether this process was asked to stop: it then waits for the others for `SECONDS_TO_STOP` at most."""
+        """Whether this process was asked to stop. It then waits for the others for at most `SECONDS_TO_STOP`."""
         self._asked_to_stop: float | None = None
         self._store, self._how_it_ended, self._store_at = store, how_it_ended, store_at
         self._on_cuda: Any = None
@@ -99,8 +100,8 @@ class Link:
                 raise RuntimeError("ended at its start")
             if time.monotonic() > deadline:
                 raise DistributionError(
-                    f"{self._names(missing)} did not come within {seconds:g} s: look at what they say "
-                    "themselves, and whether they reach this machine"
+                    f"{self._names(missing)} did not start within {seconds:g} s: check their output, and whether they "
+                    "can reach this machine"
                 )
             give_up_if_stopped(self._names(missing))
             time.sleep(0.05)
@@ -113,17 +114,17 @@ class Link:
         return [rank for rank in range(self.size) if not self._store.check([f"here/{rank}"])]
 
     def _connect(self, seconds: float) -> None:
-        """Connect to the others by gloo, all at once.
+        """Connect to the others by gloo; all do at the same time.
 
         Raises:
-            DistributionError: if this one cannot, or another could not.
+            DistributionError: if this or another process cannot connect.
         """
         longest = timedelta(seconds=min(self.timeout, 10.0**6))
 
         def connect() -> None:
             options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._timeout, options._devices = longest, self._devices()
-            # Over another connection to the store: this one answers meanwhile.
+            # By another connection to the store, because this one must answer at the same time.
             store = self._store.clone()  # type: ignore[attr-defined]
             dist.init_process_group(
                 _GLOO, store=store, rank=self.rank, world_size=self.size, timeout=longest, pg_options=options
@@ -141,7 +142,7 @@ class Link:
             raise DistributionError(f"{self._names([self.rank])} {problem}") from error
 
     def _devices(self) -> list[Any]:
-        """Where gloo listens: left to itself, it takes the address of the machine's name, which may be any."""
+        """Where gloo listens. By default it takes the address of the machine's name, which may be wrong."""
         if self._store_at is None:
             return [ProcessGroupGloo.create_device(hostname=HOST)]
         if interfaces := os.environ.get("GLOO_SOCKET_IFNAME"):
@@ -149,14 +150,14 @@ class Link:
         return [ProcessGroupGloo.create_device(hostname=address_towards(*self._store_at))]
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What each has to say, in the order of their ranks."""
+        """The data of each process, in the order of their ranks."""
         lengths = self._all_gather(torch.tensor([len(data)])).flatten().tolist()
         own = torch.zeros(max(1, *lengths), dtype=torch.uint8)
         own[: len(data)] = torch.from_numpy(np.frombuffer(data, np.uint8).copy()) if data else own[:0]
         return [row.numpy()[:length].tobytes() for row, length in zip(self._all_gather(own), lengths, strict=True)]
 
     def from_first(self, data: bytes) -> bytes:
-        """What the first has to say; the others' own is not looked at."""
+        """The first process's data; that of the others is ignored."""
         length = torch.tensor([len(data)])
         self._collective(lambda: dist.broadcast(length, 0, async_op=True))
         everything = torch.zeros(max(1, int(length)), dtype=torch.uint8)
@@ -175,15 +176,15 @@ class Link:
         return everything
 
     def meet_neighbours(self) -> None:
-        """Remember the processes of all, where all are on this machine: `require_others` then sees the end of one."""
+        """Remember the processes of all, if all are on this machine, so that `require_others` sees if one ended."""
         found = [int(number) for number in self.gather(str(os.getpid()).encode())]
         self._neighbours = dict(enumerate(found))
 
     def require_others(self, seconds: float) -> None:
-        """Whether the others are there, for whom this process has waited so long without a word from `gather`.
+        """Check that the others run, for which this process has waited for this many seconds.
 
         Raises:
-            DistributionError: where one is not, or `timeout` seconds are over.
+            DistributionError: if one has ended, or `timeout` seconds are over.
         """
         with self._explaining():
             if any(self._end_of(rank) for rank in self._others) or any(self._reports(self.timeout).values()):
@@ -191,11 +192,11 @@ class Link:
         self._require_time(seconds)
 
     def _require_time(self, waited: float, silent: float | None = None) -> None:
-        """Raise where a wait has taken too long, and the others are silent for too long.
+        """Raise an error if a wait has taken too long.
 
         Args:
-            waited: for how many seconds.
-            silent: for how many of them nothing was heard; None for all.
+            waited: seconds since its start.
+            silent: seconds without a sign of life; None for `waited`.
         """
         now = time.monotonic()
         if self._asked_to_stop is None and self.should_stop():
@@ -203,11 +204,11 @@ class Link:
         if (waited if silent is None else silent) > self.timeout:
             raise self._explained()
         if self._asked_to_stop is not None and min(waited, now - self._asked_to_stop) > SECONDS_TO_STOP:
-            raise self._explained(f"did not come so far within {SECONDS_TO_STOP:g} s, after this one was asked to stop")
+            raise self._explained(f"did not come as far within {SECONDS_TO_STOP:g} s, after this one was asked to stop")
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Within it, what torch raises becomes an error that says who is missing."""
+        """A context in which torch's errors become an error that names who is missing."""
         try:
             yield
         except DistributionError:
@@ -216,14 +217,14 @@ class Link:
             raise self._explained() from error
 
     def _collective(self, begin: Callable[[], Any]) -> None:
-        """Let all do the same, and wait for its end, a little at a time: signals are handled between."""
+        """Begin a collective and wait for its end in short waits, between which signals are handled."""
         with self._explaining():
             work, begun = begin(), time.monotonic()
             while not _has_ended(work):
                 self._require_time(time.monotonic() - begun)
 
     def gather_on_device(self, own: Tensor) -> Tensor:
-        """`own` of each to `[size, *own]`, by NCCL where it lies on a CUDA device, and else by gloo."""
+        """Gather `own` of each process to `[size, *own]`: by NCCL from CUDA devices, else by gloo."""
         with accelerator_of(own.device).selected():
             everything = own.new_empty((self.size, *own.shape))
             if own.is_cuda:
@@ -236,7 +237,7 @@ class Link:
         return everything
 
     def reduce_on_device(self, numbers: Tensor) -> None:
-        """The sum of the numbers of all, in their place; by NCCL or gloo as `gather_on_device`."""
+        """Sum the numbers of all in place, by NCCL or gloo as in `gather_on_device`."""
         with accelerator_of(numbers.device).selected():
             if numbers.is_cuda:
                 with self._explaining():
@@ -248,25 +249,25 @@ class Link:
                 numbers.copy_(on_host)
 
     def _group_on_cuda(self) -> Any:
-        """Made by all, for all come here together; no machine with two GPUs has run it yet."""
+        """The group of NCCL, which all make at the same time. No machine with two GPUs has run it yet."""
         if self._on_cuda is None:
-            if self._store_at is None:  # NCCL listens as well, and reads this when its group is made
+            if self._store_at is None:  # NCCL listens too; it reads this when its group is made
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
             self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
         return self._on_cuda
 
     def tell(self, what: str) -> None:
-        """Say what all do next; called by the first alone, which may have taken its time (`Commands`)."""
+        """Send all the next command; called by the first only (`Commands`)."""
         self._turn += 1
         self._on_store(lambda: self._store.set(f"turn/{self._turn}", what))
         if self._turn > TURNS_KEPT:
             self._on_store(lambda: self._store.delete_key(f"turn/{self._turn - TURNS_KEPT}"))
 
     def hear(self) -> str:
-        """What the first says next, waited for as long as it is there.
+        """The first learner's next command.
 
         Raises:
-            DistributionError: where it has died, or has shown no sign of life for `timeout` seconds.
+            DistributionError: if it has died, or has shown no sign of life for `timeout` seconds.
         """
         self._turn += 1
         key, seen, begun = f"turn/{self._turn}", -1, time.monotonic()
@@ -283,15 +284,15 @@ class Link:
             self._require_time(now - begun, now - since)
 
     def _listen(self, key: str) -> tuple[str | None, int, str]:
-        """What the first says, if it comes soon; the beats that it has shown, and its problem."""
-        with contextlib.suppress(RuntimeError):  # it takes longer; or the store is gone, which shows below
+        """The command if it comes soon, the first learner's count of signs of life, and its problem."""
+        with contextlib.suppress(RuntimeError):  # it takes longer; or the store is gone, and the next call raises
             self._store.wait([key], timedelta(seconds=min(SECONDS_BETWEEN_BEATS, self.timeout / 4)))
         told = self._store.get(key).decode() if self._store.check([key]) else None
         return told, self._store.add("beats", 0), self._report_of(0)
 
     def _beat(self) -> None:
-        """Show that this process, the first, is there, whatever it does for itself."""
-        with contextlib.suppress(RuntimeError):  # the store is gone, and with it whoever looks
+        """Give signs of life as the first learner."""
+        with contextlib.suppress(RuntimeError):  # the store is gone, and so are the others
             while not self._closed.wait(min(SECONDS_BETWEEN_BEATS, self.timeout / 4)):
                 self._store.add("beats", 1)
 
@@ -300,19 +301,19 @@ class Link:
             return in_background(call, self.timeout, self._require_time)
 
     def report(self, problem: str) -> None:
-        """Tell the others why this process goes."""
-        with contextlib.suppress(RuntimeError):  # the others are gone
+        """Report to the others why this process ends."""
+        with contextlib.suppress(RuntimeError):  # no other process is left
             self._tell_of_end(problem)
 
     def _tell_of_end(self, problem: str) -> None:
         in_background(lambda: self._store.set(f"gone/{self.rank}", problem), SECONDS_TO_EXPLAIN)
 
     def _reports(self, seconds: float) -> dict[int, str]:
-        """Why others go, by their ranks; empty of one that stays."""
+        """Why other processes end, by rank; "" for those that go on."""
         return in_background(lambda: {rank: self._report_of(rank) for rank in self._others}, seconds)
 
     def _end_of(self, rank: int) -> str | None:
-        """As `how_it_ended`; of a neighbour whose end nobody else has seen, that it is gone."""
+        """As `how_it_ended`; for a process of this machine, also whether it is gone."""
         how = self._how_it_ended(rank)
         if how is None and rank in self._neighbours and is_gone(self._neighbours[rank]):
             return "its process is gone"
@@ -322,12 +323,12 @@ class Link:
         return self._store.get(f"gone/{rank}").decode() if self._store.check([f"gone/{rank}"]) else ""
 
     def _explained(self, how: str | None = None) -> DistributionError:
-        """Who is missing, and why, as far as can be known here; `how` it is known, of one that says nothing."""
+        """The error that names who is missing and why; `how` describes a process that reports nothing."""
         deadline = time.monotonic() + SECONDS_TO_EXPLAIN
         try:
             self._tell_of_end(INNOCENT)
             while True:
-                ends = {rank: self._end_of(rank) for rank in self._others}  # before what they told as they ended
+                ends = {rank: self._end_of(rank) for rank in self._others}  # before reports, written at the end
                 reports = self._reports(SECONDS_TO_EXPLAIN)
                 for rank, problem in reports.items():
                     if problem not in ("", INNOCENT):
@@ -340,18 +341,18 @@ class Link:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.05)
-        except RuntimeError:  # the store is gone, which is the first's
+        except RuntimeError:  # the store is gone, and so the first learner
             silent = [0]
         how = how or f"died, or did not answer for {self.timeout:g} s (worker_timeout)"
         return LearnerLostError(f"{self._names(silent or self._others)} {how}. {self._remedy}")
 
     @property
     def _remedy(self) -> str:
-        network = "" if self._store_at is None else "Look whether the network between the machines is up. "
+        network = "" if self._store_at is None else "Check the network between the machines. "
         return f"{network}{_REMEDY}"
 
     def _names(self, ranks: list[int]) -> str:
-        """Learners, with their machines if there are several."""
+        """Learners for messages, with their machines if there are several."""
         hosts = [self._hosts[rank] for rank in ranks if rank in self._hosts]
         text = f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {self.size}"
         return f"{text} (on {', '.join(hosts)})" if hosts else text
@@ -360,19 +361,19 @@ class Link:
         """Leave the group; a second call does nothing."""
         self._closed.set()
         if dist.is_initialized():
-            # Where another is silent, what is under way holds this up until gloo gives it up.
+            # If another process is silent, a collective under way blocks this until gloo gives up.
             with contextlib.suppress(RuntimeError):
                 in_background(dist.destroy_process_group, SECONDS_TO_EXPLAIN)
 
 
 def _has_ended(work: Any) -> bool:
-    """Whether a collective has ended within a little while. What it raises is raised."""
+    """Wait a short time for a collective; whether it has ended. Raises its errors."""
     try:
         work.wait(_A_WHILE)
     except RuntimeError:
         if not work.is_completed():
             return False
-        work.wait(_A_WHILE)  # it has ended meanwhile, or this says why it failed
+        work.wait(_A_WHILE)  # it has ended in the meantime, or this raises its error
     return True
 
 
@@ -381,7 +382,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process; where that cannot be asked for (Windows), never."""
+    """Whether there is no such process; always False on Windows."""
     if os.name != "posix":
         return False
     try:
@@ -394,15 +395,15 @@ def is_gone(pid: int) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error for the others: the library's own errors need no traceback."""
+    """An error as a report to the others, with its traceback unless it is one of the library's own."""
     told = f"{type(error).__name__}: {error}"
     return told if isinstance(error, HybridPPOError) else f"{told}\n{''.join(traceback.format_exception(error))}"
 
 
-_REMEDY = "Nothing that was saved is lost: resume goes on from the last checkpoint, also with distribution='local'"
+_REMEDY = "What was saved is kept: resume goes on from the last checkpoint, also with distribution='local'"
 
 _INTERFACE = (
-    "Each learner listens at its address on the network that leads to MASTER_ADDR, or at that of the interface in "
-    "GLOO_SOCKET_IFNAME, which is {}. If the others cannot reach it there, name the interface of the network between "
-    "the machines in GLOO_SOCKET_IFNAME (eth0, for example), on each machine. A firewall may be in the way, too"
+    "Each learner listens on the network that leads to MASTER_ADDR, or on the interface in GLOO_SOCKET_IFNAME, which "
+    "is {}. If the others cannot reach it there, set GLOO_SOCKET_IFNAME on each machine to the interface that leads to "
+    "the other machines (eth0, for example). A firewall may also block it"
 )

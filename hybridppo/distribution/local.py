@@ -1,4 +1,4 @@
-"""What a training asks of its distribution; and the answers of one that is not spread."""
+"""A training's team: who makes environments, sampler and loop. Here, one process."""
 
 from types import TracebackType
 from typing import Any
@@ -19,10 +19,10 @@ from hybridppo.runs.options import RunOptions
 
 
 class LocalTeam:
-    """A training in this process. While it is entered, whatever it started is there."""
+    """The team of a training in this process. A team is a context, which ends what it has started."""
 
     rank = 0
-    """Which of the learners this is; the first has the run directory, and speaks."""
+    """The number of this learner. The first has the run directory, and reports."""
 
     def __enter__(self) -> "LocalTeam":
         return self
@@ -30,25 +30,25 @@ class LocalTeam:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End what was started."""
+        """End all started processes."""
 
     def settled(self, run: RunOptions) -> RunOptions:
-        """The options of the run, as all who train have them."""
+        """The options of the run, the same for all learners."""
         return run
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:
-        """Refuse what cannot be spread like this.
+        """Refuse settings that do not work with this policy.
 
         Raises:
-            ConfigurationError: with the option, and what to do.
+            ConfigurationError: with the option and the remedy.
         """
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
-        """The options with which the environments are made, wherever they are; a run keeps them."""
+        """The options with which environments are made in every process; the run saves them."""
         return options
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The placement within each fragment."""
+        """The placement in each learner."""
         return meant
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
@@ -58,7 +58,7 @@ class LocalTeam:
     def environments_to_begin(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None
     ) -> Environments:
-        """Those that a training begins with: `environments`; with worker processes, one, for its spaces."""
+        """The environments at the start: `environments`; with worker processes, only one, for its spaces."""
         if num_workers:
             return make_environments(source, num_envs, options, copies=1)
         return self.environments(source, num_envs, options)
@@ -74,11 +74,11 @@ class LocalTeam:
         total_steps: int,
         **options: Any,
     ) -> Choice:
-        """As `Auto.choose`: the placement within each fragment, measured by one, and the same for all who train."""
+        """As `Auto.choose`: one learner measures the placement of all."""
         return auto.choose(source, environments, config, agent=agent, total_steps=total_steps, **options)
 
     def begin(self, job: Job) -> Job:
-        """Start the others, and agree with them on where to begin."""
+        """Start the other learners, which take over the first one's state."""
         return job
 
     def sampler(
@@ -92,12 +92,12 @@ class LocalTeam:
         return make_runner(agent, sampler, placement, **options)
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
-        """What to go on with where one of those who train is lost, from the last checkpoint.
+        """The job that continues from the last checkpoint after a learner was lost.
 
         Raises:
-            LearnerLostError: the same, where the training is over with it.
+            LearnerLostError: the same error, if the training cannot continue.
         """
         raise lost
 
     def end(self) -> None:
-        """The training is over, and the others may go."""
+        """Let the other learners end, because the training is over."""

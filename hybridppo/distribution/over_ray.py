@@ -1,4 +1,4 @@
-"""Trainings with environments anywhere that Ray reaches: `SingleLearnerCoarse`, `SingleLearnerFine`, `Environments`."""
+"""Trainings with environments in a Ray cluster: `SingleLearnerCoarse`, `SingleLearnerFine`, `Environments`."""
 
 from types import TracebackType
 from typing import Any
@@ -25,17 +25,17 @@ from hybridppo.system.threads import cpu_cores
 
 
 class OverRay(LocalTeam):
-    """The learner of a training whose environments are elsewhere. While it is entered, Ray is there.
+    """The learner of a training whose environments are in actors of Ray's. As a context, it connects to Ray.
 
     Args:
-        policy: which one.
-        address: of a cluster that is there already; None starts one on this machine.
-        count: how many workers there are.
-        what: what they are called.
+        policy: of the training.
+        address: of a running cluster; None starts one on this machine.
+        count: number of workers.
+        what: the workers' name, for messages.
     """
 
     placements: tuple[Name, ...] = ()
-    """Names of those that may be taken within it."""
+    """Names of the placements that `auto` may choose."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class OverRay(LocalTeam):
         self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
         total_steps: int, **options: Any,
     ) -> Choice:  # fmt: skip
-        # What goes to other processes and back is the same under every placement: the policy's workers are stood in for
-        # by workers of this machine, or by none if actions are chosen here.
+        # Messages are the same under every placement, so workers of this machine replace Ray's in trials, or no workers
+        # if actions are chosen here.
         workers = min(self._count, cpu_cores()) if isinstance(self._policy, SingleLearnerCoarse) else 0
         within = Within(str(self._policy), self.placements, cpu_cores(), workers)
         return auto.choose(
@@ -90,7 +90,7 @@ class OverRay(LocalTeam):
 
 
 class Coarse(OverRay):
-    """The learner of `SingleLearnerCoarse`, whose samplers act by themselves."""
+    """The learner of `SingleLearnerCoarse`, whose samplers have actors of their own."""
 
     placements = ("cpu", "overlap", "hybrid", "migrate")
 
@@ -106,14 +106,14 @@ class Coarse(OverRay):
         return meant
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
-        """One, for its spaces: the samplers have them all."""
+        """One environment, for its spaces: the samplers have all."""
         return make_environments(source, num_envs, options, copies=1)
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
-        """One whose workers are Ray's."""
-        from hybridppo.distribution.ray_samplers import RaySamplers  # which loads Ray
+        """A sampler with Ray's workers."""
+        from hybridppo.distribution.ray_samplers import RaySamplers  # loads Ray
 
         if actor_form(agent.actor) is None:
             raise ConfigurationError(
@@ -126,7 +126,7 @@ class Coarse(OverRay):
 
 
 class Fine(OverRay):
-    """The process that acts and learns, of `SingleLearnerFine` and `Environments`."""
+    """The process that acts and learns under `SingleLearnerFine` and `Environments`."""
 
     def __init__(self, policy: SingleLearnerFine | EnvironmentWorkers, address: str | None) -> None:
         self._is_central = isinstance(policy, SingleLearnerFine)
@@ -149,12 +149,12 @@ class Fine(OverRay):
         self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
         total_steps: int, **options: Any,
     ) -> Choice:  # fmt: skip
-        # What it took to make them was the start of processes elsewhere: those that are measured are made here.
+        # The seconds were those of starting processes; trials make environments in this process.
         options["seconds_to_make"] = 0.0
         return super().choose(auto, source, environments, config, agent=agent, total_steps=total_steps, **options)
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
-        """All of them, elsewhere; one is made here, for the spaces."""
+        """All environments, in workers; one is made here, for its spaces."""
         from hybridppo.distribution.ray_environments import RayEnvironments  # which loads Ray
 
         template = make_environments(source, 1, options)
@@ -166,5 +166,5 @@ class Fine(OverRay):
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
-        """One of this process: it acts, and the environments are stepped elsewhere."""
+        """A sampler in this process, which acts; workers step the environments."""
         return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})

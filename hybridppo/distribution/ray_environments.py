@@ -1,6 +1,7 @@
-"""Environments over Ray, stepped from here: actions go out and observations come back, every step."""
+"""Environments over Ray: in each step they receive actions and send observations."""
 
 import contextlib
+import pickle
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distribution.ray_pool import RayPool
-from hybridppo.distribution.remote import RemoteEnvironments, packed
+from hybridppo.distribution.remote import RemoteEnvironments
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -29,18 +30,18 @@ STEPS_TO_RECOVER = 100
 class RayEnvironments(Environments):
     """Environments divided among actors of Ray's.
 
-    A worker that is lost is an error, or, with `on_env_error="restart"`, another is started in its place, and its
-    unfinished episodes are dropped.
+    A lost worker is an error. With `on_env_error="restart"`, another replaces it, and its unfinished episodes are
+    dropped.
 
     Args:
         source: as for `make_environments`.
-        template: of them, for spaces and agents.
-        num_envs: how many.
-        num_workers: among how many they are divided, as evenly as possible.
+        template: one of the environments, for spaces and agents.
+        num_envs: number of environments.
+        num_workers: workers, among which they are divided as evenly as possible.
         options: how they are made and stepped.
 
     Raises:
-        EnvError: if a worker fails, dies or does not answer: which one.
+        EnvError: if a worker fails, dies or does not answer.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class RayEnvironments(Environments):
     def _answers(
         self, workers: Collection[int], method: str, arguments_of: Callable[[int], tuple[Any, ...]]
     ) -> dict[int, Any]:
-        """What each answers to a call, or the `WorkerLostError` of one in whose place another may be started."""
+        """The answer of each worker to a call, or its `WorkerLostError` if it may be replaced."""
         for worker in workers:
             self._pool.call(worker, method, *arguments_of(worker))
         answers: dict[int, Any] = {}
@@ -105,8 +106,7 @@ class RayEnvironments(Environments):
         return np.concatenate([rows[worker] for worker in self._workers])
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
-        # Actions are a few numbers for each environment.
-        answers = self._answers(self._workers, "step", lambda i: (packed(part_of(actions, self._columns[i]), 0),))
+        answers = self._answers(self._workers, "step", lambda i: (pickle.dumps(part_of(actions, self._columns[i])),))
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []
@@ -132,7 +132,7 @@ class RayEnvironments(Environments):
         return (together[0], together[1], together[2], together[3], finals_of, finals)
 
     def _step_of_another(self, worker: int, lost: WorkerLostError) -> tuple[Any, ...]:
-        """What stands for a step of a worker that is lost: another begins episodes, and none of it is a step."""
+        """Replace a lost worker; returns rows that begin episodes and do not count as a step."""
         first: list[Array] = []
 
         def start(seed: int) -> None:
@@ -170,7 +170,7 @@ class RayEnvironments(Environments):
         return [state for states in self._states("state") for state in states]
 
     def remember_the_start(self) -> None:  # noqa: D102 - as in the base
-        with contextlib.suppress(EnvStateError):  # `state` will say so, whenever it is wanted
+        with contextlib.suppress(EnvStateError):  # `state` will raise it again
             self._states("remember_the_start")
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
@@ -187,7 +187,7 @@ class RayEnvironments(Environments):
         self._states("load_state", parts)
 
     def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
-        """What a method of states gives at every worker."""
+        """The result of a method at every worker."""
         answers = self._answers(
             self._workers, "call", lambda i: (method,) if arguments is None else (method, arguments[i])
         )
@@ -206,7 +206,7 @@ class RayEnvironments(Environments):
 
 
 def part_of(batch: Any, rows: slice) -> Any:
-    """Some of the actions of a batch, of any space."""
+    """Rows of a batch of actions of any space."""
     if isinstance(batch, dict):
         return {key: part_of(part, rows) for key, part in batch.items()}
     if isinstance(batch, tuple):

@@ -1,7 +1,8 @@
-"""A pool of Ray's actors: how they are started, called, found to be lost, and ended."""
+"""A pool of Ray's actors: starts, calls and ends them, and finds those that are lost."""
 
 import contextlib
 import os
+import pickle
 import sys
 import time
 from collections import deque
@@ -12,46 +13,46 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from hybridppo.distribution.remote import RemoteActor, unpacked, versions_here
+from hybridppo.distribution.remote import RemoteActor, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
 from hybridppo.system.interruption import give_up_if_stopped
 
 SECONDS_BETWEEN_LOOKS = 0.1
-"""How soon a stop that was asked for is passed on."""
+"""Seconds within which a request to stop is passed on."""
 SECONDS_BETWEEN_QUESTIONS = 1.0
-"""How often an actor is asked how far it is."""
+"""Seconds between questions to an actor about its progress."""
 SECONDS_TO_CLOSE = 5.0
-"""How long actors may take to close their environments before they are killed."""
+"""Seconds that actors may take to close their environments before they are killed."""
 
 
 @dataclass
 class _Progress:
-    """How far an actor was when that was last new."""
+    """The last progress of an actor."""
 
     rows: int
     since: float
     question: Any = None
-    """That it was asked, and has not answered."""
+    """The question that it has not answered yet."""
     asked: float = 0.0
 
 
 class RayPool:
     """Actors by number, on any machine of the cluster, each with one CPU and a share of the environments.
 
-    An actor is lost if Ray says so, or if for `timeout` seconds it has not answered and made no step. It is killed
-    then, and what it may still answer is never looked at. `Losses` says whether another takes its place.
+    An actor is lost if Ray says so, or if it has neither answered nor made a step for `timeout` seconds. It is then
+    killed, and later answers are ignored. `Losses` decides whether another actor replaces it.
 
     Args:
         kind: the class of the actors.
-        shares: the environments of each.
-        setup: what their environments are made from.
+        shares: the environments of each actor.
+        setup: of the actors.
         timeout: in seconds.
-        role: what an actor is called in messages.
+        role: an actor's name in messages.
 
     Raises:
-        DistributionError: if Ray cannot take the setup.
+        DistributionError: if Ray cannot store the setup.
     """
 
     def __init__(
@@ -67,26 +68,26 @@ class RayPool:
             self._setup = ray.put(pack(setup))
         self._handles: dict[int, Any] = {}
         self._places: dict[int, str] = {}
-        """Process and machine of those that have begun."""
+        """Process and machine of the actors that have begun."""
         self._owed: dict[int, deque[Any]] = {}
-        """Ray's references to answers that are owed, in their order."""
+        """References to pending answers, in order."""
         self._progress: dict[int, _Progress] = {}
-        """Of those who owe an answer."""
+        """Of the actors with pending answers."""
         self._listened = 0.0
-        """When anybody last listened."""
+        """The time of the last check for answers."""
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of those that were started."""
+        """The numbers of the started actors."""
         return list(self._handles)
 
     def name(self, worker: int) -> str:
-        """An actor, for messages, and where it is."""
+        """An actor for messages, with its process and machine."""
         envs = self._shares[worker]
         return f"{self._role} {worker} (environments {envs.start} to {envs.stop - 1}){self._places.get(worker, '')}"
 
     def start(self, worker: int, env_seed: int) -> None:
-        """Start one, whose first environment starts from this seed. It answers when its environments are made."""
+        """Start an actor; its first environment has this seed. It answers when its environments are made."""
         self._places.pop(worker, None)
         self._owed[worker] = deque()
         self._progress.pop(worker, None)
@@ -95,11 +96,11 @@ class RayPool:
         self.call(worker, "begin", self._setup, path, self._shares[worker], env_seed)
 
     def wait_until_ready(self, workers: Collection[int]) -> None:
-        """Wait until their environments are made.
+        """Wait until the environments of these actors are made.
 
         Raises:
-            WorkerLostError: if one is lost meanwhile.
-            Stopped: if a stop was requested meanwhile.
+            WorkerLostError: if an actor is lost.
+            Stopped: if a stop was requested.
         """
         for worker, answer in self._answers(workers, max(self._timeout, SECONDS_TO_START), at_start=True):
             if isinstance(answer, WorkerLostError):
@@ -112,22 +113,22 @@ class RayPool:
                 )
 
     def call(self, worker: int, method: str, *arguments: Any) -> None:
-        """Call a method; what it returns is among `answers`."""
+        """Call a method; `answers` gives its result."""
         with explained():
             self._owed[worker].append(getattr(self._handles[worker], method).remote(*arguments))
 
     def answers(
         self, workers: Collection[int], *, patience: float | None = None, together: bool = False
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
-        """What each answers next, with the seconds it took, as they do; or how it was lost.
+        """The next answer of each actor with its seconds, as they come, or the loss of an actor.
 
         Args:
-            workers: who owe an answer.
+            workers: actors with pending answers.
             patience: seconds to wait for the first of them, and then only for those that are there; None for all.
-            together: whether all are needed before anything can go on, which takes fewer waits.
+            together: whether all answers are needed at once, which takes fewer waits.
 
         Raises:
-            EnvError: if one failed.
+            EnvError: if an actor failed.
         """
         return self._answers(workers, self._timeout, patience=patience, together=together)
 
@@ -172,13 +173,13 @@ class RayPool:
                 return
 
     def _listen_again(self) -> None:
-        """Whoever takes answers may take long, and nobody listens meanwhile: that does not count."""
+        """Do not count the time since the last check, in which the caller worked on answers."""
         now = time.monotonic()
         for progress in self._progress.values():
             progress.since = min(now, progress.since + now - self._listened)
 
     def _look_after(self, workers: Collection[int]) -> None:
-        """Called now and then with those that have yet to answer."""
+        """Called from time to time with the actors that have not answered."""
 
     def _ask_for_progress(self, worker: int, progress: _Progress) -> None:
         now = time.monotonic()
@@ -188,7 +189,7 @@ class RayPool:
             return
         if not ray.wait([progress.question], timeout=0)[0]:
             return
-        with contextlib.suppress(ray.exceptions.RayError):  # its answer, which is waited for, will say so
+        with contextlib.suppress(ray.exceptions.RayError):  # the pending answer will show the loss
             rows = ray.get(progress.question)
             if rows != progress.rows:
                 progress.rows, progress.since = rows, now
@@ -209,23 +210,24 @@ class RayPool:
 
     def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
         try:
-            # The answer is there; a busy machine may take a while to fetch it.
-            kind, value, seconds = unpacked(ray.get(self._owed[worker].popleft(), timeout=self._timeout))
+            # A busy machine may take a while to fetch an answer.
+            answer = ray.get(self._owed[worker].popleft(), timeout=self._timeout)
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:
             self.end(worker)
             return WorkerLostError(f"{self.name(worker)} is lost: {reason_of(error)}")
+        kind, value, seconds = pickle.loads(answer) if isinstance(answer, bytes) else answer
         if kind == "error":
             raise EnvError(f"{self.name(worker)} failed: {value}")
         return value, seconds
 
     def end(self, worker: int) -> None:
-        """Kill one; nothing of it comes any more, and `start` starts another in its place."""
+        """Kill an actor; its answers are ignored, and `start` may start another in its place."""
         _kill(self._handles[worker])
 
     def close(self) -> None:
-        """Let all close their environments, and end them; a second call does nothing."""
+        """Let all actors close their environments, and end them; a second call does nothing."""
         handles, self._handles = self._handles, {}
         if not handles or not ray.is_initialized():
             return
@@ -237,13 +239,13 @@ class RayPool:
 
 
 def _kill(handle: Any) -> None:
-    with contextlib.suppress(ray.exceptions.RayError, ValueError):  # of one that is gone already
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it has ended
         ray.kill(handle, no_restart=True)
 
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Within it, an error of Ray's that it cannot send something says what can be done."""
+    """A context in which Ray's errors become errors that say what to do."""
     try:
         yield
     except ray.exceptions.ObjectStoreFullError as error:
@@ -256,7 +258,7 @@ def explained() -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """The one sentence of Ray's many that says what happened."""
+    """The sentence of Ray's error that says what happened."""
     text = str(error)
     for mark in ("Worker exit detail: ", "Death cause: ", "died because "):
         if mark in text:

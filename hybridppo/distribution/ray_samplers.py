@@ -1,6 +1,7 @@
-"""Samplers over Ray: parameters go out and rollouts come back, once an iteration."""
+"""Samplers over Ray: in each iteration they receive parameters and send rollouts."""
 
 import contextlib
+import pickle
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,8 +11,8 @@ import ray
 import ray.exceptions
 from numpy.typing import NDArray
 
-from hybridppo.distribution.ray_pool import RayPool, explained
-from hybridppo.distribution.remote import MOST_BYTES, Fill, RemoteSampler, new_rows, packed
+from hybridppo.distribution.ray_pool import RayPool
+from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
 from hybridppo.errors import DistributionError
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import Work, WorkerLostError
@@ -21,10 +22,10 @@ Array = NDArray[Any]
 
 
 class RaySamplers(RayPool):
-    """As `Transport`.
+    """A `Transport` whose workers are actors of Ray's.
 
     Args:
-        work: what they are started for.
+        work: of the samplers.
     """
 
     def __init__(self, work: Work) -> None:
@@ -35,22 +36,21 @@ class RaySamplers(RayPool):
         self._columns, self._distribution = work.columns, work.setup["distribution"]
         self._memory = work.setup["memory"]
         self._tasks: dict[int, deque[tuple[Fill, int]]] = {}
-        """The rollouts that are being filled, and their buffers, in the order of the requests."""
+        """Parts under way with the numbers of their buffers, in the order of the calls."""
         self._stopped: dict[int, int] = {}
-        """The last attempt of each that was asked to stop."""
+        """The last attempt of each sampler that was asked to stop."""
         self._attempt = 0
         self._version = -1
         self._parameters: Any = None
         self._sent: dict[int, int] = {}
-        """The version that each was sent with what it is to fill."""
+        """The version that each sampler was last sent."""
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
         self._version = version
         flat = np.concatenate([parameter.reshape(-1) for parameter in parameters]).astype(np.float32, copy=False)
-        with explained():
-            self._parameters = flat if flat.nbytes <= MOST_BYTES else ray.put(flat)
+        self._parameters = flat
         for worker, tasks in self._tasks.items():
-            if tasks:  # for what it has been asked for, and has yet to begin
+            if tasks:  # for parts that it has not begun
                 self._handles[worker].publish.remote(version, self._parameters)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
@@ -62,9 +62,7 @@ class RaySamplers(RayPool):
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
         if self._sent.get(worker) != self._version:
             parameters, self._sent[worker] = self._parameters, self._version
-        small, stored = (parameters, None) if isinstance(parameters, np.ndarray) else (None, parameters)
-        size = sum(array.nbytes for array in (small, noise) if array is not None)
-        self.call(worker, "fill_packed", packed((task, small, noise), size), stored)
+        self.call(worker, "fill", pickle.dumps((task, parameters, noise)))  # Ray searches anything but bytes
         self._tasks.setdefault(worker, deque()).append((task, turn))
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
@@ -81,7 +79,7 @@ class RaySamplers(RayPool):
 
     def _stop(self, workers: Collection[int]) -> None:
         for worker in workers:
-            # Those that go on to where others have stopped do not stop before.
+            # A part with an end is always filled: other samplers have stopped there.
             attempts = [task.attempt for task, _ in self._tasks.get(worker, ()) if task.end is None]
             if attempts and attempts[-1] > self._stopped.get(worker, 0):
                 self._stopped[worker] = attempts[-1]
@@ -94,7 +92,7 @@ class RaySamplers(RayPool):
         (expected, turn), ((task, filled, arrays), seconds) = self._tasks[worker].popleft(), received
         if task != expected or filled.version < task.version:
             raise DistributionError(
-                f"{self.name(worker)} answered for {task}, and was asked for {expected}: nothing of it is used"
+                f"{self.name(worker)} answered for {task}, and was asked for {expected}: the answer is not used"
             )
         part = self.buffers[turn].of(self._columns[worker])
         for name, array in part.arrays.items():
@@ -104,6 +102,6 @@ class RaySamplers(RayPool):
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if ray.is_initialized():
-            with contextlib.suppress(ray.exceptions.RayError):  # those that are lost are gone
+            with contextlib.suppress(ray.exceptions.RayError):  # lost actors have ended
                 self._stop(self.workers)
         super().close()

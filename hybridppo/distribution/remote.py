@@ -1,4 +1,4 @@
-"""What Ray makes actors of: samplers for `coarse`, environments for `fine`; and how messages travel. Free of torch."""
+"""Ray's actors: samplers for `coarse`, environments for `fine`; and their messages. Loads no torch."""
 
 import os
 import pickle
@@ -31,43 +31,21 @@ from hybridppo.system.seeds import seed_globals
 Array = NDArray[Any]
 
 Answer = tuple[str, Any, float]
-""""done", the result and the seconds it took; or "error", a message, and nothing."""
-
-MOST_BYTES = 96 * 2**10
-"""The size up to which a message travels as bytes. Ray carries up to 100 KiB in the call itself
-(`max_direct_call_object_size`)."""
-
-
-def packed(value: Any, size: int) -> Any:
-    """The value as bytes; or as it is, if its arrays have more than `MOST_BYTES`.
-
-    Ray searches every value for its own objects, which takes as long as all else about a call with small arrays. A
-    large value goes to Ray's store, with one copy less if it is not bytes.
-
-    Args:
-        value: which `pickle` knows.
-        size: of its arrays, in bytes.
-    """
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if size <= MOST_BYTES else value
-
-
-def unpacked(message: Any) -> Any:
-    """The value that was packed."""
-    return pickle.loads(message) if isinstance(message, bytes) else message
+""""done", the result and its seconds; or "error", a message and 0."""
 
 
 class RemoteActor:
-    """An actor of Ray's with some of the environments."""
+    """An actor of Ray's with a share of the environments."""
 
     concurrency_groups: ClassVar[dict[str, int]] = {}
-    """Ray's groups of methods that are answered at any time, with their numbers of threads; one thread does the rest.
-    An actor with such a group has a method `rows`, which says how far it is."""
+    """Groups of methods that answer at any time, with their numbers of threads; one thread runs all other methods. An
+    actor with a group has a method `rows`, which returns its progress."""
 
     def __init__(self) -> None:
         self._limits = threadpool_limits(1)  # the processes are the parallelism
 
     def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> Answer:
-        """Make the environments; the result says which process on which machine this is, and its versions."""
+        """Make the environments; the result has the process, the machine and the versions."""
 
         def make() -> dict[str, Any]:
             # The trainer's folders first, in its order.
@@ -86,7 +64,7 @@ class RemoteActor:
 
 
 class RemoteEnvironments(RemoteActor):
-    """Environments that are stepped by whoever acts (`fine` and `environments`)."""
+    """Environments that are stepped with given actions (`fine` and `environments`)."""
 
     _environments: Environments | None = None
 
@@ -97,20 +75,19 @@ class RemoteEnvironments(RemoteActor):
         who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
         require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
 
-    def step(self, actions: Any) -> Any:
-        """As `Environments.step`, with `restarted`, `absent` and `waiting`; packed, as the actions are."""
+    def step(self, actions: bytes) -> bytes:
+        """As `Environments.step`, with `restarted`, `absent` and `waiting`; actions and answer are pickled."""
 
         def step() -> Any:
             assert self._environments is not None  # `begin` was before
-            parts = self._environments.step(unpacked(actions))
+            parts = self._environments.step(pickle.loads(actions))
             made = self._environments
             return (*parts, made.restarted, made.absent, made.waiting)
 
-        answer = answered(step)
-        return packed(answer, answer[1][0].nbytes if answer[0] == "done" else 0)
+        return pickle.dumps(answered(step))
 
     def call(self, method: str, *arguments: Any) -> Answer:
-        """Call another method of `Environments`; the result is what it returns, and the text of an `EnvStateError`."""
+        """Call another method of `Environments`; returns its result, and the text of an `EnvStateError`."""
 
         def act() -> Any:
             if method == "reset":
@@ -129,20 +106,20 @@ class RemoteEnvironments(RemoteActor):
 
 @dataclass(frozen=True)
 class Fill:
-    """A part of a rollout that a sampler fills; it comes back with the part."""
+    """A part of a rollout for a sampler to fill. The answer repeats it."""
 
     attempt: int
-    """Which of all parts that it ever asked for."""
+    """The number of this part among all parts that were asked for."""
     version: int
-    """The version of the parameters that act, or an older one."""
+    """The least version of the parameters that act."""
     first: int
-    """Row to begin with."""
+    """The first row."""
     end: int | None
-    """Row to end before; None for all of the rollout, unless it is stopped."""
+    """The row after the last; None for the whole rollout, unless it is stopped."""
 
 
 class RemoteSampler(RemoteActor):
-    """Environments and an actor of its own, which fill parts of rollouts (`coarse`)."""
+    """Environments with an actor, which fill parts of rollouts (`coarse`)."""
 
     concurrency_groups: ClassVar[dict[str, int]] = {"control": 1}
 
@@ -152,7 +129,7 @@ class RemoteSampler(RemoteActor):
         self._attempt = self._stopped = 0
         self._flag = bytearray(1)
         self._newest: tuple[int, Array] | None = None
-        """Version and parameters, all in one array."""
+        """The version and the parameters, in one array."""
         self._share: Share | None = None
 
     def _make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
@@ -165,21 +142,21 @@ class RemoteSampler(RemoteActor):
         }
         self._buffer = RolloutBuffer(**arrays)
 
-    def fill(self, task: Fill, parameters: Array | None, noise: Array | None) -> Answer:
-        """Fill a part: the task, what was filled, and the new rows of each array.
+    def fill(self, message: bytes) -> bytes:
+        """Fill a part; the answer is the task, what was filled, and the new rows of each array, pickled.
 
         Args:
-            task: which part.
-            parameters: all in one array; None for the newest that were published.
-            noise: of the rows from `task.first` on; None for that of before.
+            message: pickled: the task; the parameters in one array, or None for the newest published ones; the noise
+                of the rows from `task.first` on, or None for the noise from before.
         """
+        task, parameters, noise = pickle.loads(message)
 
         def act() -> Any:
             assert self._share is not None  # `begin` was before
             if parameters is not None:
                 self.publish(task.version, parameters)
             if self._newest is None or self._newest[0] < task.version:
-                raise EnvError(f"it was to act by parameters of version {task.version}, and does not have them")
+                raise EnvError(f"it was asked to act with parameters of version {task.version}, and does not have them")
             version, flat = self._newest
             if noise is not None:
                 self._buffer.noise[noise_row(self._distribution, task.first) :] = noise
@@ -195,14 +172,7 @@ class RemoteSampler(RemoteActor):
             }
             return task, filled, rows
 
-        return answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
-
-    def fill_packed(self, message: Any, parameters: Array | None) -> Any:
-        """As `fill`, by a packed task with small parameters and noise; the answer is packed likewise."""
-        task, small, noise = unpacked(message)
-        answer = self.fill(task, parameters if small is None else small, noise)
-        arrays = answer[1][2].values() if answer[0] == "done" else ()
-        return packed(answer, sum(array.nbytes for array in arrays))
+        return pickle.dumps(answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0))
 
     def ask(self, kind: str, value: Any) -> Answer:
         """As `Share.answer`."""
@@ -210,14 +180,14 @@ class RemoteSampler(RemoteActor):
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def publish(self, version: int, parameters: Array) -> None:
-        """Act by these from the next part on, unless newer ones are there."""
+        """Act with these parameters from the next part on, unless there are newer ones."""
         with self._lock:
             if self._newest is None or self._newest[0] < version:
                 self._newest = version, np.array(parameters)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def rows(self) -> int:
-        """How many rows the rollout has; -1 before `begin`."""
+        """The number of rows of the rollout; -1 before `begin`."""
         return -1 if self._share is None else int(self._share.stepper.heartbeat[0])
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
@@ -234,10 +204,10 @@ class RemoteSampler(RemoteActor):
 
 
 def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:
-    """The rows of an array of a rollout that are new after it was filled from `first` to `filled`."""
+    """The new rows of a rollout's array after it was filled from row `first` to `filled`."""
     if name == "observations":
         return slice(first, filled + 1)
-    if name == "history":  # which is written with the first row
+    if name == "history":  # it is written with the first row
         return slice(None) if first == 0 else slice(0)
     if name == "states":
         assert memory is not None
@@ -246,15 +216,15 @@ def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) ->
 
 
 def versions_here() -> dict[str, str]:
-    """Versions that must be the same everywhere."""
+    """Versions that must be equal on all machines."""
     return {"hybridppo": __version__, "numpy": np.__version__}
 
 
 def answered(act: Callable[[], Any], seconds: Callable[[], float] = lambda: 0.0) -> Answer:
-    """The result of a call, or the text of what it raises."""
+    """The result of a call, or the text of its error."""
     try:
         value = act()
-    except EnvError as error:  # which says all there is to say
+    except EnvError as error:  # its message needs no traceback
         return "error", str(error), 0.0
     except Exception as error:
         return "error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}", 0.0

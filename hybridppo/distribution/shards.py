@@ -1,8 +1,8 @@
-"""An update of PPO that several learners make together: each has the rows of its own shards.
+"""An update of PPO by several learners, each with the rows of its shards.
 
-What crosses is the gradient of every minibatch, and a few numbers for each shard and minibatch once an update: moments
-of observations and rewards, sums by which advantages are normalised, and how many rows there are. Every learner puts
-them together in the order of the shards, so the result depends on how many shards there are, and not on who has which.
+Learners exchange the gradient of every minibatch, and once in an update a few numbers for each shard and minibatch:
+moments of observations and rewards, sums that normalise advantages, and numbers of rows. Every learner joins them in
+the order of the shards, so the result depends on the number of shards, but not on their division among learners.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +25,12 @@ _MEASURED = len(STATISTICS) - 1
 
 
 class ShardedUpdate(Exchange):
-    """A gradient that is the sum over shards, each weighed by how many steps of the minibatch it has.
+    """Sums the gradients of all shards, each weighted by its share of the minibatch's steps.
 
     Args:
-        parameters: whose gradient it is.
+        parameters: the agent's.
         wire: to the other learners.
-        first: the number of the first of this learner's shards.
+        first: the number of this learner's first shard.
     """
 
     is_alone = False
@@ -39,19 +39,19 @@ class ShardedUpdate(Exchange):
         self._parameters, self.wire, self.first = parameters, wire, first
 
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
-        """As in the base, from those of all shards."""
+        """As in the base, for all shards."""
         shape, size = own[0][0].shape, own[0][0].numel()
         rows = [torch.cat((m.flatten(), v.flatten(), m.new_full((1,), float(number)))) for m, v, number in own]
         means, variances, numbers = self.wire.gather(torch.stack(rows)).tensor_split([size, 2 * size], 1)
         return joint_moments(means.reshape(-1, *shape), variances.reshape(-1, *shape), numbers[:, 0])
 
     def batch(self, own: Sequence[Any]) -> "ShardedBatch":
-        """The shards of this learner, and how many rows (with a memory, sequences) all others have."""
+        """This learner's shards, and the numbers of rows of all shards (with a memory, of sequences)."""
         lengths = self.wire.gather(torch.tensor([[len(part)] for part in own]))
         return ShardedBatch(own, lengths.flatten().tolist(), self)
 
     def mean(self, batch: "ShardedBatch", measure: Callable[[Any], Tensor]) -> Tensor:
-        """As in the base, over the rows of all shards."""
+        """As in the base, for the rows of all shards."""
         known = {i: measure(part) for i, part in enumerate(batch.own) if len(part)}
         like = torch.zeros_like(next(iter(known.values())))
         return self.moments("", [(known.get(i, like), like, len(part)) for i, part in enumerate(batch.own)])[0]
@@ -59,7 +59,7 @@ class ShardedUpdate(Exchange):
     def minibatches(
         self, backend: Backend, batch: "ShardedBatch", order: Sequence[Tensor], sizes: Sequence[int]
     ) -> Iterator[Any]:
-        """Of each minibatch this learner's shards, each with its weight; None for a shard without rows."""
+        """This learner's shards of each minibatch, with their weights; None for a shard without rows."""
         shards: list[Any] = []
         for part, rows in zip(batch.own, order, strict=True):
             own = _sizes(len(part), len(sizes))
@@ -69,14 +69,14 @@ class ShardedUpdate(Exchange):
             yield list(zip(minibatch, weights.unbind(), strict=True))
 
     def gradient(self, backend: Backend, minibatch: Any, clip_range: float | Tensor) -> Tensor:
-        """As in the base; weights make of means over shards that over the minibatch."""
+        """As in the base: the weighted sum of the shards' means is the mean over the minibatch."""
         gradient, extras = self._parameters.gradient, backend.extras
         rows: Any = None
         size = len(gradient)
         for i, (shard, weight) in enumerate(minibatch):
             if shard is not None:
                 statistics = torch.as_tensor(backend.gradient(shard, clip_range))
-            if rows is None:  # only now it is known how many numbers a loss of one's own measures
+            if rows is None:  # the first loss says how many metrics of its own it has
                 rows = self.wire.rows(gradient, size + _MEASURED + len(extras.names))
             if shard is None:
                 rows[i].zero_()
@@ -92,13 +92,13 @@ class ShardedUpdate(Exchange):
 
 
 class ShardedBatch:
-    """The batches of a learner's shards, and a few numbers of those of all; as `Batch`, to whoever makes an update.
+    """The batches of a learner's shards, with the methods of `Batch` that an update needs.
 
     Args:
-        own: each shard's.
-        lengths: rows of each shard of all, or with a memory its sequences.
+        own: the batch of each shard.
+        lengths: rows (with a memory, sequences) of every learner's shards.
         update: with the other learners.
-        weights: of an epoch, `[own, M]`: the shares that these shards have of each minibatch.
+        weights: of an epoch, `[own, M]`, the shares of these shards in each minibatch.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class ShardedBatch:
         return max(self._lengths)
 
     def most_minibatches(self, normalizes: bool) -> int:
-        """As many as the longest shard has rows."""
+        """The rows of the longest shard."""
         return len(self)
 
     def orders(self, generator: np.random.Generator, epochs: int) -> list[list[Tensor]]:
-        """Of each epoch the order of each shard's rows, which follows from the shard's number."""
+        """The order of each shard's rows in each epoch, which depends on the shard's number."""
         seeds = generator.integers(2**63, size=epochs).tolist()
         return [[self._order(seed, self._update.first + i, part) for i, part in enumerate(self.own)] for seed in seeds]
 
@@ -126,7 +126,7 @@ class ShardedBatch:
         return found
 
     def weighed(self, orders: Sequence[Sequence[Tensor]], sizes: Sequence[int], normalizes: bool) -> Any:
-        """As `Batch.weighed`: the whole minibatch is normalised."""
+        """As `Batch.weighed`, normalised over the whole minibatch."""
         count = len(sizes)
         of_shards = [torch.stack(each) for each in zip(*orders, strict=True)]
         own = [
@@ -155,11 +155,11 @@ class ShardedBatch:
         return Batch.joined([part.steps() for part in self.own])
 
     def some(self, least: int) -> Any:
-        """So many rows of one of this learner's shards, over and over."""
+        """At least this many rows of one shard, repeated if necessary."""
         return next(part for part in self.own if len(part)).some(least)
 
     def explained_variance(self) -> Tensor:
-        """As `Batch.explained_variance`, of all shards."""
+        """As `Batch.explained_variance`, for all shards."""
         own = []
         for part in self.own:
             rows = part.steps()
@@ -170,5 +170,5 @@ class ShardedBatch:
 
 
 def _sizes(length: int, count: int) -> list[int]:
-    """The sizes of so many minibatches, which differ by at most one."""
+    """The sizes of this many minibatches, which differ by at most one."""
     return [(i + 1) * length // count - i * length // count for i in range(count)]

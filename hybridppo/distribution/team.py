@@ -1,8 +1,8 @@
 """Learners that train together, each a process with shards of the environments (`MultiLearner`, `GPUOnly`).
 
-All hold the same agent, each on a device of its own. A learner samples its shards, and has their part of every
-minibatch; gradients are summed over all. Whether one was asked to stop, and the first's clock, go to all before
-anything depends on it.
+All have the same agent, each on its own device. A learner samples its shards and learns from their part of every
+minibatch; gradients are summed over all learners. A request to stop, and the first learner's clock, are sent to all
+before anything depends on them.
 """
 
 import inspect
@@ -75,28 +75,28 @@ from hybridppo.system.seeds import seed_of
 logger = logging.getLogger(__name__)
 
 SECONDS_TO_START = 120.0
-"""How long learners may at least take to start, load what they need, and make their environments."""
+"""The least number of seconds that learners may take to start and make their environments."""
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
-"""Options of what the first does alone, as the others have them."""
+"""Options of the other learners, for work that the first does alone."""
 _NOT_SHARED = {"episodes_per_rollout": None, "compiled_updates": False, "cuda_graphs": False}
-"""Fields of the configuration that learners cannot have otherwise."""
+"""Fields of the configuration that learners need at these values."""
 _HEADER = struct.Struct("<?dIq")
 
 
 def start_timeout(timeout: float) -> float:
-    """Within how many seconds all must have come."""
+    """Seconds within which all must have started."""
     return min(max(timeout, SECONDS_TO_START), 10.0**6)
 
 
 class Team(LocalTeam):
-    """One of the learners. While it is entered, those that it started are there.
+    """One of the learners. As a context, it ends the learners that it has started.
 
     Args:
         policy: with the numbers of learners and shards.
-        rank: which of the learners it is.
-        timeout: seconds after which one that does not answer is lost.
-        address: of a Ray cluster that is there, whose workers sample; None for workers of this machine.
-        joins: whether torchrun has started all of them.
+        rank: of this learner.
+        timeout: seconds after which a learner that does not answer is lost.
+        address: of a running Ray cluster, whose workers sample; None for workers of this machine.
+        joins: whether torchrun has started all learners.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Team(LocalTeam):
         each = self.shards // self.size
         self._mine = range(rank * each, (rank + 1) * each)
         self.link: Link | None = None
-        """The connection to the others, once they are there."""
+        """To the other learners, once they have started; None without others."""
         self._timeout, self._joins = timeout, joins
         self._address = address
         self._cluster: Cluster | None = None
@@ -120,15 +120,15 @@ class Team(LocalTeam):
         self._wires: dict[int, Wire] = {}
         self._losses = Losses()
         self._device = torch.device("cpu")
-        # torchrun says how many of its processes are on this machine; those that are started here are all.
+        # Torchrun says how many of its processes are on this machine.
         self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
 
     @classmethod
     def of(cls, policy: MultiLearner, timeout: float, address: str | None = None) -> "Team":
-        """The learner that this process is: the first, or the one that torchrun says.
+        """The learner of this process: the first, or the one that torchrun says.
 
         Raises:
-            ConfigurationError: where it is not known how many there are.
+            ConfigurationError: if the number of learners is not known.
         """
         if is_joining():
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -139,8 +139,8 @@ class Team(LocalTeam):
             return cls(replace(policy, learners=size), rank, timeout, address, joins=True)
         if policy.learners is None:
             raise ConfigurationError(
-                f"distribution {policy} without a number joins what torchrun has started, and this process was not: "
-                f"say how many learners to start ({policy.name}:2)"
+                f"distribution {policy} without a number joins the learners of torchrun, which has not started this "
+                f"process: give a number of learners to start ({policy.name}:2)"
             )
         return cls(policy, 0, timeout, address)
 
@@ -166,7 +166,7 @@ class Team(LocalTeam):
             self._cluster.close()
 
     def _let_go(self, seconds: float) -> None:
-        """Wait for the others, which have so long to end by themselves."""
+        """Release the other learners, which have this many seconds to end."""
         self._put_back()
         for wire in self._wires.values():
             wire.close()
@@ -177,7 +177,7 @@ class Team(LocalTeam):
             self.link.close()
 
     def settled(self, run: RunOptions) -> RunOptions:
-        """With the first's seed, and all numbers of the distribution, also those that followed from others."""
+        """With the first learner's seed, and with all numbers of the distribution."""
         seed = int(self._from_first(str(run.seed).encode()))
         return replace(run, seed=seed, distribution=str(replace(self.policy, shards=self.shards)))
 
@@ -317,7 +317,7 @@ class Team(LocalTeam):
         return partial(source_of(source), device=str(self._device)) if _takes_device(source) else source
 
     def begin(self, job: Job) -> Job:
-        """Start the others, where that is not done; all then hold what the first does."""
+        """Start the other learners if necessary, and let all take over the first one's state."""
         agent, settings = job.agent, job.settings
         self._agent, self._own, self._seed = agent, job.interruption, settings.seed
         if self.shards > 1:
@@ -356,7 +356,7 @@ class Team(LocalTeam):
         )
 
     def _share_updates(self, agent: Any) -> None:
-        """Let the agent's updates be made by all learners."""
+        """Let all learners make the agent's updates together."""
         require_shareable(agent)
         own: list[Any] = [*agents_of(agent)]
         for each in own:
@@ -364,7 +364,7 @@ class Team(LocalTeam):
         self._put_back = lambda: [each.share(None) for each in own]
 
     def _update_of(self, agent: Any) -> ShardedUpdate:
-        """What learners exchange of an agent's updates; asked for again when its parameters have moved."""
+        """The exchange of an agent's updates; made again when its parameters have moved."""
         if id(agent) in self._wires:
             self._wires[id(agent)].close()
         self._wires[id(agent)] = wire = self._wire(agent.parameters.values.device)
@@ -380,7 +380,7 @@ class Team(LocalTeam):
         return Collective(self.link, *arguments, in_order=in_order)
 
     def _launch(self, job: Job) -> None:
-        """Start the others on this machine, and wait until they are there."""
+        """Start the other learners on this machine, and wait until they have connected."""
         store = store_of_this_machine()
         setup = {
             "source": to_send(job.env),
@@ -399,11 +399,11 @@ class Team(LocalTeam):
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
-        """Each steps its shards."""
+        """A sampler of this learner's shards."""
         assert isinstance(environments, EnvironmentShards)  # as made above
         share, env_seed, noise = options["num_envs"] // self.shards, options["env_seed"], options["noise"]
         workers = options["num_workers"] and options["num_workers"] // self.shards
-        # Shards are filled one after the other, by the same actor.
+        # The same actor samples one shard after the other.
         thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
         if self._cluster is not None:
             from hybridppo.distribution.ray_samplers import RaySamplers  # which loads Ray
@@ -414,7 +414,7 @@ class Team(LocalTeam):
             for shard, part in zip(self._mine, environments.parts, strict=True):
                 of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "thread": thread}
                 of_shard["num_workers"] = workers
-                if shard:  # the first draws what one that has them all would
+                if shard:  # the first shard draws as a training in one process does
                     of_shard["noise"] = np.random.default_rng(seed_of(self._seed, f"noise of shard {shard}"))
                 samplers.append(make_sampler(source, part, agent, placement, **{**options, **of_shard}))
             sampler = ShardsSampler(
@@ -436,7 +436,7 @@ class Team(LocalTeam):
         return sampler
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-        """One that stops, and saves, when all do."""
+        """A loop that stops and saves when all learners do."""
         options |= {"interruption": self._agreed, "clock": lambda: self._seconds}
         commands = self.link if self.link is not None else NobodyElse()
         return SharedRunner(
@@ -444,7 +444,7 @@ class Team(LocalTeam):
         )
 
     def _of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """An agent's or a rollout's tensors, with the columns of all learners."""
+        """Tensors of an agent or a rollout with the columns of all learners."""
         if self.link is None:
             return tensors
         own = {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
@@ -452,7 +452,7 @@ class Team(LocalTeam):
         return joined_columns([_of(str(rank), everything) for rank in range(self.size)])
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
-        """All but the first are ended, and others started; they take over the last checkpoint with it."""
+        """End all learners but the first, and start others; all continue from the last checkpoint."""
         job = self._losses.next(job, lost, may=self.rank == 0 and not self._joins)
         self._let_go(0.0)
         self.link = self._launched = None
@@ -462,16 +462,16 @@ class Team(LocalTeam):
         return replace(job, environments=environments)
 
     def end(self) -> None:
-        """The agent has again what it carries on for all environments; then learners let go of each other."""
+        """Give the first learner's agent the tensors of all environments."""
         if self.size > 1:
             tensors, state = self._agent.state()
             self._agent.load_state(self._of_all(tensors), state)
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What each learner has to say. With it, all learn whether one was asked to stop, and the first's clock.
+        """The data of each learner. All also receive requests to stop, and the first learner's clock.
 
         Raises:
-            DistributionError: where one is lost, or does not hold the same parameters.
+            DistributionError: if a learner is lost, or has other parameters.
         """
         version = self._agent.version
         if self._fingerprint[0] != version:
@@ -490,8 +490,8 @@ class Team(LocalTeam):
         for rank in range(len(held)):
             if held[rank] != held[0]:
                 raise DistributionError(
-                    f"after {version} updates learner {rank} does not hold the parameters that learner 0 does: their "
-                    "processors or libraries round differently. Use machines alike, or learners of one machine"
+                    f"after {version} updates learner {rank} does not hold the parameters of learner 0: their "
+                    "processors or libraries round differently. Use machines of one kind, or learners of one machine"
                 )
         return [part[_HEADER.size :] for part in parts]
 
@@ -499,7 +499,7 @@ class Team(LocalTeam):
         return data if self.link is None else self.link.from_first(data)
 
     def gather_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors by names that no other learner has, to those of all, on the host."""
+        """Gather tensors of all learners, each under a name of its own, on the host."""
         on_host = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in tensors.items()}
         if self.link is None:
             return on_host
@@ -514,27 +514,27 @@ def _takes_device(source: Any) -> bool:
         return False
     try:
         return "device" in inspect.signature(source).parameters
-    except (TypeError, ValueError):  # of what Python cannot look into
+    except (TypeError, ValueError):  # Python cannot inspect it
         return False
 
 
 class Losses:
-    """Counts the losses of a training, as far as no checkpoint lies between them."""
+    """Counts the losses of learners without a checkpoint in between."""
 
     def __init__(self) -> None:
         self._in_a_row, self._at = 0, -1
 
     def next(self, job: Job, lost: LearnerLostError, *, may: bool) -> Job:
-        """The training as of its last checkpoint, agent included: what came after is given up, and done again.
+        """Go back to the last checkpoint, also with the agent; later work is done again.
 
         Args:
             job: of the training.
-            lost: what happened.
-            may: whether learners can be started from here at all.
+            lost: the loss.
+            may: whether this process can start learners.
 
         Raises:
-            LearnerLostError: the same, if restarts were not asked for, if there is no checkpoint to continue from, or
-                if this has happened too often without another one between.
+            LearnerLostError: the same error, if restarts were not asked for, if there is no checkpoint, or after too
+                many losses without a checkpoint in between.
         """
         directory = job.directory
         if not (may and job.settings.environment.restarts) or directory is None or job.interruption.requested:
@@ -543,7 +543,7 @@ class Losses:
             raise lost
         checkpoint = directory.load_checkpoint(to_go_on=True)
         steps = rewind_to(directory, checkpoint)
-        with fitting("this run"):  # it may have been lost in the midst of an update, which has changed the agent
+        with fitting("this run"):  # the update that was broken off has changed the agent
             job.agent.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
         self._in_a_row = self._in_a_row + 1 if steps == self._at else 1
         self._at = steps
@@ -557,18 +557,18 @@ class Losses:
 
 
 class NobodyElse:
-    """The others of a learner that is alone."""
+    """The commands of a learner that is alone."""
 
     def tell(self, what: str) -> None:
-        """Nobody hears it."""
+        """There is no other learner."""
 
     def hear(self) -> str:
-        """Nobody but the first hears, and it is that."""
+        """Only other learners wait for commands."""
         raise AssertionError("the first learner says what is next")
 
 
 def run_directory_of_first(run_dir: str | Path, distribution: object) -> RunDirectory:
-    """As `teams.run_directory_of`, for learners that torchrun has started."""
+    """As `teams.run_directory_of`, for learners of torchrun."""
     with Team.of(MultiLearner(), EnvironmentOptions().worker_timeout) as team:
         if team.rank > 0:
             return Elsewhere(json.loads(team._from_first(b"")))
@@ -585,10 +585,10 @@ def run_directory_of_first(run_dir: str | Path, distribution: object) -> RunDire
 
 
 class Elsewhere(RunDirectory):
-    """The run directory of learners that write nothing: the first does.
+    """The run directory of the other learners, which write nothing.
 
     Args:
-        config: what the first's `config.json` says.
+        config: the first learner's `config.json`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -608,7 +608,7 @@ class Elsewhere(RunDirectory):
 
 
 def _packed(tensors: dict[str, Tensor], state: dict[str, Any]) -> bytes:
-    text = json.dumps(state, allow_nan=True).encode()  # to a process of this release
+    text = json.dumps(state, allow_nan=True).encode()  # for a process of this release
     host = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     return len(text).to_bytes(8, "little") + text + safetensors.torch.save(host)
 
@@ -623,10 +623,10 @@ def _of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _require_same(first: dict[str, Any], mine: dict[str, Any], rank: int) -> None:
-    mine = json.loads(json.dumps(mine, allow_nan=True))  # as the first was sent
-    for name in (first.keys() | mine.keys()) - {"placement"}:  # each has a device of its own
+    mine = json.loads(json.dumps(mine, allow_nan=True))  # as the first learner's settings were sent
+    for name in (first.keys() | mine.keys()) - {"placement"}:  # each has its own device
         if first.get(name) != mine.get(name):
             raise ConfigurationError(
-                f"learner {rank} was started otherwise than the first: {name} is {mine.get(name)!r}, and there "
-                f"{first.get(name)!r}. Start all with the same command, and the same versions"
+                f"learner {rank} was started with other settings than the first: {name} is {mine.get(name)!r}, and "
+                f"{first.get(name)!r} there. Start all with the same command and the same versions"
             )

@@ -1,4 +1,4 @@
-"""Which team a distribution calls for, and which run directory a team resumes."""
+"""The team of a distribution policy, and the run directory that it resumes."""
 
 import os
 from pathlib import Path
@@ -19,13 +19,13 @@ from hybridppo.runs.options import RunOptions
 
 
 def run_directory_of(run_dir: str | Path, distribution: str | Distribution | None) -> RunDirectory:
-    """The directory of a run that is to go on, which is this process's until it is closed.
+    """Open the directory of a run to resume, and lock it until it is closed.
 
-    If torchrun has started several learners, only the first needs to have it: the others are given its settings.
+    If torchrun has started several learners, only the first needs it, and sends its settings to the others.
 
     Args:
         run_dir: of the run.
-        distribution: that is asked for; None is the run's own.
+        distribution: for the resumed run; None for the run's own.
     """
     is_multi = distribution is None or isinstance(distribution_of(distribution), MultiLearner)
     if is_multi and is_joining() and os.environ["WORLD_SIZE"] != "1":
@@ -36,10 +36,10 @@ def run_directory_of(run_dir: str | Path, distribution: str | Distribution | Non
 
 
 def team_of(run: RunOptions, timeout: float) -> LocalTeam:
-    """Who trains, by the run's distribution; `timeout` seconds without an answer are too long."""
+    """The team of the run's distribution; a process is lost after `timeout` seconds without an answer."""
     policy = distribution_of(run.distribution)
     if isinstance(policy, MultiLearner):
-        from hybridppo.distribution.team import Team  # which loads torch.distributed
+        from hybridppo.distribution.team import Team  # loads torch.distributed
 
         return Team.of(policy, timeout, run.address)
     if isinstance(policy, SingleLearnerCoarse):

@@ -1,8 +1,8 @@
-"""Ends what is left of Ray when the process that had started it is killed: its agents would wait a minute more.
+"""Ends Ray's processes after the process that started Ray was killed. By themselves they would end a minute later.
 
-A script of its own, `python watcher.py PID`, which needs nothing installed; of Linux alone, for it reads /proc. It
-looks at the processes below the `raylet` that the process PID has started, writes a byte when it has first done so, and
-kills those that are left when its standard input ends, as it does with whoever holds the other end.
+`python watcher.py PID` needs no package, and works on Linux only, because it reads /proc. It finds the processes below
+the `raylet` that process PID has started, and writes a byte when it has done so for the first time. When its standard
+input closes, which it does with the process at the other end, it kills those that are left.
 """
 
 import contextlib
@@ -14,18 +14,18 @@ from pathlib import Path
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_END = 3.0
-"""How long they may take to end by themselves, as most of them do."""
+"""Seconds that they may take to end by themselves, as most of them do."""
 
 Process = tuple[int, str]
-"""Its number, and when it was started: numbers are given again."""
+"""Its number and the time of its start, because numbers are used again."""
 
 
 def processes() -> dict[int, tuple[int, str, str]]:
-    """The parent, name and start of every process."""
+    """The parent's number, the name and the time of the start of every process."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            with contextlib.suppress(OSError):  # ended meanwhile
+            with contextlib.suppress(OSError):  # it has ended
                 before, _, after = (folder / "stat").read_text().rpartition(")")
                 fields = after.split()
                 found[int(folder.name)] = int(fields[1]), before.partition("(")[2], fields[19]
@@ -33,7 +33,7 @@ def processes() -> dict[int, tuple[int, str, str]]:
 
 
 def below_raylet(root: int) -> set[Process]:
-    """The `raylet` that is a child of a process, and all below it."""
+    """The `raylet` that is a child of a process, and all processes below it."""
     everything = processes()
     found = {pid for pid, (parent, name, _) in everything.items() if parent == root and name == "raylet"}
     while more := {pid for pid, (parent, _, _) in everything.items() if parent in found} - found:
@@ -42,13 +42,13 @@ def below_raylet(root: int) -> set[Process]:
 
 
 def left_of(known: set[Process]) -> set[Process]:
-    """Those that are there still."""
+    """Those that still run."""
     now = {(pid, started) for pid, (_, _, started) in processes().items()}
     return known & now
 
 
 def main() -> None:
-    """Watch until standard input ends, and then end what is left."""
+    """Watch until standard input closes, and then end the processes that are left."""
     root = int(sys.argv[1])
     known = below_raylet(root)
     os.write(1, b"1")
@@ -59,7 +59,7 @@ def main() -> None:
         rounds -= 1
         select.select([], [], [], 0.2)
     for pid, _ in left:
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended
             os.kill(pid, signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""What goes between learners in an update: rows that are summed, and a few numbers that all get.
+"""How learners exchange rows in an update: all rows are summed, and a few numbers are gathered.
 
-`Wire` is that of one who is alone. `InSharedMemory` is for learners on the CPUs of one machine; `Collective` for all
-others, by torch.distributed. With the sum comes whether anybody asks to stop, where it lies on the host.
+`Wire` is for a learner that is alone, `InSharedMemory` for learners on the CPUs of one machine, and `Collective`, by
+torch.distributed, for all others. On the host, a sum also carries whether a learner was asked to stop.
 """
 
 import os
@@ -17,60 +17,60 @@ from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.system.interruption import Interruption
 
 SECONDS_AWAKE = 0.002
-"""How long to wait for the others without sleeping: they are about as far, and to be woken takes as long as much of a
+"""Seconds to wait for the others without sleep: they are about as far, and waking up takes as long as a good part of a
 minibatch."""
 SECONDS_ASLEEP = 1e-4, 2e-3
-"""How long to sleep between looks after that: at first, and at most."""
+"""Seconds of a sleep between checks after that: the first, and the longest."""
 SECONDS_BETWEEN_QUESTIONS = 0.2
-"""How often to ask, of others that do not come, whether they are there still."""
+"""Seconds between checks that the others still run."""
 _CACHE_LINE = 8
-"""Of whole numbers; each learner's turn is in one of its own."""
+"""Whole numbers in a cache line. Each learner's turn has a line of its own."""
 
 
 class Wire:
-    """Of a learner that has all the shards.
+    """The exchange of a learner that has all the shards.
 
     Args:
-        num_rows: its shards.
-        own: whether this process is asked to stop.
-        agreed: whether all are.
+        num_rows: the number of its shards.
+        own: whether this process was asked to stop.
+        agreed: whether all stop.
     """
 
     def __init__(self, num_rows: int, own: Interruption, agreed: Interruption) -> None:
         self._num_rows, self._own, self._agreed = num_rows, own, agreed
         self._mine: Sequence[Tensor] = ()
         self.bytes_sent = 0
-        """By this learner, in sums."""
+        """Bytes that this learner has sent in sums."""
 
     def gather(self, own: Tensor) -> Tensor:
-        """Of this learner's shards, `[mine, ...]`, to those of all, `[shards, ...]` in their order, on its device."""
+        """Gather this learner's shards `[mine, ...]` to those of all `[shards, ...]`, in order, on its device."""
         return own
 
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
-        """This learner's rows to fill, `[num_columns]` each, whatever is in them; on the device of `like`."""
+        """This learner's rows to fill, `[num_columns]` each, with any content, on the device of `like`."""
         if not self._mine or len(self._mine[0]) != num_columns:
             self._mine = like.new_zeros((self._num_rows, num_columns)).unbind()
         return self._mine
 
     def total(self) -> Tensor:
-        """The sum over the rows of all, when all have filled theirs; good until the next rows are filled."""
+        """The sum of all learners' rows, once all have filled theirs. It is valid until the next rows are filled."""
         self._agreed.requested |= self._own.requested
         return sum_in_order(self._mine)
 
     def close(self) -> None:
-        """Let go of what was shared; a second call does nothing."""
+        """Release shared memory; a second call does nothing."""
 
 
 class Collective(Wire):
-    """By torch.distributed: NCCL between CUDA devices, and else gloo.
+    """By torch.distributed: NCCL between CUDA devices, else gloo.
 
     Args:
         link: to the others.
         num_rows: shards of each learner.
         own: as in the base.
         agreed: as in the base.
-        in_order: whether rows are summed in their order, for which all rows go to all; else each learner's sum is
-            reduced, in whatever order is the fastest.
+        in_order: whether rows are summed in their order, for which all rows are sent to all; else each learner's sum
+            is reduced, in the fastest order.
     """
 
     def __init__(self, link: Link, num_rows: int, own: Interruption, agreed: Interruption, *, in_order: bool) -> None:
@@ -81,7 +81,7 @@ class Collective(Wire):
         return self._link.gather_on_device(own.contiguous()).flatten(0, 1)
 
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
-        """As in the base; one number more is for whether to stop: a second exchange would take as long as the first."""
+        """As in the base. One more number says whether to stop, because another exchange would take as long."""
         if not self._mine or len(self._mine[0]) != num_columns:
             self._sent = like.new_zeros(self._num_rows * num_columns + 1)
             self._mine = self._sent[:-1].view(self._num_rows, num_columns).unbind()
@@ -110,13 +110,13 @@ class Collective(Wire):
 
 
 class InSharedMemory(Wire):
-    """On one machine: each writes its rows where all read them, and nothing is copied or sent.
+    """In memory that all learners of a machine share.
 
-    There are two sets of rows, used by turns. Who has seen that all have come to a turn knows that nobody reads the
-    set of the turn before any more, and may fill that one again.
+    Two sets of rows take turns. When all have come to a turn, no learner reads the rows of the turn before, which may
+    be filled again.
 
     Args:
-        link: to the others; all make theirs at once.
+        link: to the others; all make their wires at the same time.
         num_rows: shards of each learner.
         own: as in the base.
         agreed: as in the base.
@@ -131,7 +131,7 @@ class InSharedMemory(Wire):
         return self._link.gather_on_device(own.contiguous()).flatten(0, 1)
 
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
-        """As in the base; memory is shared when it is asked for, by all at once."""
+        """As in the base; the first call maps the memory, by all at the same time."""
         if self._arrays is None or self._num_columns != num_columns:
             self._map(num_columns)
         return self._sets[self._turn % 2][self._link.rank].unbind()
@@ -173,7 +173,7 @@ class InSharedMemory(Wire):
 
 
 def sum_in_order(rows: Sequence[Tensor]) -> Tensor:
-    """The sum of rows, from the first to the last, whatever torch would do."""
+    """The sum of rows from the first to the last."""
     if len(rows) == 1:
         return rows[0]
     found = rows[0] + rows[1]
@@ -183,11 +183,11 @@ def sum_in_order(rows: Sequence[Tensor]) -> Tensor:
 
 
 def wait_for(has_come: Callable[[], bool], require_others: Callable[[float], None]) -> None:
-    """Wait for what others are about to do: awake at first, then ever longer asleep.
+    """Wait for the other learners: without sleep at first, then with longer and longer sleeps.
 
     Args:
-        has_come: whether they have done it.
-        require_others: called now and then with the seconds that have passed; raises if one of them is lost.
+        has_come: whether they have come.
+        require_others: called from time to time with the seconds that have passed; raises if one is lost.
     """
     begun = time.perf_counter()
     asked, (asleep, longest) = begun, SECONDS_ASLEEP
@@ -208,14 +208,14 @@ def _sleep_for_nothing() -> None:
 
 
 _let_others_work: Callable[[], None] = getattr(os, "sched_yield", _sleep_for_nothing)
-"""Give the core to who has none: there may be more learners than cores."""
+"""Gives the core to another process: there may be more learners than cores."""
 _locks = threading.Lock(), threading.Lock()
 
 
 def fence() -> None:
-    """Order memory accesses: a process that sees a later write also sees the earlier ones.
+    """Keep the order of writes before and after it for other processes, and likewise of reads.
 
-    Some processors (ARM's) change the order otherwise. Nothing passes a lock that is taken after another was let go.
+    Some processors (ARM's) change it otherwise. No write passes a lock that is taken after another was released.
     """
     for lock in _locks:
         with lock:

@@ -1,6 +1,6 @@
-"""Samplers that work in this process: environments, an actor, and the rollouts that they make.
+"""Samplers in this process: environments, an actor, and the rollouts that they make.
 
-`base.py` is what all samplers share, `in_process.py` steps a vector of environments, `episodes.py` one environment
-episode by episode; `stepping.py` is the inner loop. Those that work in other processes are in `workers/`. Begin with
-`base.py`.
+`base.py` is the base of all samplers, and `in_process.py` steps environments for `num_steps` or for whole episodes;
+`stepping.py` is the inner loop. `on_tensors.py` samples environments of tensors, and `on_device.py` compiled ones on a
+GPU. Samplers with worker processes are in `workers/`. Begin with `base.py`.
 """

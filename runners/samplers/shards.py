@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from hybridppo.environments.in_shards import EnvironmentShards
-from hybridppo.interfaces import SamplingActor
+from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
@@ -58,6 +58,7 @@ class ShardsSampler(BaseSampler):
         super().__init__(environments, bytearray(1), [of_all], one._distribution, noise=noise, memory=one._memory)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
+        self._metrics: Metrics = {}
 
     # Rollouts
 
@@ -71,15 +72,22 @@ class ShardsSampler(BaseSampler):
         parts = [sampler.sample_wait() for sampler in self._samplers]
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
+        of_shards: list[Metrics] = []
         for process in self._gather(json.dumps(own, allow_nan=False).encode()):
-            for steps, restarts, episodes, of_policies in json.loads(process):
+            for steps, restarts, episodes, of_policies, metrics in json.loads(process):
+                of_shards.append(metrics)
                 self.env_steps += steps
                 self.env_restarts += restarts
                 self.statistics.add_ended(*episodes)
                 for policy, (agent_steps, of_policy) in zip(self.by_policy.values(), of_policies, strict=True):
                     policy.agent_steps += agent_steps
                     policy.statistics.add_ended(*of_policy)
+        self._metrics = {name: _joined(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
+
+    def metrics(self) -> Metrics:
+        """As in the base, of all shards."""
+        return self._metrics
 
     @staticmethod
     def _counted(sampler: BaseSampler) -> tuple[int, int, int, list[tuple[int, int]]]:
@@ -94,7 +102,7 @@ class ShardsSampler(BaseSampler):
             for policy, (agent_steps, own) in zip(sampler.by_policy.values(), of_policies, strict=True)
         ]
         ended = sampler.statistics.since(episodes)
-        return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies
+        return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies, sampler.metrics()
 
     def pause(self) -> None:
         """Wait for the rollout under way, because other processes wait for this one's part."""
@@ -199,3 +207,8 @@ class ShardsSampler(BaseSampler):
         """This process's shards of a rollout of all shards."""
         parts = in_parts(rollout, self._num_shards).parts
         return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
+
+
+def _joined(name: str, of_shards: Sequence[float]) -> float:
+    """A metric of all shards: the sum of what is counted, and the mean of all else."""
+    return sum(of_shards) if name == "steps_dropped" else sum(of_shards) / len(of_shards)

@@ -501,7 +501,7 @@ def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.Monk
 
 def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 3, monkeypatch)
-    with pytest.raises(DistributionError, match="learners 1, 2 of 3 did not come within 1 s"):
+    with pytest.raises(DistributionError, match="learners 1, 2 of 3 did not start within 1 s"):
         train(distribution="multi", worker_timeout=1.0, config=ppo_config(num_envs=3))
 
 
@@ -509,3 +509,15 @@ def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])
+
+
+@beside_the_extras
+def test_metrics_of_lag_are_those_of_all_learners() -> None:
+    history: list[dict[str, float]] = []
+    train(
+        distribution=MultiLearner(2), placement=hybridppo.Mirrored("cpu", "cpu", max_lag=3), num_workers=2,
+        on_iteration=history.append,
+    )  # fmt: skip
+    assert all(0.0 <= metrics["policy_lag_mean"] <= 3 for metrics in history)
+    assert 0.0 < history[-1]["samplers_busy"] <= 1.0
+    assert history[-1]["steps_dropped"] >= 0

@@ -69,7 +69,7 @@ def test_one_that_waits_for_a_silent_learner_and_its_store_ends_in_time(waits: s
         stop_the_first(both)
         out, err = both[1].communicate(timeout=SECONDS)
         assert out.startswith(f"LearnerLostError learner 0 of 2 (on {os.uname().nodename}) died, or did not"), out + err
-        assert "did not answer for 2 s (worker_timeout). Look whether the network between the machines is up" in out
+        assert "did not answer for 2 s (worker_timeout). Check the network between the machines" in out
 
 
 @pytest.mark.parametrize("waits", ["gather", "hear"])
@@ -78,7 +78,7 @@ def test_one_that_waits_for_a_silent_learner_stops_where_it_is_asked_to(waits: s
         stop_the_first(both)
         os.kill(both[1].pid, signal.SIGTERM)
         out, err = both[1].communicate(timeout=SECONDS)
-        assert "did not come so far within 1 s, after this one was asked to stop" in out, out + err
+        assert "did not come as far within 1 s, after this one was asked to stop" in out, out + err
 
 
 def test_learners_that_cannot_connect_say_so_on_both_sides_and_name_the_variable() -> None:

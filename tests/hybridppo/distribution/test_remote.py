@@ -1,5 +1,6 @@
 """A worker as Ray makes one, without Ray's processes: what it acts by, where it stops, and what is sent back."""
 
+import pickle
 import sys
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,10 @@ STEPS = 6
 
 class CapturedError(Exception):
     """Carries what workers would be started for."""
+
+
+def fill(remote: Any, *message: Any) -> Any:
+    return pickle.loads(remote.fill(pickle.dumps(message)))
 
 
 def capture(work: Work) -> Any:
@@ -62,38 +67,38 @@ TASK = Fill(attempt=1, version=7, first=0, end=None)
 
 def test_it_acts_by_the_version_that_it_is_asked_for_or_not_at_all(share: Any) -> None:
     remote, flat, noise = share
-    kind, text, _ = remote.fill(TASK, None, noise)
-    assert (kind, text) == ("error", "it was to act by parameters of version 7, and does not have them")
-    kind, (task, filled, rows), seconds = remote.fill(TASK, flat, noise)
+    kind, text, _ = fill(remote, TASK, None, noise)
+    assert (kind, text) == ("error", "it was asked to act with parameters of version 7, and does not have them")
+    kind, (task, filled, rows), seconds = fill(remote, TASK, flat, noise)
     assert (kind, task, filled.rows) == ("done", TASK, STEPS)
     assert rows["observations"].shape == (STEPS + 1, 2, 4)
     assert "noise" not in rows
     assert seconds > 0
     assert remote.rows() == STEPS
     ahead = replace(TASK, attempt=2, version=8, end=STEPS)
-    message = "it was to act by parameters of version 8, and does not have them"
-    assert remote.fill(ahead, None, None)[:2] == ("error", message)
+    message = "it was asked to act with parameters of version 8, and does not have them"
+    assert fill(remote, ahead, None, None)[:2] == ("error", message)
 
 
 def test_a_stop_that_comes_before_its_part_holds_and_those_with_an_end_go_on(share: Any) -> None:
     remote, flat, noise = share
     remote.stop(1)
-    assert remote.fill(TASK, flat, noise)[1][1].rows == 0
+    assert fill(remote, TASK, flat, noise)[1][1].rows == 0
     first_half = replace(TASK, attempt=2, end=3)
     remote.stop(2)
-    _, (_, filled, rows), _ = remote.fill(first_half, None, None)
+    _, (_, filled, rows), _ = fill(remote, first_half, None, None)
     assert filled.rows == 3
     assert rows["rewards"].shape == (3, 2)
     # A stop of before is none for what was asked for after it.
     rest = replace(TASK, attempt=3, first=3)
-    _, (_, filled, rows), _ = remote.fill(rest, None, noise[3:])
+    _, (_, filled, rows), _ = fill(remote, rest, None, noise[3:])
     assert filled.rows == STEPS
     assert rows["observations"].shape == (STEPS - 3 + 1, 2, 4)
 
 
 def test_what_an_environment_raises_is_told_in_its_words(share: Any) -> None:
     remote, flat, noise = share
-    kind, text, _ = remote.fill(replace(TASK, first=STEPS + 5), flat, noise)
+    kind, text, _ = fill(remote, replace(TASK, first=STEPS + 5), flat, noise)
     assert kind == "error"
     assert "Traceback" in text
 

@@ -80,7 +80,7 @@ def test_a_stop_that_one_is_asked_for_is_everyones_and_never_before_it_was_said(
 
 def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:
     teams._require_same({"seed": 1, "sizes": [4, 4]}, {"seed": 1, "sizes": (4, 4)}, 1)
-    with pytest.raises(ConfigurationError, match=r"learner 1 .*num_envs is 8, and there 4"):
+    with pytest.raises(ConfigurationError, match=r"learner 1 .*num_envs is 8, and 4 there"):
         teams._require_same({"num_envs": 4}, {"num_envs": 8}, 1)
 
 

@@ -1,7 +1,7 @@
 """The optimisation loop of every agent: for each minibatch the gradient, clipping, Adam and statistics.
 
 A backend computes gradients and steps along them: by autograd (`fill_gradient`), or written out by hand. An `Exchange`
-combines the gradients of several learners. A step may have several passes over its minibatch, such as one for the
+combines the gradients of several processes. A step may have several passes over its minibatch, such as one for the
 critics and one for the actor; each has its own gradient. The backend takes the setting of a pass: PPO's clip range, or
 the name of the network that learns.
 """
@@ -21,7 +21,7 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.system.interruption import Stopped
 
 
-class Learner(Protocol):
+class LearningAgent(Protocol):
     """What the loop needs of an agent."""
 
     parameters: FlatParameters
@@ -83,14 +83,14 @@ class Extras:
 
 
 class Exchange:
-    """What an update exchanges with other learners: here, nothing.
+    """What an update exchanges with other processes: here, nothing.
 
     A rollout may consist of parts (`Rollout.parts`), each of which becomes a batch; only an exchange that takes several
     gets several.
     """
 
     is_alone = True
-    """Whether there are no other learners."""
+    """Whether no other process shares the update."""
 
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
         """The moments of all rows of an update, of observations or rewards; `own` are those of each part."""
@@ -126,10 +126,10 @@ class OptimizationLoop:
     Args:
         agent: whose parameters learn.
         backend: computes gradients (`gradient`) and steps along them (`descend`), such as `agents/ppo/backend.py`.
-        exchange: with other learners.
+        exchange: what the update shares with other processes.
     """
 
-    def __init__(self, agent: Learner, backend: Any, exchange: Exchange) -> None:
+    def __init__(self, agent: LearningAgent, backend: Any, exchange: Exchange) -> None:
         self._agent, self.backend, self.exchange = agent, backend, exchange
         self.whole_step: Any = None
         """Makes steps in place of `step`, with the same arguments: a recorded one (`recorded_step.py`), or compiled."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hybridppo.agents.common.loop import Extras, Learner, OptimizationLoop
+from hybridppo.agents.common.loop import Extras, LearningAgent, OptimizationLoop
 from hybridppo.errors import DeviceError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.system.accelerator import accelerator_of
@@ -25,7 +25,7 @@ removed for another: they share a stream and its workspace of matrix products, w
 issue 193402) may free with the first graph that is destroyed, while the other graphs still use it."""
 
 
-class Recordable(Learner, Protocol):
+class Recordable(LearningAgent, Protocol):
     """What recorded steps need of an agent."""
 
     config: Any

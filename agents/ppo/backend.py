@@ -84,7 +84,7 @@ class Backend:
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
         """All steps of an epoch, as `OptimizationLoop.epoch`; None if the loop is to make them.
 
-        For backends that are much faster so. Not called if several learners share an update.
+        For backends that are much faster so. Not called if several processes share an update.
         """
         return None
 

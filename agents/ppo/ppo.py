@@ -383,7 +383,7 @@ class PPO:
         return flat.dot(flat).reshape(1)
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Share updates with other learners from now on; None to learn alone.
+        """Share updates with other processes from now on; None to learn alone.
 
         Args:
             make_exchange: makes the exchange with them; called again after the parameters have moved.

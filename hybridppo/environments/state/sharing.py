@@ -55,8 +55,8 @@ class Stopwatch:
         self._charge(*self._at)
         (env, path), seconds = max(self._charged.items(), key=lambda item: item[1])
         raise SlowStateError(
-            f"saving the state of the environments takes more than {self._seconds:g} seconds, of which {path} of "
-            f"environment {env} took {seconds:.1f}"
+            f"saving the state of the environments takes more than {self._seconds:g} seconds, of which "
+            f"{f'{path} of ' if path else ''}environment {env} took {seconds:.1f}"
         )
 
 

@@ -89,7 +89,7 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
         ),
         ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 does not work with 2 learners of a server"),
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 does not work"),
-        ({}, {"distribution": "multi"}, "say how many learners to start"),
+        ({}, {"distribution": "multi"}, "give a number of learners to start"),
         (
             {},
             {"address": "auto"},

@@ -12,7 +12,6 @@ environments, `plot` for the pictures and `compiled`; MuJoCo draws with MUJOCO_G
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import sys
@@ -251,13 +250,12 @@ def write(card: dict[str, Any]) -> None:
 
 def page(text: str) -> str:
     """The page of the gallery with its table made anew."""
-    heads = ("agent", "at work", "return of 100 episodes", "steps", "settings that are not the defaults")
+    heads = ("agent", "at work", "return of 100 episodes", "steps")
     rows = []
     for name, card in cards().items():
         mean, deviation = (shown_number(card["evaluation"][key]) for key in ("return_mean", "return_std"))
-        settings = ", ".join(f"{key} {json.dumps(value)}" for key, value in card["settings"].items())
         picture = os.path.relpath(file_of(name, ".png"), PAGE.parent).replace(os.sep, "/")
-        rows.append((f"`{name}`", f"![]({picture})", f"{mean} +- {deviation}", f"{card['total_steps']:,}", settings))
+        rows.append((f"`{name}`", f"![]({picture})", f"{mean} +- {deviation}", f"{card['total_steps']:,}"))
     start, end = "<!-- agents -->\n", "<!-- end -->"
     before, _, rest = text.partition(start)
     return f"{before}{start}\n{markdown_table(heads, rows)}\n\n{end}{rest.partition(end)[2]}"

@@ -376,7 +376,7 @@ def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
             Catch, vectorization="compiled", placement=where, config=settings, total_steps=32, progress=False
         )
     assert TwinLauncher.launches == 0
-    assert f"stepped on the CPU, and cross to {stand_in} and back in each step, since {reason}" in caplog.text
+    assert f"stepped on the CPU, with copies to {stand_in} and back in each step, because {reason}" in caplog.text
 
 
 @pytest.mark.parametrize("env", [Hunt, Numbers], ids=str)

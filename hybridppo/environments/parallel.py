@@ -17,9 +17,10 @@ from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.observations import ObservationEncoder, encoders_of
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.rows import OWN, CriticObserves
+from hybridppo.spaces.of_critics import CriticRows, spaces_with_critics_part
+from hybridppo.spaces.rows import CriticObserves
 
 Array = NDArray[Any]
 
@@ -61,13 +62,13 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             observed = list(map(without_mask, observed))
         self._masked = list(map(MaskedObservation, observed, acted)) if action_masks else None
         self._critic_observes = critic_observes
-        seen = whole = [self._with_critics_part(slot, observed) for slot in range(len(observed))]
+        seen = whole = spaces_with_critics_part(observed, critic_observes, env)
         if action_masks:
             seen = list(map(MaskedObservation, whole, acted))
         self.agent = SimpleNamespace(observation_space=self._of_all(seen), action_space=self._of_all(acted))
         """The spaces that all agents share, or `SpacesOfAgents`."""
-        self._unmasked = _encoders(observed)
-        self._encoders = _encoders(seen)
+        self._unmasked = encoders_of(observed)
+        self._encoders = encoders_of(seen)
         encode = ObservationEncoder(self.agent.observation_space)
         num_agents = len(self.agents)
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
@@ -76,8 +77,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
         self._places = [slice(0, len(row) - number) for row, number in zip(self._own_rows, num_masked, strict=True)]
         """The part of each row with the agent's own observation."""
-        if critic_observes != "own":
-            self._lay_out_for_critics(whole)
+        self._of_critics = None if critic_observes == "own" else CriticRows(whole, self._rows.shape[1])
+        if self._of_critics is not None:
+            self._places = self._of_critics.own
         self._own_parts = [row[place] for row, place in zip(self._own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
@@ -276,50 +278,17 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         except BadValueError as error:
             raise BadValueError(f"{self._name_of(slot)}: {error}") from None
 
-    def _with_critics_part(self, slot: int, observed: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
-        """The space of the row of an agent, with the part of its critic."""
-        if self._critic_observes == "own":
-            return observed[slot]
-        encoders = _encoders(observed)
-        if any(encode.layout.images for encode in encoders):
-            raise EnvError(
-                f"critic_observes={self._critic_observes!r} is for agents that observe numbers, and some observe images"
-            )
-        if self._critic_observes == "all":
-            size = sum(encode.size for number, encode in enumerate(encoders) if number != slot)
-            return gym.spaces.Dict({OWN: observed[slot], "others": Box(-np.inf, np.inf, (size,))})
-        space = getattr(self.env, "state_space", None)
-        if not isinstance(space, Box) or not callable(getattr(self.env, "state", None)):
-            raise EnvError(
-                f"critic_observes='state' needs an environment with state() and a state_space that is a Box, and that "
-                f"of {type(self.env).__name__} is {shown(space)}: use critic_observes='all'"
-            )
-        return gym.spaces.Dict({OWN: observed[slot], "state": Box(-np.inf, np.inf, (int(np.prod(space.shape)),))})
-
-    def _lay_out_for_critics(self, whole: Sequence[gym.Space[Any]]) -> None:
-        """Compute where an agent's own observation and the part of its critic are in its row."""
-        parts = [encode.by_key for encode in _encoders(whole)]
-        width = self._rows.shape[1]
-        numbers = [np.arange(width)[each[OWN].numbers] for each in parts]
-        beside = [np.arange(width)[next(part for key, part in each.items() if key != OWN).numbers] for each in parts]
-        self._places = [slice(own[0], own[-1] + 1) for own in numbers]
-        self._beside: list[Array] = beside
-        # Indices into all rows together: the observations of the other agents.
-        flat = [slot * width + own for slot, own in enumerate(numbers)]
-        self._seen_by_others = [np.concatenate([*flat[:slot], *flat[slot + 1 :]]) for slot in range(len(flat))]
-
     def _fill_for_critics(self, present: Array) -> None:
         """Write the parts of critics into the rows of agents that are present or were truncated."""
-        if self._critic_observes == "own":
+        if self._of_critics is None:
             return
-        if self._critic_observes == "state":
+        state, size = None, self._of_critics.state_size
+        if size:
             state = np.asarray(self.env.state(), np.float32).reshape(-1)
-            if len(state) != len(self._beside[0]):
-                raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {len(self._beside[0])}")
-        flat = self._rows.reshape(-1)
-        for slot in np.flatnonzero(present | self.truncated).tolist():
-            others = state if self._critic_observes == "state" else flat[self._seen_by_others[slot]]
-            self._rows[slot, self._beside[slot]] = others
+            if len(state) != size:
+                raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {size}")
+        seen = present | self.truncated
+        self._rows[seen] = self._of_critics.filled(self._rows, state)[seen]
 
     def _own_part(self, row: Array, slot: int) -> Array:
         """The part of a row that belongs to the agent, if agents have rows of different lengths."""
@@ -356,14 +325,6 @@ def _spaces_of(env: Any, agents: tuple[Any, ...], kind: str) -> list[gym.Space[A
         if not isinstance(space, gym.Space):
             raise EnvError(f"the {kind} space of agent {agent!r} is not a gymnasium.spaces.Space: {shown(space)}")
     return spaces
-
-
-def _encoders(spaces: Sequence[gym.Space[Any]]) -> list[ObservationEncoder]:
-    """An encoder for each space; equal spaces share one."""
-    made: list[ObservationEncoder] = []
-    for space in spaces:
-        made.append(next((encode for encode in made if encode.space == space), None) or ObservationEncoder(space))
-    return made
 
 
 def _of(infos: Any, key: Any) -> Any:

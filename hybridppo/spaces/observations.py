@@ -230,3 +230,11 @@ class ObservationEncoder:
         _, at = np.argwhere(outside)[0].tolist()
         value = extremes[0, at] if outside[0, at] else extremes[1, at]
         return f"observation{self.names[at]} was {value}, outside of the bounds of its space, {low[at]} to {high[at]}"
+
+
+def encoders_of(spaces: Sequence[gym.Space[Any]]) -> list[ObservationEncoder]:
+    """An encoder for each space; equal spaces share one."""
+    made: list[ObservationEncoder] = []
+    for space in spaces:
+        made.append(next((encode for encode in made if encode.space == space), None) or ObservationEncoder(space))
+    return made

@@ -1,7 +1,7 @@
 """Environments of tensors for the tests to import; those of `hybridppo/environments/torch_cartpole.py` beside them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -109,3 +109,79 @@ class Broken(TorchCartPole):
         self._calls += 1
         result = super().step(actions)
         return result if self._calls < 3 else self._change(list(result))
+
+
+class Flocks:
+    """Agents of two kinds, each of which is to do what it observes; they leave one after the other.
+
+    A `sign` observes one of four numbers, one-hot in four, and names it. A `pointer` observes numbers, of which the
+    second is the target, and gives numbers, of which the first is to be near it. With `alike`, both are signs. The
+    `i`-th agent of an environment leaves after `length - i` steps, and every second one is truncated.
+    """
+
+    policies: ClassVar = {"sign": 2, "pointer": 1}
+
+    def __init__(
+        self, num_envs: int, alike: bool = False, gives_finals: bool = True, length: int = 6, device: str = "cpu"
+    ) -> None:
+        self.num_envs, self.device, self._length, self._gives_finals = num_envs, device, length, gives_finals
+        sign = Box(0.0, 1.0, (4,), np.float32), Discrete(4)
+        pointer = sign if alike else (Box(-1.0, 1.0, (6,), np.float32), Box(-1.0, 1.0, (2,), np.float32))
+        self.single_observation_space = gym.spaces.Dict({"sign": sign[0], "pointer": pointer[0]})
+        self.single_action_space = gym.spaces.Dict({"sign": sign[1], "pointer": pointer[1]})
+        self.state_space = Box(-np.inf, np.inf, (2,))
+        self.actions: list[Any] = []
+        self.time = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        """`[N]`, steps of the episodes."""
+        self.count = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        """`[N]`, all steps: observations follow from these."""
+        self.seed = torch.zeros(1, dtype=torch.int64, device=device)
+        self._ends = self._length - torch.arange(3, device=device)
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        if seed is not None:
+            self.seed.fill_(seed % 1000)
+            self.count.copy_(13 * torch.arange(self.num_envs, device=self.device))
+        self.time.zero_()
+        return self._seen(), {}
+
+    def step(self, actions: Any) -> Any:
+        self.actions.append(actions)
+        seen = self._seen()
+        rewards = {kind: self._rewards(seen[kind], actions[kind]) for kind in self.policies}
+        self.time += 1
+        self.count += 1
+        ended = self.time[:, None] == self._ends
+        is_cut = torch.arange(3, device=self.device) % 2 == 1
+        finals, final_state = self._seen(), self.state()
+        self.time.masked_fill_(self.time == self._length, 0)
+        infos = {"final_obs": finals, "final_state": final_state} if self._gives_finals else {}
+        return self._seen(), rewards, self._by_kind(ended & ~is_cut), self._by_kind(ended & is_cut), infos
+
+    def state(self) -> Any:
+        return torch.stack((self.time, self.count), 1).float()
+
+    def get_state(self) -> Any:
+        return {"time": self.time, "count": self.count, "seed": self.seed}
+
+    def set_state(self, state: Any) -> None:
+        self.time, self.count, self.seed = state["time"], state["count"], state["seed"]
+
+    def _by_kind(self, values: Tensor) -> Any:
+        return {"pointer": values[:, 2:], "sign": values[:, :2]}
+
+    def _seen(self) -> Any:
+        numbers = (self.count[:, None, None] * 7 + self.seed) + 3 * torch.arange(3, device=self.device)[:, None]
+        each = {"sign": numbers[:, :2], "pointer": numbers[:, 2:]}
+        return {
+            kind: torch.nn.functional.one_hot((own[..., 0] * own[..., 0]) % 11 % 4, 4).float()
+            if isinstance(self.single_action_space[kind], Discrete)
+            else (own + torch.arange(6, device=self.device)).float().sin()
+            for kind, own in each.items()
+        }
+
+    @staticmethod
+    def _rewards(seen: Tensor, actions: Tensor) -> Tensor:
+        if actions.dtype == torch.int64:
+            return seen.gather(-1, actions[..., None])[..., 0]
+        return 1.0 - (actions[..., 0] - seen[..., 1]).abs()

@@ -19,9 +19,12 @@ from torch import Tensor
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.checks import describe_error
 from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.options import CriticsOptions
 from hybridppo.environments.steering import Steering
+from hybridppo.environments.tensor_agents import TensorAgents
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
+from hybridppo.spaces.rows import CriticObserves
 from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
@@ -30,6 +33,11 @@ Found = TypeVar("Found")
 
 class TensorEnv(Protocol):
     """The interface of an environment of tensors. All tensors are on its device.
+
+    With several agents, it also has `policies`, the number of agents of each kind. Spaces, observations, actions,
+    rewards, terminated, truncated and `final_obs` are then by kind: a `Dict` of the space of one agent, and dicts of
+    tensors `[N, count, ...]`. An agent whose episode has ended leaves, and what is returned of it is ignored until all
+    agents of its environment have left, which resets the environment.
 
     If it also has `get_state()`, which returns a dict of tensors by name, and `set_state(state)`, a training in it is
     resumed exactly. `close()` is called if the library made the environment.
@@ -74,6 +82,8 @@ class TensorStep:
     """`[N]` bool."""
     finals: Tensor | None
     """`[N, *row]`, final observations; None if the environment does not return them."""
+    absent: Tensor | None = None
+    """`[N]` bool, whose rows are not steps because their agents had left; None if all are steps."""
 
 
 class TensorEnvironments(Environments):
@@ -86,12 +96,13 @@ class TensorEnvironments(Environments):
         env: a `TensorEnv`.
         num_envs: the number of environments that it must have.
         owns: whether it is closed with this object.
+        critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
         EnvError: if it is not such an environment, or has another number.
     """
 
-    def __init__(self, env: Any, num_envs: int, *, owns: bool) -> None:
+    def __init__(self, env: Any, num_envs: int, *, owns: bool, critic_observes: CriticObserves = "own") -> None:
         self.env: Any = env
         self._owns = owns
         self.name = type(env).__name__
@@ -107,10 +118,19 @@ class TensorEnvironments(Environments):
                     f"{kind} of {self.name} must be a gymnasium.Space, not a {found.__module__}.{found.__name__}: "
                     "give it one, or wrap the environment (hybridppo.tensors has IsaacLab and Mjlab)"
                 )
-        super().__init__(num_envs, env.single_observation_space, env.single_action_space)
+        self.of_agents: TensorAgents | None = None
+        """The agents of each environment; None if an environment is one agent."""
+        spaces = env.single_observation_space, env.single_action_space
+        if hasattr(env, "policies"):
+            self.of_agents = TensorAgents(env, self.name, critic_observes)
+            spaces = self.of_agents.observation_space, self.of_agents.action_space
+        names = () if self.of_agents is None else self.of_agents.names
+        super().__init__(num_envs * max(1, len(names)), *spaces)
+        self.agents = names
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
-        self.on_device = TensorEncoder(self.encode, num_envs, self.device)
-        self._flags, self._seed, self._num_steps = (num_envs,), 0, 0
+        self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
+        """Encodes rows of the whole environment, and finds their numbers."""
+        self._seed = self._num_steps = 0
         self._accelerator = accelerator_of(self.device)
         self._info_values: dict[str, list[Tensor]] = {}
 
@@ -125,7 +145,7 @@ class TensorEnvironments(Environments):
         result = self._called("in its reset", lambda: self.env.reset(seed=seed % 2**31))
         if not isinstance(result, tuple) or len(result) != 2:
             raise self.failure("in its reset", "it must return two values, observations and infos")
-        rows = self._checked("in its reset", lambda: self.on_device(result[0]))
+        rows = self._checked("in its reset", lambda: self._rows_of_reset(result[0]))
         self.require_finite("observation", rows[None], "in its reset")
         return rows
 
@@ -138,6 +158,8 @@ class TensorEnvironments(Environments):
         """
         self._num_steps += 1
         when = f"in step {self._num_steps}"
+        if self.of_agents is not None:
+            actions = self.of_agents.divided(actions)
         result = self._called(when, lambda: self.env.step(actions))
         return self._checked(when, lambda: self._step_of(result))
 
@@ -149,17 +171,32 @@ class TensorEnvironments(Environments):
                 "observations, rewards, terminated, truncated, infos"
             )
         observations, rewards, terminated, truncated, infos = result
-        rewards = on_device("the rewards", rewards, self._flags, self.device)
-        flags = {"terminated": terminated, "truncated": truncated}
-        for name, flag in flags.items():
-            if on_device(name, flag, self._flags, self.device).dtype != torch.bool:
-                raise BadValueError(f"{name} must be torch.bool, not {flag.dtype}: write {name}.bool()")
+        flags = {}
+        for name, found in {"terminated": terminated, "truncated": truncated}.items():
+            flags[name] = self._values(name, found)
+            if flags[name].dtype != torch.bool:
+                raise BadValueError(f"{name} must be torch.bool, not {flags[name].dtype}: write {name}.bool()")
         finals = infos.get("final_obs") if isinstance(infos, dict) else None
         if self._info_values:
             self._add_infos(infos)
         if finals is not None:
-            finals = self.on_device(finals, "the final observations")
-        return TensorStep(self.on_device(observations), rewards, terminated, truncated, finals)
+            finals = self._rows(finals, "the final observations")
+        rewards = self._values("the rewards", rewards)
+        step = TensorStep(self._rows(observations), rewards, **flags, finals=finals)
+        return step if self.of_agents is None else self.of_agents.after(step, infos)
+
+    def _values(self, name: str, found: Any) -> Tensor:
+        """A number or a flag for each column."""
+        if self.of_agents is not None:
+            return self.of_agents.values(name, found)
+        return on_device(name, found, (self.num_envs,), self.device)
+
+    def _rows(self, observations: Any, name: str = "the observations") -> Tensor:
+        return (self.on_device if self.of_agents is None else self.of_agents.encode)(observations, name)
+
+    def _rows_of_reset(self, observations: Any) -> Tensor:
+        rows = self._rows(observations)
+        return rows if self.of_agents is None else self.of_agents.begin(rows)
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """As in the base. The value of a step is the mean of the entry in `infos["log"]`, or in `infos` itself."""
@@ -246,7 +283,11 @@ class TensorEnvironments(Environments):
 
     def step(self, actions: Any) -> Step:
         """As in the base; numbers that are not finite are an error of the step."""
+        if self.of_agents is not None:
+            actions = self.of_agents.on_host(actions)
         taken = self.advance(tensors_of(actions, self.device))
+        if taken.absent is not None:
+            self.absent = on_host(taken.absent)
         when = f"in step {self._num_steps}"
         self.require_finite("observation", taken.observations[None], when)
         self.require_finite("reward", taken.rewards[None], when)
@@ -339,7 +380,9 @@ def make_tensor_environments(env: Any, num_envs: int | None, options: Any, *, ow
                 f"{option} does not work with environments of tensors ({type(env).__name__}), which step and reset "
                 "themselves: leave it out"
             )
-    return TensorEnvironments(env, num_envs if num_envs is not None else env.num_envs, owns=owns)
+    observes = options.critic_observes if isinstance(options, CriticsOptions) else "own"
+    number = num_envs if num_envs is not None else env.num_envs
+    return TensorEnvironments(env, number, owns=owns, critic_observes=observes)
 
 
 def on_host(tensor: Tensor) -> Array:
@@ -350,6 +393,8 @@ def on_host(tensor: Tensor) -> Array:
 
 def tensors_of(actions: Any, device: torch.device) -> Any:
     """Actions of NumPy's distributions, for gymnasium's vectors, on the device."""
+    if isinstance(actions, list):
+        return [tensors_of(part, device) for part in actions]
     if isinstance(actions, dict):
         return {name: tensors_of(part, device) for name, part in actions.items()}
     if isinstance(actions, tuple):

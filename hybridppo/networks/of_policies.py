@@ -1,6 +1,6 @@
 """The actors of several policies as one: each agent of an environment is a column, and belongs to one of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,20 +32,30 @@ class PoliciesActor(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """Outputs of all rows, in their order."""
-        rows = observations.view(-1, self.num_agents, *observations.shape[1:])
+        return self.outputs_by(lambda number, rows: self.actors[number](rows), observations)
+
+    def outputs_by(self, act: Callable[[int, Tensor], Tensor], observations: Tensor) -> Tensor:
+        """Outputs of all rows, in their order, where `act` takes the number of a policy and its rows."""
         outputs: Tensor | None = None
-        for number, actor in enumerate(self.actors):
-            own = self.get_buffer(f"_agents_{number}")
-            taken = rows.index_select(1, own).flatten(0, 1)
-            if self.sizes is not None:
-                taken = taken[:, : self.sizes[number][0]]
-            found = actor(taken).view(len(rows), len(own), -1)
+        for number in range(len(self.actors)):
+            rows = self.rows_of(number, observations)
+            found = act(number, rows if self.sizes is None else rows[:, : self.sizes[number][0]])
             if outputs is None:
                 width = found.shape[-1] if self.sizes is None else most_outputs(self.sizes)
-                outputs = found.new_zeros((len(rows), self.num_agents, width))
-            outputs[..., : found.shape[-1]].index_copy_(1, own, found)
+                outputs = found.new_zeros((len(observations), width))
+            self.put(outputs, number, found)
         assert outputs is not None  # there is a policy at least
-        return outputs.flatten(0, 1)
+        return outputs
+
+    def rows_of(self, number: int, rows: Tensor) -> Tensor:
+        """The rows of one policy."""
+        apart = rows.view(-1, self.num_agents, *rows.shape[1:])
+        return apart.index_select(1, self.get_buffer(f"_agents_{number}")).flatten(0, 1)
+
+    def put(self, rows: Tensor, number: int, own: Tensor) -> None:
+        """Write the first numbers of one policy's rows."""
+        apart, agents = rows.view(-1, self.num_agents, rows.shape[1]), self.get_buffer(f"_agents_{number}")
+        apart[..., : own.shape[-1]].index_copy_(1, agents, own.view(len(apart), len(agents), -1))
 
 
 def actors_of(network: nn.Module) -> list[nn.Module]:

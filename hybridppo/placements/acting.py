@@ -1,7 +1,7 @@
 """Actors for samplers: host arrays in, host arrays out."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -26,9 +26,7 @@ def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> Sa
         if all(array.device.type == "cpu" for array in arrays):
             return form.actor([array.numpy() for array in arrays], version)
     if isinstance(network, PoliciesActor) and any(map(cell_of, network.actors)):
-        actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
-        state_sizes = [0 if (cell := cell_of(actor)) is None else cell.state_size for actor in network.actors]
-        return NumpyPoliciesActor(actors, network.agents, network.sizes, (), version, state_sizes)
+        return RememberingPolicies(network, crossing, version)
     return torch_actor(network, crossing, version)
 
 
@@ -74,6 +72,32 @@ class TorchActor:
     def addresses(self) -> list[int]:
         """The addresses of the network's parameters and buffers."""
         return [tensor.data_ptr() for tensor in (*self._network.parameters(), *self._network.buffers())]
+
+
+class RememberingPolicies(NumpyPoliciesActor):
+    """The actors of several policies, some of them recurrent; also for tensors on their device."""
+
+    def __init__(self, network: PoliciesActor, crossing: "Crossing", version: int) -> None:
+        actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
+        self._network, self._cells = network, [cell_of(actor) for actor in network.actors]
+        state_sizes = [0 if cell is None else cell.state_size for cell in self._cells]
+        super().__init__(actors, network.agents, network.sizes, (), version, state_sizes)
+
+    @torch.no_grad()
+    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `TorchRecurrentActor.on_device_with`; the state of a policy comes first in its rows, and then zeros."""
+        network, states = self._network, torch.zeros_like(state)
+
+        def act(number: int, rows: Tensor) -> Tensor:
+            actor, cell = network.actors[number], self._cells[number]
+            if cell is None:
+                return cast(Tensor, actor(rows))
+            before = network.rows_of(number, state)[:, : cell.state_size]
+            outputs, after = actor(rows.unsqueeze(0), before, network.rows_of(number, starts).unsqueeze(0))
+            network.put(states, number, after[0])
+            return cast(Tensor, outputs[0])
+
+        return network.outputs_by(act, observations), states
 
 
 class TorchExploringActor(TorchActor):

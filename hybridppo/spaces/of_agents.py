@@ -94,15 +94,15 @@ class DistributionOfPolicies:
         self.action_shape: tuple[int, ...] = (max(self._widths),)
         are_choices = all(np.issubdtype(each.action_dtype, np.integer) for each in distributions)
         self.action_dtype: Any = np.int64 if are_choices else np.float32
-        self._distributions, self._spaces = list(distributions), list(action_spaces)
-        self._agents = [list(own) for own in agents]
+        self.distributions, self._spaces = list(distributions), list(action_spaces)
+        self.agents = [list(own) for own in agents]
         self._num_agents = sum(map(len, agents))
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """`[*shape, noise]`, where the last of `shape` counts rows."""
         noise = np.zeros((*shape, self.noise_size), np.float32)
         parts = noise.reshape(*shape[:-1], -1, self._num_agents, self.noise_size)
-        for distribution, own in zip(self._distributions, self._agents, strict=True):
+        for distribution, own in zip(self.distributions, self.agents, strict=True):
             part = (*parts.shape[:-2], len(own))
             parts[..., own, : distribution.noise_size] = distribution.draw_noise(generator, part)
         return noise
@@ -110,7 +110,7 @@ class DistributionOfPolicies:
     def sample(self, outputs: Array, noise: Array) -> Array:
         """Random actions `[N, width]`."""
         actions = self._no_actions(outputs)
-        for number, distribution in enumerate(self._distributions):
+        for number, distribution in enumerate(self.distributions):
             drawn = distribution.sample(
                 self._own(outputs, number, distribution.output_size), self._own(noise, number, distribution.noise_size)
             )
@@ -120,17 +120,17 @@ class DistributionOfPolicies:
     def mode(self, outputs: Array) -> Array:
         """The most probable actions `[N, width]`."""
         actions = self._no_actions(outputs)
-        for number, distribution in enumerate(self._distributions):
+        for number, distribution in enumerate(self.distributions):
             self._put(actions, number, distribution.mode(self._own(outputs, number, distribution.output_size)))
         return actions
 
     def to_env(self, actions: Array) -> list[Any]:
         """A list of the single actions of all rows."""
         singles: list[Any] = [None] * len(actions)
-        for number, (distribution, space) in enumerate(zip(self._distributions, self._spaces, strict=True)):
+        for number, (distribution, space) in enumerate(zip(self.distributions, self._spaces, strict=True)):
             own = self._own(actions, number, self._widths[number]).astype(distribution.action_dtype, copy=False)
             batch = distribution.to_env(own.reshape(-1, *distribution.action_shape))
-            rows = np.arange(len(actions)).reshape(-1, self._num_agents)[:, self._agents[number]].ravel()
+            rows = np.arange(len(actions)).reshape(-1, self._num_agents)[:, self.agents[number]].ravel()
             for row, action in zip(rows.tolist(), each_of(space)(batch), strict=True):
                 singles[row] = action
         return singles
@@ -139,11 +139,11 @@ class DistributionOfPolicies:
         """`[..., N]`."""
         lead = outputs.shape[:-1]
         found = outputs.new_empty((*lead[:-1], lead[-1] // self._num_agents, self._num_agents))
-        for number, distribution in enumerate(self._distributions):
+        for number, distribution in enumerate(self.distributions):
             own = self._own(outputs, number, distribution.output_size)
             chosen = self._own(actions, number, self._widths[number])
             chosen = typed(chosen.reshape(*chosen.shape[:-1], *distribution.action_shape), distribution)
-            found[..., self._agents[number]] = distribution.log_prob(own, chosen)
+            found[..., self.agents[number]] = distribution.log_prob(own, chosen)
         return found.reshape(lead)
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,12 +153,12 @@ class DistributionOfPolicies:
     def _own(self, rows: Any, number: int, size: int) -> Any:
         """The first `size` numbers of one policy's rows, `[..., N / A, a, size]`."""
         apart = rows.reshape(*rows.shape[:-2], -1, self._num_agents, rows.shape[-1])
-        return apart[..., self._agents[number], :size]
+        return apart[..., self.agents[number], :size]
 
     def _no_actions(self, outputs: Array) -> Array:
         return np.zeros((len(outputs), *self.action_shape), self.action_dtype)
 
     def _put(self, actions: Array, number: int, drawn: Array) -> None:
-        own, width = self._agents[number], self._widths[number]
+        own, width = self.agents[number], self._widths[number]
         apart = actions.reshape(-1, self._num_agents, actions.shape[-1])
         apart[:, own, :width] = drawn.reshape(len(apart), len(own), width)

@@ -3,6 +3,7 @@
 For environments of tensors, this replaces `observations.py` and the NumPy parts of the distributions.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,15 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.base import Distribution, Kind
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
-from hybridppo.spaces.joint import JointDistribution, leaves_of
+from hybridppo.spaces.joint import JointDistribution, leaves_of, typed
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_agents import DistributionOfPolicies
 
 MASK = 0xFFFFFFFF
 ROUNDS = 10
@@ -29,15 +32,15 @@ class TensorEncoder:
 
     Args:
         encode: the encoder of the space.
-        num_envs: `N`.
+        leading: the first dimensions of a batch, whose product is `N`.
         device: the device that observations must be on.
     """
 
-    def __init__(self, encode: ObservationEncoder, num_envs: int, device: torch.device) -> None:
-        self._encode, self._num_envs, self._device = encode, num_envs, device
+    def __init__(self, encode: ObservationEncoder, leading: tuple[int, ...], device: torch.device) -> None:
+        self._encode, self._num_rows, self._device = encode, math.prod(leading), device
         self.dtype = torch.uint8 if encode.layout.images else torch.float32
         """Type of a row."""
-        self._shapes = {id(leaf): (num_envs, *(leaf.space.shape or ())) for leaf, _ in encode.parts}
+        self._shapes = {id(leaf): (*leading, *(leaf.space.shape or ())) for leaf, _ in encode.parts}
         self._writes_one = len(encode.parts) == 1 and encode.parts[0][0].image is None
 
     def __call__(self, observations: Any, name: str = "the observations") -> Tensor:
@@ -50,12 +53,12 @@ class TensorEncoder:
         values = encode.values(observations)
         parts = [self._part(leaf, value, name) for (leaf, _), value in zip(encode.parts, values, strict=True)]
         if encode.image is not None or self._writes_one:
-            return parts[0].reshape(self._num_envs, *encode.shape)
+            return parts[0].reshape(self._num_rows, *encode.shape)
         numbers = [part for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image is None]
-        rows = torch.cat(numbers, 1) if numbers else torch.empty((self._num_envs, 0), device=self._device)
+        rows = torch.cat(numbers, 1) if numbers else torch.empty((self._num_rows, 0), device=self._device)
         if not encode.layout.images:
             return rows
-        images = [part.flatten(1) for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image]
+        images = [part.reshape(self._num_rows, -1) for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image]
         return torch.cat((rows.view(torch.uint8), *images), 1)
 
     def _part(self, leaf: Kind[Any], value: Any, name: str) -> Tensor:
@@ -70,8 +73,8 @@ class TensorEncoder:
         if isinstance(leaf.space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
             if tensor.is_floating_point():
                 raise BadValueError(f"{name}{leaf.path} are choices, and must be of whole numbers, not {tensor.dtype}")
-            return _one_hot(leaf.space, tensor.reshape(self._num_envs, -1))
-        return tensor.reshape(self._num_envs, -1).to(torch.float32)
+            return _one_hot(leaf.space, tensor.reshape(self._num_rows, -1))
+        return tensor.reshape(self._num_rows, -1).to(torch.float32)
 
     def numbers(self, rows: Tensor) -> Tensor:
         """The numbers of rows `[..., *row]`, all of which must be finite: `[..., num_numbers]`."""
@@ -143,6 +146,13 @@ class TensorActions:
                     found = [np.asarray(array, np.float32) for array in (leaf.low, leaf.high, *squashing)]
                 self._bounds[id(leaf)] = tuple(torch.as_tensor(array, device=device) for array in found)
 
+    @classmethod
+    def of(cls, distribution: Distribution, device: torch.device) -> "TensorActions | TensorActionsOfPolicies":
+        """For one policy, or for several with different action spaces."""
+        if isinstance(distribution, DistributionOfPolicies):
+            return TensorActionsOfPolicies(distribution, device)
+        return cls(distribution, device)
+
     def noise(self, words: Tensor) -> Tensor:
         """The noise of actions, `[..., noise_size]`, from random 32-bit words, `[..., num_words]` of int64."""
         # The midpoints of 2^23 equal parts of [0, 1]: float32 holds them exactly, and they exclude 0 and 1.
@@ -205,6 +215,57 @@ class TensorActions:
             parts.append(self._taken(part, own.long() if is_whole else own.float()))
             start += width
         return distribution.join(parts)
+
+
+class TensorActionsOfPolicies:
+    """Like `TensorActions`, for rows of all agents of several policies with different action spaces.
+
+    Args:
+        distribution: of the policies.
+        device: the device of the outputs.
+    """
+
+    def __init__(self, distribution: DistributionOfPolicies, device: torch.device) -> None:
+        self._distribution, self._policies = distribution, distribution.distributions
+        self._actions = [TensorActions(each, device) for each in self._policies]
+        self._agents = [torch.tensor(own, device=device) for own in distribution.agents]
+        self._order = torch.cat(self._agents).argsort()
+        self.dtype = torch.int64 if np.issubdtype(distribution.action_dtype, np.integer) else torch.float32
+        self.num_words = max(each.num_words for each in self._actions)
+
+    def noise(self, words: Tensor) -> Tensor:
+        """As `TensorActions.noise`, for `[..., N, num_words]`."""
+        drawn = [each.noise(self._own(words, i, each.num_words)) for i, each in enumerate(self._actions)]
+        return self._of_all(drawn, self._distribution.noise_size)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Random actions `[N, width]`."""
+        drawn = []
+        for i, (policy, actions) in enumerate(zip(self._policies, self._actions, strict=True)):
+            own = self._own(outputs, i, policy.output_size)
+            sampled = actions.sample(own, self._own(noise, i, policy.noise_size))
+            drawn.append(sampled.reshape(*own.shape[:-1], -1).to(self.dtype))
+        return self._of_all(drawn, *self._distribution.action_shape)
+
+    def to_env(self, actions: Tensor) -> list[Any]:
+        """The actions of each of the `A` agents, `[N / A, *action]`, in the environments' form."""
+        found: list[Any] = [None] * len(self._order)
+        for i, policy in enumerate(self._policies):
+            own = self._own(actions, i, math.prod(policy.action_shape))
+            own = typed(own.reshape(*own.shape[:-1], *policy.action_shape), policy)
+            for number, slot in enumerate(self._distribution.agents[i]):
+                found[slot] = self._actions[i].to_env(own[:, number])
+        return found
+
+    def _own(self, rows: Tensor, policy: int, size: int) -> Tensor:
+        """The first `size` numbers of one policy's rows, `[..., N / A, a, size]`."""
+        apart = rows.reshape(*rows.shape[:-2], -1, len(self._order), rows.shape[-1])
+        return apart[..., :size].index_select(-2, self._agents[policy])
+
+    def _of_all(self, parts: list[Tensor], width: int) -> Tensor:
+        """The rows of all agents, `[..., N, width]`, from those of each policy; what is beside them is zeros."""
+        padded = torch.cat([pad(part, (0, width - part.shape[-1])) for part in parts], -2)
+        return padded.index_select(-2, self._order).flatten(-3, -2)
 
 
 def _draw_of(distribution: Distribution) -> Callable[[Tensor, Tensor], Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
@@ -18,12 +19,14 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
 from hybridppo.runners.samplers.tensor_block import allocated, load_into, require_like, rows_that_matter, with_finals
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.on_tensors import TensorActions, words
 from hybridppo.system.validation import whole
+
+Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class TensorSampler(BaseSampler):
         low, high = noise.integers(2**32, size=2).tolist()
         self._key, self._first = (int(low), int(high)), first
         self._environments, self._device = environments, environments.device
-        self._actions = TensorActions(distribution, environments.device)
+        self._actions = TensorActions.of(distribution, environments.device)
         self._block = allocated(environments, distribution, self._actions.dtype, num_steps, memory)
         buffers = [cast(RolloutBuffer, self._block)]  # the base only reads its shape
         super().__init__(environments, bytearray(1), buffers, distribution, noise=noise, memory=memory)
@@ -151,6 +154,9 @@ class TensorSampler(BaseSampler):
         block.rewards[t].copy_(step.rewards)
         block.terminated[t].copy_(step.terminated)
         block.truncated[t].copy_(step.truncated)
+        if block.absent is not None:
+            assert step.absent is not None  # of environments with agents
+            block.absent[t].copy_(step.absent)
         self._finals_given.append(step.finals is not None)
         if step.finals is not None:
             if not len(block.finals):
@@ -179,7 +185,7 @@ class TensorSampler(BaseSampler):
         is_unknown = is_cut
         if len(rows_unknown) < self.num_steps:
             is_unknown = is_cut.index_select(0, self._all_rows.new_tensor(rows_unknown)) if rows_unknown else is_cut[:0]
-        measured = self._statistics.measured(block.rewards, block.terminated | block.truncated)
+        measured = self._measured()
         cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers(finals).ndim - 2)))
         counts = (
             is_cut.sum(),
@@ -189,7 +195,7 @@ class TensorSampler(BaseSampler):
             (~numbers(finals).isfinite() & cut_finals).sum(),
         )
         # The rollout's one wait for the device, except for the search of truncated rows if there are any.
-        read = torch.cat((torch.stack(counts).to(measured.dtype), measured)).tolist()
+        read = torch.cat((torch.stack(counts).to(measured[0].dtype), *measured)).tolist()
         num_cut, num_unknown, *bad = map(int, read[: len(counts)])
         if any(bad):
             environments.require_finite("observation", block.observations[1:])
@@ -203,9 +209,10 @@ class TensorSampler(BaseSampler):
                 "rsl_rl)",
                 environments.name,
             )
-        self._statistics.read(read[len(counts) :])
-        self.env_steps += self.num_steps * self.num_envs
+        self._count_measured(read[len(counts) :], measured)
         rows = is_cut.flatten().nonzero().squeeze(1) if num_cut else self._all_rows[:0]
+        # It waits for the device, like the search of truncated rows; without agents, all rows are steps.
+        valid = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
         log_probs = self._distribution.log_prob(block.outputs, block.actions)
         return Rollout(
             observations=block.observations,
@@ -215,7 +222,7 @@ class TensorSampler(BaseSampler):
             rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards,
             terminated=block.terminated,
             truncated=block.truncated,
-            valid_rows=self._all_rows,
+            valid_rows=valid,
             final_rows=rows,
             final_observations=finals.flatten(0, 1).index_select(0, rows),
             version=version,
@@ -223,9 +230,46 @@ class TensorSampler(BaseSampler):
             states=block.states,
         )
 
+    def _counts_of(self, columns: Array) -> PolicyCounts:
+        return PolicyCounts(columns, TensorStatistics(len(columns), self._device))
+
+    def _measured(self) -> list[Tensor]:
+        """The numbers of steps and the statistics of all columns, and of the columns of each policy."""
+        block = self._block
+        valid = None if block.absent is None else ~block.absent
+        ended = block.terminated | block.truncated
+        measured = []
+        for statistics, own in self._statistics_of_columns():
+            there = None if valid is None else valid[:, own]
+            of_own = ended[:, own] if there is None else ended[:, own] & there
+            found = statistics.measured(block.rewards[:, own], of_own, there)
+            number = torch.full_like(found[:1], of_own.numel()) if there is None else there.sum().reshape(1)
+            measured += [number.to(found.dtype), found]
+        return measured
+
+    def _statistics_of_columns(self) -> list[tuple[TensorStatistics, Any]]:
+        """The statistics of all columns, and of each policy's."""
+        of_policies = [(cast(TensorStatistics, each.statistics), each.columns) for each in self.by_policy.values()]
+        return [(self._statistics, slice(None)), *of_policies]
+
+    def _count_measured(self, read: list[float], measured: list[Tensor]) -> None:
+        """Count steps and episodes, from the result of `_measured` on the host."""
+        numbers = []
+        for (statistics, _), found in zip(self._statistics_of_columns(), measured[1::2], strict=True):
+            numbers.append(int(read[0]))
+            statistics.read(read[1 : 1 + len(found)])
+            read = read[1 + len(found) :]
+        self.env_steps += numbers[0] if not self.by_policy else self.num_steps * self.num_envs // self._num_agents
+        for policy, number in zip(self.by_policy.values(), numbers[1:], strict=True):
+            policy.agent_steps += number
+
     @property
     def steps_sampled(self) -> int:  # noqa: D102 - as in the base
-        return self.env_steps + (0 if self._under_way is None else self._under_way.filled * self.num_envs)
+        filled = 0 if self._under_way is None else self._under_way.filled
+        if self.by_policy:
+            return self.env_steps + filled * self.num_envs // self._num_agents
+        absent = 0 if self._block.absent is None else int(self._block.absent[:filled].sum())
+        return self.env_steps + filled * self.num_envs - absent
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._observation = self._environments.begin(env_seed).clone()
@@ -249,9 +293,12 @@ class TensorSampler(BaseSampler):
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """What the sampler carries from step to step."""
-        if self._memory is None:
-            return {"observation": self._observation}
-        return {"observation": self._observation, "memory.state": self._state_of_actor, "memory.starts": self._starts}
+        own = {"observation": self._observation}
+        if self._environments.of_agents is not None:
+            own["present"] = self._environments.of_agents.present
+        if self._memory is not None:
+            own |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
+        return own
 
     def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         under_way = self._under_way
@@ -296,10 +343,10 @@ class TensorSampler(BaseSampler):
         for name in ("observations", "actions", "rewards", "terminated", "truncated", "starts", "states"):
             require_like(name, getattr(rollout, name), getattr(self._block, name))
         require_like("log_probs", rollout.log_probs, self._block.rewards)
-        require_like("valid_rows", rollout.valid_rows, self._all_rows)
-        rows = rollout.final_rows
-        require_like("final_rows", rows, self._all_rows[: len(rows)])
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._all_rows):
-            raise ValueError(f"final_rows are not all of {len(self._all_rows)} rows")
+        for name in ("valid_rows", "final_rows"):
+            rows: Tensor = getattr(rollout, name)
+            require_like(name, rows, self._all_rows[: len(rows)])
+            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._all_rows):
+                raise ValueError(f"{name} are not all of {len(self._all_rows)} rows")
         finals = self._block.observations[:-1].flatten(0, 1)[: len(rows)]
         require_like("final_observations", rollout.final_observations, finals)

@@ -24,6 +24,7 @@ class Block:
     finals: Tensor
     """`[T, N, *row]`, the observation after each step if it was truncated; `[0, N, *row]` if the environment returns
     none."""
+    absent: Tensor | None = None
     starts: Tensor | None = None
     states: Tensor | None = None
 
@@ -42,10 +43,12 @@ def allocated(
     def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=environments.device)
 
-    with_memory = {}
+    more = {}
+    if environments.agents:
+        more["absent"] = zeros(*leading, dtype=torch.bool)
     if memory is not None:
-        with_memory["starts"] = zeros(*leading, dtype=torch.bool)
-        with_memory["states"] = zeros(memory.num_sequences(num_steps), leading[1], memory.state_size)
+        more["starts"] = zeros(*leading, dtype=torch.bool)
+        more["states"] = zeros(memory.num_sequences(num_steps), leading[1], memory.state_size)
     return Block(
         observations=zeros(num_steps + 1, leading[1], *row, dtype=encoder.dtype),
         outputs=zeros(*leading, distribution.output_size),
@@ -54,7 +57,7 @@ def allocated(
         terminated=zeros(*leading, dtype=torch.bool),
         truncated=zeros(*leading, dtype=torch.bool),
         finals=zeros(0, leading[1], *row, dtype=encoder.dtype),
-        **with_memory,
+        **more,
     )
 
 

@@ -1,0 +1,213 @@
+"""Several agents in each environment of tensors: dicts by kind, as a column for each agent of each environment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector.utils import concatenate, create_empty_array
+from torch import Tensor
+from torch.nn.functional import pad
+
+from hybridppo.environments.checks import describe_error
+from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.of_critics import CriticRows, spaces_with_critics_part
+from hybridppo.spaces.on_tensors import TensorEncoder, on_device
+from hybridppo.spaces.rows import CriticObserves
+
+if TYPE_CHECKING:
+    from hybridppo.environments.tensors import TensorStep
+
+
+class TensorAgents:
+    """The agents of an environment of tensors that has `policies`.
+
+    Args:
+        env: the environment.
+        name: its name, for messages.
+        critic_observes: what a row has besides the agent's own observation, as `PPOConfig.critic_observes`.
+
+    Raises:
+        EnvError: if its kinds or spaces are not as they must be.
+    """
+
+    def __init__(self, env: Any, name: str, critic_observes: CriticObserves = "own") -> None:
+        self._env, self.policies = env, _kinds_of(env, name)
+        self.names = tuple(f"{kind}_{i}" for kind, count in self.policies.items() for i in range(count))
+        """The names of an environment's agents, kind by kind."""
+        observed = self._each(env.single_observation_space)
+        spaces = spaces_with_critics_part(observed, critic_observes, env)
+        self.observation_space = self._of_all(spaces)
+        """The space that all agents share, or `SpacesOfAgents`."""
+        self.action_space = self._of_all(self._each(env.single_action_space))
+        ends = list(accumulate(self.policies.values(), initial=0))
+        self._slots = dict(zip(self.policies, (slice(*ends) for ends in pairwise(ends)), strict=True))
+        """The agents of each kind among those of an environment."""
+        self._num_envs, self._device = env.num_envs, torch.empty(0, device=env.device).device
+        self._row = ObservationEncoder(self.observation_space)
+        self._encoders = {
+            kind: TensorEncoder(ObservationEncoder(space), (self._num_envs, self.policies[kind]), self._device)
+            for kind, space in env.single_observation_space.spaces.items()
+        }
+        self._of_critics: CriticRows | None = None
+        if critic_observes != "own":
+            self._of_critics = CriticRows(spaces, self._row.size)
+            self._source = torch.as_tensor(self._of_critics.source.ravel(), device=self._device)
+        self.present = torch.ones((self._num_envs, len(self.names)), dtype=torch.bool, device=self._device)
+        """`[num_envs, A]`: which agents are present."""
+
+    def encode(self, observations: Any, name: str = "the observations") -> Tensor:
+        """Rows `[N, *row]` of observations by kind; what critics see besides is zeros.
+
+        Raises:
+            BadValueError: if a part is missing, or is not a tensor of the right shape and type on the device.
+        """
+        parts = []
+        for kind, own in self._by_kind(name, observations).items():
+            rows = self._encoders[kind](own, f"{name}[{kind!r}]")
+            if self._row.image is None:
+                first = 0 if self._of_critics is None else self._of_critics.own[self._slots[kind].start].start
+                rows = pad(rows, (first, self._row.size - first - rows.shape[1]))
+            parts.append(rows.reshape(self._num_envs, -1, *self._row.shape))
+        return torch.cat(parts, 1).flatten(0, 1)
+
+    def values(self, name: str, found: Any) -> Tensor:
+        """Numbers or flags by kind, as one for each column, `[N]`.
+
+        Raises:
+            BadValueError: as `encode`.
+        """
+        parts = [
+            on_device(f"{name}[{kind!r}]", own, (self._num_envs, self.policies[kind]), self._device)
+            for kind, own in self._by_kind(name, found).items()
+        ]
+        return torch.cat(parts, 1).flatten()
+
+    def begin(self, rows: Tensor) -> Tensor:
+        """The rows of a reset, in which all agents are present."""
+        self.present = torch.ones_like(self.present)
+        return self._with_critics_part(rows, self.present.flatten(), self._state())
+
+    def after(self, step: "TensorStep", infos: Any) -> "TensorStep":
+        """The step without the values of absent agents; those whose episode has ended leave.
+
+        Raises:
+            BadValueError: if critics see the environment's state, and it is not as it must be.
+        """
+        absent = ~self.present.flatten()
+        terminated = step.terminated | absent
+        truncated = step.truncated & ~terminated
+        stay = ~(terminated | truncated).view_as(self.present)
+        has_begun = ~stay.any(1, keepdim=True)
+        self.present = stay | has_begun
+        finals = step.finals
+        if finals is not None:
+            state = self._state(infos) if self._sees_state else None
+            finals = self._with_critics_part(finals, truncated, state)
+        return replace(
+            step,
+            observations=self._with_critics_part(step.observations, self.present.flatten(), self._state()),
+            rewards=step.rewards.masked_fill(absent, 0.0),
+            terminated=terminated,
+            truncated=truncated,
+            finals=finals,
+            absent=absent,
+        )
+
+    def divided(self, actions: Any) -> dict[str, Any]:
+        """Actions by kind, `[num_envs, count, *action]`.
+
+        Args:
+            actions: of all columns, a batch or a container of batches; or a list of `A` batches, one for each agent.
+        """
+        if isinstance(actions, list):
+            return {kind: _together(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()}
+        apart = _together([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
+        return {kind: _together([apart], lambda each, own=own: each[0][:, own]) for kind, own in self._slots.items()}
+
+    def on_host(self, actions: Any) -> Any:
+        """Actions of NumPy's distributions for all columns, as `divided` takes them but for the device."""
+        if not isinstance(actions, list):
+            return actions
+        spaces = self._each(self._env.single_action_space)
+        return [
+            concatenate(space, actions[slot :: len(spaces)], create_empty_array(space, self._num_envs))
+            for slot, space in enumerate(spaces)
+        ]
+
+    def _each(self, space: Any) -> list[gym.Space[Any]]:
+        """The space of each agent."""
+        return [space.spaces[kind] for kind, count in self.policies.items() for _ in range(count)]
+
+    def _of_all(self, spaces: list[gym.Space[Any]]) -> gym.Space[Any]:
+        if all(space == spaces[0] for space in spaces):
+            return spaces[0]
+        return SpacesOfAgents(dict(zip(self.names, spaces, strict=True)))
+
+    def _by_kind(self, name: str, found: Any) -> dict[str, Any]:
+        if not isinstance(found, Mapping) or found.keys() != self.policies.keys():
+            kinds, what = ", ".join(self.policies), shown(found)
+            what = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"a {type(found).__name__}"
+            raise BadValueError(f"{name} must be a dict of tensors by kind, {kinds}, not {what}")
+        return {kind: found[kind] for kind in self.policies}
+
+    @property
+    def _sees_state(self) -> bool:
+        return self._of_critics is not None and self._of_critics.state_size > 0
+
+    def _state(self, infos: Any = None) -> Tensor | None:
+        """The environment's state if critics see it; with infos, the final one of episodes that have ended."""
+        if self._of_critics is None or not self._sees_state:
+            return None
+        name, shape = "state()", (self._num_envs, *self._env.state_space.shape)
+        if infos is not None:
+            name, found = "infos['final_state']", infos.get("final_state")
+        else:
+            try:
+                found = self._env.state()
+            except Exception as error:
+                raise BadValueError(f"state(): {describe_error(error)}") from error
+        return on_device(name, found, shape, self._device).to(torch.float32).flatten(1)
+
+    def _with_critics_part(self, rows: Tensor, seen: Tensor, state: Tensor | None) -> Tensor:
+        """Rows of the agents that are `seen`, `[N]` bool, with the parts of their critics; the others are zeros."""
+        hidden = ~seen.reshape(-1, *([1] * (rows.ndim - 1)))
+        rows = rows.masked_fill(hidden, 0)
+        if self._of_critics is None:
+            return rows
+        flat = rows.view(self._num_envs, -1)
+        if state is not None:
+            flat = torch.cat((flat, state), 1)
+        return flat.index_select(1, self._source).view_as(rows).masked_fill(hidden, 0)
+
+
+def _kinds_of(env: Any, name: str) -> dict[str, int]:
+    policies = env.policies
+    if not isinstance(policies, Mapping) or not policies:
+        raise EnvError(f"policies of {name} must map each kind of agents to their number, got {shown(policies)}")
+    for kind, count in policies.items():
+        if not isinstance(kind, str) or not isinstance(count, int) or count < 1:
+            raise EnvError(f"policies of {name} must have a name and a number of agents, got {kind!r}: {shown(count)}")
+    for what in ("single_observation_space", "single_action_space"):
+        space = getattr(env, what)
+        if not isinstance(space, gym.spaces.Dict) or space.spaces.keys() != policies.keys():
+            raise EnvError(
+                f"{what} of {name} must be a Dict with the space of an agent of each kind, {', '.join(policies)}, "
+                f"got {shown(space)}"
+            )
+    return dict(policies)
+
+
+def _together(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
+    """Join the tensors of values of one form, part by part."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _together([value[key] for value in values], join) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_together(list(parts), join) for parts in zip(*values, strict=True))
+    return join(values)

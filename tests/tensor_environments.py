@@ -135,13 +135,13 @@ class Flocks:
         """`[N]`, steps of the episodes."""
         self.count = torch.zeros(num_envs, dtype=torch.int64, device=device)
         """`[N]`, all steps: observations follow from these."""
-        self.seed = torch.zeros(1, dtype=torch.int64, device=device)
+        self.seed = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._ends = self._length - torch.arange(3, device=device)
 
     def reset(self, *, seed: int | None = None) -> Any:
         if seed is not None:
-            self.seed.fill_(seed % 1000)
-            self.count.copy_(13 * torch.arange(self.num_envs, device=self.device))
+            self.seed.copy_((seed + torch.arange(self.num_envs, device=self.device)) % 1000)
+            self.count.zero_()
         self.time.zero_()
         return self._seen(), {}
 
@@ -171,7 +171,7 @@ class Flocks:
         return {"pointer": values[:, 2:], "sign": values[:, :2]}
 
     def _seen(self) -> Any:
-        numbers = (self.count[:, None, None] * 7 + self.seed) + 3 * torch.arange(3, device=self.device)[:, None]
+        numbers = (self.count * 7 + self.seed)[:, None, None] + 3 * torch.arange(3, device=self.device)[:, None]
         each = {"sign": numbers[:, :2], "pointer": numbers[:, 2:]}
         return {
             kind: torch.nn.functional.one_hot((own[..., 0] * own[..., 0]) % 11 % 4, 4).float()

@@ -98,12 +98,12 @@ def make_environments(
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
         raise ConfigurationError("self_play is for PettingZoo's environments of several agents: leave it out")
-    if isinstance(options, CriticsOptions) and not environments.agents:
+    if isinstance(options, CriticsOptions) and (not environments.agents or environments.is_compiled):
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
         raise ConfigurationError(
-            f"critic_observes={options.critic_observes!r} is for environments of several agents: leave it out, or use "
-            "critic_keys for a critic that sees other parts of observations"
+            f"critic_observes={options.critic_observes!r} is for PettingZoo's environments of several agents, and "
+            "those of tensors: leave it out, or use critic_keys for a critic that sees other parts of observations"
         )
     return environments
 

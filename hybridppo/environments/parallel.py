@@ -185,6 +185,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         if has_lost_one:
             self._end_episodes()
             self._forget_the_missing()
+            self._fill_critics_parts(self.present)
         self._checks = 0
         return self._rows, self.rewards, self.terminated, self.truncated, {}
 
@@ -280,6 +281,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
 
     def _fill_for_critics(self, present: Array) -> None:
         """Write the parts of critics into the rows of agents that are present or were truncated."""
+        self._fill_critics_parts(present | self.truncated)
+
+    def _fill_critics_parts(self, seen: Array) -> None:
         if self._of_critics is None:
             return
         state, size = None, self._of_critics.state_size
@@ -287,7 +291,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             state = np.asarray(self.env.state(), np.float32).reshape(-1)
             if len(state) != size:
                 raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {size}")
-        seen = present | self.truncated
         self._rows[seen] = self._of_critics.filled(self._rows, state)[seen]
 
     def _own_part(self, row: Array, slot: int) -> Array:

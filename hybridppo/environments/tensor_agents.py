@@ -102,13 +102,14 @@ class TensorAgents:
         absent = ~self.present.flatten()
         terminated = step.terminated | absent
         truncated = step.truncated & ~terminated
-        stay = ~(terminated | truncated).view_as(self.present)
-        has_begun = ~stay.any(1, keepdim=True)
-        self.present = stay | has_begun
+        stay = ~(terminated | truncated)
+        have_left = ~stay.view_as(self.present).any(1, keepdim=True)
+        self.present = stay.view_as(self.present) | have_left
         finals = step.finals
         if finals is not None:
-            state = self._state(infos) if self._sees_state else None
-            finals = self._with_critics_part(finals, truncated, state)
+            was_cut = truncated.reshape(-1, *([1] * (finals.ndim - 1)))
+            finals = torch.where(was_cut, finals, step.observations)
+            finals = self._with_critics_part(finals, truncated | stay, self._state(infos))
         return replace(
             step,
             observations=self._with_critics_part(step.observations, self.present.flatten(), self._state()),
@@ -156,13 +157,9 @@ class TensorAgents:
             raise BadValueError(f"{name} must be a dict of tensors by kind, {kinds}, not {what}")
         return {kind: found[kind] for kind in self.policies}
 
-    @property
-    def _sees_state(self) -> bool:
-        return self._of_critics is not None and self._of_critics.state_size > 0
-
     def _state(self, infos: Any = None) -> Tensor | None:
         """The environment's state if critics see it; with infos, the final one of episodes that have ended."""
-        if self._of_critics is None or not self._sees_state:
+        if self._of_critics is None or not self._of_critics.state_size:
             return None
         name, shape = "state()", (self._num_envs, *self._env.state_space.shape)
         if infos is not None:

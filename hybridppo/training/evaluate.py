@@ -197,7 +197,8 @@ def evaluate_policies(
     """
     trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
     options = for_critics(EnvironmentOptions(), trained[0].config if trained else None)
-    environments = make_environments(env, min(num_envs, episodes), compiled_if_possible(env, options))
+    options = compiled_if_possible(env, options)
+    environments = make_environments(env, min(num_envs, episodes), options, own_number=True)
     with contextlib.ExitStack() as stack:
         stack.callback(environments.close)
         whose = policies_of(environments.agents, agents, policy_of)

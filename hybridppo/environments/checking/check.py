@@ -272,6 +272,10 @@ class _Check:
 def _sampler(environments: Environments, seed: int) -> Any:
     """A function that draws allowed actions for all columns, from spaces seeded with `seed`."""
     space, count = environments.action_space, environments.num_envs
+    if environments.device is not None and isinstance(space, SpacesOfAgents):
+        each = gym.spaces.Tuple([*space.spaces.values()] * (count // environments.num_agents))
+        each.seed(seed)
+        return lambda: list(each.sample())
     if environments.envs is None and not isinstance(environments, ManyAgents):
         batch = gym.vector.utils.batch_space(space, count)
         batch.seed(seed)

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
@@ -219,7 +219,8 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> A
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
     if is_tensor_env(made):
         remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
-        made = FirstOfTensors(made, render_mode, owns)
+        first = FirstOfTensors(made, render_mode, owns)
+        made = AgentsOfTensors(first, made.policies) if hasattr(made, "policies") else first
     is_drawn = getattr(made, "render_mode", None) == render_mode
     if is_drawn and (is_parallel(made) or takes_turns(made)):
         if options.frame_stack > 1:
@@ -318,7 +319,7 @@ class FirstOfTensors(gym.Env[Any, Any]):
         self._env, self._owns = env, owns
         self._device = torch.empty(0, device=env.device).device  # "cuda" by its number
         self._accelerator = accelerator_of(self._device)
-        self._next_observation: Any = None
+        self.next_observation: Any = None
         """The first observation of an episode that the environment has begun itself."""
         renders = render_mode == "rgb_array" and callable(getattr(env, "render", None))
         self.render_mode = getattr(env, "render_mode", None) or ("rgb_array" if renders else None)
@@ -327,7 +328,7 @@ class FirstOfTensors(gym.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: the one that the environment has begun itself, unless there is a seed."""
-        begun, self._next_observation = self._next_observation, None
+        begun, self.next_observation = self.next_observation, None
         if begun is not None and seed is None:
             return begun, {}
         with self._accelerator.selected(), torch.no_grad():
@@ -336,14 +337,17 @@ class FirstOfTensors(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step; at the end of an episode, the observation is the first of the next one."""
+        observation, reward, *ends = self.taken(action)
+        self.next_observation = observation if any(ends) else None
+        return observation, float(reward), *map(bool, ends), {}
+
+    def taken(self, action: Any) -> tuple[Any, ...]:
+        """The observation, reward, terminated and truncated of a step."""
         count, space = self._env.num_envs, self.action_space
         empty: Any = create_empty_array(space, count)
         actions = tensors_of(concatenate(space, [action] * count, empty), self._device)
         with self._accelerator.selected(), torch.no_grad():
-            observations, rewards, terminated, truncated, _ = self._env.step(actions)
-        observation, ends = _first(observations), (bool(terminated[0]), bool(truncated[0]))
-        self._next_observation = observation if any(ends) else None
-        return observation, float(rewards[0]), *ends, {}
+            return tuple(map(_first, self._env.step(actions)[:4]))
 
     def render(self) -> Any:
         """The picture of the first environment, or of all."""
@@ -355,6 +359,63 @@ class FirstOfTensors(gym.Env[Any, Any]):
         """Close the environment, if this owns it."""
         if self._owns:
             _close(self._env)
+
+
+class AgentsOfTensors:
+    """The agents of the first environment of tensors, with the methods of PettingZoo's `ParallelEnv`.
+
+    Args:
+        env: the first environment of an environment of tensors.
+        policies: the number of agents of each kind.
+    """
+
+    def __init__(self, env: FirstOfTensors, policies: Mapping[str, int]) -> None:
+        self.env, self.metadata, self.render_mode = env, env.metadata, env.render_mode
+        self.render, self.close = env.render, env.close
+        self._kinds = {f"{kind}_{i}": (kind, i) for kind, count in policies.items() for i in range(count)}
+        self.possible_agents = tuple(self._kinds)
+        self._observed, self._acted = env.observation_space.spaces, env.action_space.spaces
+        # To the environment, the actions of all agents are one action.
+        self.env.action_space = gym.spaces.Dict({k: batch_space(space, policies[k]) for k, space in self._acted.items()})
+        self._present: set[str] = set()
+
+    def observation_space(self, name: str) -> "gym.Space[Any]":
+        """The agent's observation space."""
+        found: gym.Space[Any] = self._observed[self._kinds[name][0]]
+        return found
+
+    def action_space(self, name: str) -> "gym.Space[Any]":
+        """The agent's action space."""
+        found: gym.Space[Any] = self._acted[self._kinds[name][0]]
+        return found
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode."""
+        self._present = {*self._kinds}
+        return self._by_name(self.env.reset(seed=seed)[0]), {name: {} for name in self._kinds}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """The five values of the step, each by agent name; absent agents need no action."""
+        by_kind: dict[str, Any] = {}
+        for kind, space in self._acted.items():
+            nothing = _row(create_empty_array(space, 1), 0)
+            own = [actions.get(name, nothing) for name, (of_agent, _) in self._kinds.items() if of_agent == kind]
+            by_kind[kind] = concatenate(space, own, create_empty_array(space, len(own)))
+        values = self.env.taken(by_kind)
+        observations, rewards, terminated, truncated = map(self._by_name, values)
+        self._present -= {name for name in self._kinds if terminated[name] or truncated[name]}
+        self.env.next_observation = None if self._present else values[0]
+        return observations, rewards, terminated, truncated, {name: {} for name in self._kinds}
+
+    def _by_name(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {name: _row(values[kind], i) for name, (kind, i) in self._kinds.items()}
+
+
+def _row(batch: Any, i: int) -> Any:
+    """One row of a batch, or of a container of batches."""
+    if isinstance(batch, dict):
+        return {key: _row(part, i) for key, part in batch.items()}
+    return tuple(_row(part, i) for part in batch) if isinstance(batch, tuple) else batch[i]
 
 
 def _first(batch: Any) -> Any:

@@ -44,10 +44,10 @@ def test_rows_are_those_of_arrays(name: str) -> None:
     space.seed(3)
     encode = ObservationEncoder(space)
     samples = [space.sample() for _ in range(N)]
-    rows = TensorEncoder(encode, N, CPU)(batched(samples, "cpu"))
+    rows = TensorEncoder(encode, (N,), CPU)(batched(samples, "cpu"))
     np.testing.assert_array_equal(rows.numpy(), np.stack([encode.one(sample) for sample in samples]))
     assert rows.numpy().dtype == encode.dtype
-    found = TensorEncoder(encode, N, CPU).numbers(rows)
+    found = TensorEncoder(encode, (N,), CPU).numbers(rows)
     np.testing.assert_array_equal(found.numpy(), encode.layout.numbers(rows.numpy()))
 
 
@@ -55,13 +55,13 @@ def test_rows_are_those_of_arrays(name: str) -> None:
 def test_a_choice_that_is_none_is_no_number(space: Any) -> None:
     observation = torch.full((N, *space.shape), 1)
     observation.view(N, -1)[1, -1] = 7
-    rows = TensorEncoder(ObservationEncoder(space), N, CPU)(observation)
+    rows = TensorEncoder(ObservationEncoder(space), (N,), CPU)(observation)
     assert rows.isnan().any(1).tolist() == [False, True, False, False, False]
 
 
 def test_what_cannot_be_a_row_is_refused() -> None:
     numbers, image, choice = (
-        TensorEncoder(ObservationEncoder(space), 2, CPU) for space in (Box(-1.0, 1.0, (3,)), IMAGE, Discrete(2))
+        TensorEncoder(ObservationEncoder(space), (2,), CPU) for space in (Box(-1.0, 1.0, (3,)), IMAGE, Discrete(2))
     )
     for encode, value, message in (
         (numbers, np.zeros((2, 3)), "the observations must be a torch tensor on cpu, not a ndarray"),

@@ -25,6 +25,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.spaces.rows import CriticObserves
 
 if TYPE_CHECKING:
     from hybridppo.compiled.definition import Definition
@@ -83,7 +84,8 @@ def make_environments(
     elif is_tensor_env(source):
         from hybridppo.environments.tensors import make_tensor_environments
 
-        environments = make_tensor_environments(source, None if own_number else num_envs, options, owns=False)
+        number, observes = None if own_number else num_envs, _critics_observe(options)
+        environments = make_tensor_environments(source, number, options, owns=False, critic_observes=observes)
     elif callable(source):
         make = with_arguments(source, num_envs, options)
         environments = _of_function(make, num_envs, options, first, own_number, copies)
@@ -167,7 +169,8 @@ def _of_function(
     if is_tensor_env(made):
         from hybridppo.environments.tensors import make_tensor_environments
 
-        return make_tensor_environments(made, None if own_number else num_envs, options, owns=True)
+        number, observes = None if own_number else num_envs, _critics_observe(options)
+        return make_tensor_environments(made, number, options, owns=True, critic_observes=observes)
     if isinstance(made, VectorEnv):
         what = options.needs_copies
         if what is not None:
@@ -199,9 +202,13 @@ def _of_function(
     source = _after(made, source)
     return ManyAgents(
         source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
-        critic_observes=options.critic_observes if isinstance(options, CriticsOptions) else "own",
+        critic_observes=_critics_observe(options),
         opponent_of=options.opponent_of if isinstance(options, SeatOptions) else None,
     )  # fmt: skip
+
+
+def _critics_observe(options: EnvironmentOptions) -> CriticObserves:
+    return options.critic_observes if isinstance(options, CriticsOptions) else "own"
 
 
 def _after(made: Any, make: Callable[[], Any]) -> Callable[[], Any]:

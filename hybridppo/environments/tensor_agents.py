@@ -1,12 +1,12 @@
 """Several agents in each environment of tensors: dicts by kind, as a column for each agent of each environment."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import gymnasium as gym
-import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
@@ -20,8 +20,23 @@ from hybridppo.spaces.of_critics import CriticRows, spaces_with_critics_part
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import CriticObserves
 
-if TYPE_CHECKING:
-    from hybridppo.environments.tensors import TensorStep
+
+@dataclass(frozen=True)
+class TensorStep:
+    """A step, as rows on the device."""
+
+    observations: Tensor
+    """`[N, *row]`."""
+    rewards: Tensor
+    """`[N]`."""
+    terminated: Tensor
+    """`[N]` bool."""
+    truncated: Tensor
+    """`[N]` bool."""
+    finals: Tensor | None
+    """`[N, *row]`, final observations; None if the environment does not return them."""
+    absent: Tensor | None = None
+    """`[N]` bool, whose rows are not steps because their agents had left; None if all are steps."""
 
 
 class TensorAgents:
@@ -127,9 +142,11 @@ class TensorAgents:
             actions: of all columns, a batch or a container of batches; or a list of `A` batches, one for each agent.
         """
         if isinstance(actions, list):
-            return {kind: _together(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()}
+            return {
+                kind: _together(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()
+            }
         apart = _together([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
-        return {kind: _together([apart], lambda each, own=own: each[0][:, own]) for kind, own in self._slots.items()}
+        return {kind: _together([apart], partial(_columns, own)) for kind, own in self._slots.items()}
 
     def on_host(self, actions: Any) -> Any:
         """Actions of NumPy's distributions for all columns, as `divided` takes them but for the device."""
@@ -137,7 +154,7 @@ class TensorAgents:
             return actions
         spaces = self._each(self._env.single_action_space)
         return [
-            concatenate(space, actions[slot :: len(spaces)], create_empty_array(space, self._num_envs))
+            concatenate(space, actions[slot :: len(spaces)], cast(Any, create_empty_array(space, self._num_envs)))
             for slot, space in enumerate(spaces)
         ]
 
@@ -181,6 +198,10 @@ class TensorAgents:
         if state is not None:
             flat = torch.cat((flat, state), 1)
         return flat.index_select(1, self._source).view_as(rows).masked_fill(hidden, 0)
+
+
+def _columns(own: slice, each: list[Tensor]) -> Tensor:
+    return each[0][:, own]
 
 
 def _kinds_of(env: Any, name: str) -> dict[str, int]:

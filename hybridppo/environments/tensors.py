@@ -7,7 +7,6 @@ The interface is that of gymnasium's vectors with torch tensors, and with a rese
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import gymnasium as gym
@@ -19,9 +18,8 @@ from torch import Tensor
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.checks import describe_error
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.options import CriticsOptions
 from hybridppo.environments.steering import Steering
-from hybridppo.environments.tensor_agents import TensorAgents
+from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import CriticObserves
@@ -66,24 +64,6 @@ class TensorEnv(Protocol):
                 observations of truncated episodes, if they are known; its other rows may hold anything.
         """
         ...
-
-
-@dataclass(frozen=True)
-class TensorStep:
-    """A step, as rows on the device."""
-
-    observations: Tensor
-    """`[N, *row]`."""
-    rewards: Tensor
-    """`[N]`."""
-    terminated: Tensor
-    """`[N]` bool."""
-    truncated: Tensor
-    """`[N]` bool."""
-    finals: Tensor | None
-    """`[N, *row]`, final observations; None if the environment does not return them."""
-    absent: Tensor | None = None
-    """`[N]` bool, whose rows are not steps because their agents had left; None if all are steps."""
 
 
 class TensorEnvironments(Environments):
@@ -358,8 +338,10 @@ class TensorEnvironments(Environments):
             self.env.close()
 
 
-def make_tensor_environments(env: Any, num_envs: int | None, options: Any, *, owns: bool) -> TensorEnvironments:
-    """The environments of a `TensorEnv`.
+def make_tensor_environments(
+    env: Any, num_envs: int | None, options: Any, *, owns: bool, critic_observes: CriticObserves
+) -> TensorEnvironments:
+    """The environments of a `TensorEnv`; arguments as of `TensorEnvironments`.
 
     `num_envs` is the number that it must have; None for any.
 
@@ -380,9 +362,8 @@ def make_tensor_environments(env: Any, num_envs: int | None, options: Any, *, ow
                 f"{option} does not work with environments of tensors ({type(env).__name__}), which step and reset "
                 "themselves: leave it out"
             )
-    observes = options.critic_observes if isinstance(options, CriticsOptions) else "own"
     number = num_envs if num_envs is not None else env.num_envs
-    return TensorEnvironments(env, number, owns=owns, critic_observes=observes)
+    return TensorEnvironments(env, number, owns=owns, critic_observes=critic_observes)
 
 
 def on_host(tensor: Tensor) -> Array:

@@ -58,7 +58,9 @@ class TensorEncoder:
         rows = torch.cat(numbers, 1) if numbers else torch.empty((self._num_rows, 0), device=self._device)
         if not encode.layout.images:
             return rows
-        images = [part.reshape(self._num_rows, -1) for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image]
+        images = [
+            part.reshape(self._num_rows, -1) for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image
+        ]
         return torch.cat((rows.view(torch.uint8), *images), 1)
 
     def _part(self, leaf: Kind[Any], value: Any, name: str) -> Tensor:

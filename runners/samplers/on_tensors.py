@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.environments.tensors import TensorEnvironments, TensorStep
+from hybridppo.environments.tensor_agents import TensorStep
+from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -267,9 +268,9 @@ class TensorSampler(BaseSampler):
     def steps_sampled(self) -> int:  # noqa: D102 - as in the base
         filled = 0 if self._under_way is None else self._under_way.filled
         if self.by_policy:
-            return self.env_steps + filled * self.num_envs // self._num_agents
+            return int(self.env_steps + filled * self.num_envs // self._num_agents)
         absent = 0 if self._block.absent is None else int(self._block.absent[:filled].sum())
-        return self.env_steps + filled * self.num_envs - absent
+        return int(self.env_steps + filled * self.num_envs - absent)
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._observation = self._environments.begin(env_seed).clone()

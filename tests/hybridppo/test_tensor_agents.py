@@ -15,10 +15,18 @@ from ppo_settings import ppo_config
 from tensor_environments import Flocks
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, MultiLearner, PPOConfig, SingleDevice, check_env
+from hybridppo import (
+    ConfigurationError,
+    EnvError,
+    Migrating,
+    Mirrored,
+    MultiLearner,
+    PPOConfig,
+    SingleDevice,
+    check_env,
+)
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
-from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import DistributionOfPolicies
 from hybridppo.spaces.on_tensors import TensorActions, TensorActionsOfPolicies
@@ -174,7 +182,7 @@ def test_a_mapping_of_one_is_the_policy_of_all() -> None:
 
 
 def test_agents_of_a_kind_may_have_policies_of_their_own() -> None:
-    config = {name: SMALL for name in ("sign_0", "sign_1", "pointer_0")}
+    config = dict.fromkeys(("sign_0", "sign_1", "pointer_0"), SMALL)
     result = train(config, policy_of=str)
     assert set(result.agents) == {*config}
     with pytest.raises(ConfigurationError, match=r"agents of one policy have the same spaces, and of policy 'both'"):

@@ -259,9 +259,12 @@ class _Check:
         """Check that a saved state of tensors gives the same steps again."""
         environments: Any = self.environments
         try:
-            saved = environments.tensors_of_state()
+            saved, agents = environments.tensors_of_state(), environments.of_agents
+            present = None if agents is None else agents.present
             first = list(self._steps(environments))
             environments.load_tensors(saved)
+            if agents is not None:
+                agents.present = present
             if not _same(first, list(self._steps(environments))):
                 what = "its get_state() does not hold all of its state"
                 self._report.add("warning", what, "a resumed run is not exact")

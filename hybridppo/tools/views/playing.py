@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -374,9 +374,11 @@ class AgentsOfTensors:
         self.render, self.close = env.render, env.close
         self._kinds = {f"{kind}_{i}": (kind, i) for kind, count in policies.items() for i in range(count)}
         self.possible_agents = tuple(self._kinds)
-        self._observed, self._acted = env.observation_space.spaces, env.action_space.spaces
+        self._observed, self._acted = cast(Any, env.observation_space).spaces, cast(Any, env.action_space).spaces
         # To the environment, the actions of all agents are one action.
-        self.env.action_space = gym.spaces.Dict({k: batch_space(space, policies[k]) for k, space in self._acted.items()})
+        self.env.action_space = gym.spaces.Dict(
+            {k: batch_space(space, policies[k]) for k, space in self._acted.items()}
+        )
         self._present: set[str] = set()
 
     def observation_space(self, name: str) -> "gym.Space[Any]":
@@ -400,7 +402,7 @@ class AgentsOfTensors:
         for kind, space in self._acted.items():
             nothing = _row(create_empty_array(space, 1), 0)
             own = [actions.get(name, nothing) for name, (of_agent, _) in self._kinds.items() if of_agent == kind]
-            by_kind[kind] = concatenate(space, own, create_empty_array(space, len(own)))
+            by_kind[kind] = concatenate(space, own, cast(Any, create_empty_array(space, len(own))))
         values = self.env.taken(by_kind)
         observations, rewards, terminated, truncated = map(self._by_name, values)
         self._present -= {name for name in self._kinds if terminated[name] or truncated[name]}

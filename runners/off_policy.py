@@ -19,7 +19,6 @@ from torch import Tensor
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.base import Placement
-from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.appended import AppendedRows
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler

@@ -97,7 +97,7 @@ class GaussianExploration(DeterministicActions):
         """Steps that noise was drawn for, of all environments together."""
         self._warmup: float = warmup
 
-    def share(self, count: int) -> "GaussianExploration":
+    def share(self, count: int) -> GaussianExploration:
         """The exploration of one of so many equal shares of the environments."""
         if count == 1:
             return self

@@ -114,7 +114,7 @@ class OffPolicyRunner(Runner):
         begun, copying = time.perf_counter(), self._turns.copying()
         if not self._is_update_due:
             try:
-                rollout, restarts = self._turns.next(lambda: self.share_sampled >= 1.0)
+                rollout, restarts = self._turns.next(self._is_last)
             except EnvError:
                 agent.require_finite()  # else the environment would be blamed for actions that are not finite
                 raise

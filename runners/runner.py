@@ -99,6 +99,8 @@ class Runner:
         self._interruption.tell(sampler.request_stop)
         self.measures: list[Callable[[], Metrics]] = []
         """Functions that add metrics at the end of an iteration."""
+        self.between_rollouts: list[Callable[[], object]] = []
+        """Functions that are called when a rollout has ended, before the next one begins."""
         self._steps_learned = self._episodes_learned = 0
         self._number, self._numbered = -1, (-1, -1, False)
         self._rollout: Any = None
@@ -221,7 +223,7 @@ class Runner:
         agent.anneal(self.share_done)
         turns.go_on()
         if self._rollout is None:
-            self._rollout, _ = turns.next(lambda: self.share_sampled >= 1.0)
+            self._rollout, _ = turns.next(self._is_last)
         rollout = self._rollout
         sampled, copying_sampled = time.perf_counter(), turns.copying()
         with placement.learning(agent):
@@ -236,6 +238,12 @@ class Runner:
         metrics = self._completed(learned, lag, start, end, seconds)
         overlapped = turns.seconds_overlapped()
         return metrics if overlapped is None else {**metrics, "seconds_overlapped": overlapped}
+
+    def _is_last(self) -> bool:
+        """Do what is due between two rollouts; whether the rollout that has ended is the last."""
+        for function in self.between_rollouts:
+            function()
+        return self.share_sampled >= 1.0
 
     def _completed(self, learned: Metrics, lag: int, start: float, end: float, seconds: Metrics) -> Metrics:
         """Count an iteration; return its metrics. `seconds` are its parts, which add up to `end - start`."""

@@ -37,7 +37,7 @@ class ByTurns:
         """The next rollout, or the rest of it if it was broken off.
 
         Args:
-            is_last: called when the rollout is there.
+            is_last: called when the rollout is there, before the next one begins.
 
         Returns:
             The rollout, and the number of restarts of environments before the next one begins.
@@ -46,7 +46,9 @@ class ByTurns:
             Stopped: if a stop was requested; the next call continues the rollout.
         """
         with self._acting() as actor:
-            return self._sampler.collect(actor), self._sampler.env_restarts
+            rollout = self._sampler.collect(actor)
+        is_last()
+        return rollout, self._sampler.env_restarts
 
     def _acting(self) -> AbstractContextManager[SamplingActor]:
         # The parameters that began a rollout also finish it.

@@ -19,7 +19,6 @@ from hybridppo.environments.seats import Opponent
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
-from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
@@ -168,33 +167,22 @@ def _score(
     return float(np.mean(counted))
 
 
-def require_self_play(agent: Any, placement: Placement) -> None:
-    """Refuse what self-play does not work with.
-
-    Raises:
-        ConfigurationError: with what to do.
-    """
-    if not isinstance(agent, PPO):
-        raise ConfigurationError(ONE_POLICY)
-    if placement.max_lag > 0:
-        raise ConfigurationError(f"max_lag={placement.max_lag} does not work with self_play: leave it out")
-
-
 class Ladder:
     """The snapshots of a training, with a rating for each and for the agent.
 
     Args:
         options: the fields of `SelfPlay`.
         agent: learns.
-        placement: of the training.
         sampler: has environments with a seat for the agent.
         folder: for snapshots; None for one that goes with the training.
+
+    Raises:
+        ConfigurationError: if the agent is not one policy of PPO.
     """
 
-    def __init__(
-        self, options: dict[str, Any], agent: Any, placement: Placement, sampler: BaseSampler, folder: Path | None
-    ) -> None:
-        require_self_play(agent, placement)
+    def __init__(self, options: dict[str, Any], agent: Any, sampler: BaseSampler, folder: Path | None) -> None:
+        if not isinstance(agent, PPO):
+            raise ConfigurationError(ONE_POLICY)
         self._options, self._agent, self._sampler = SelfPlay(**options), agent, sampler
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
@@ -213,6 +201,7 @@ class Ladder:
         self._sampler.steer(Steering("seat", "use_folder", [str(self._folder)]), while_paused=True)
         if before is None:
             self._take_snapshot()
+            self._tell()
         else:
             ladder = before.arguments[2]
             self.rating, self.snapshots = ladder["rating"], ladder["snapshots"]
@@ -222,16 +211,18 @@ class Ladder:
                     f"{len(missing)} of the {len(self.snapshots)} snapshots that self-play goes on with are gone, the "
                     f"first is {self._folder / missing[0]}: put them back, or begin a new run with start_from"
                 )
-        self._tell()
 
-    def measure(self) -> Metrics:
-        """Count the games of an iteration, and take a snapshot if one is due; ratings and win rates."""
+    def look(self) -> None:
+        """Count the games of a rollout that has ended, take a snapshot if one is due, and weigh the opponents."""
         for of_environment in self._steer("take_results"):
             for name, score in of_environment:
                 self._count(name, score)
         if self._sampler.env_steps >= self._last + self._options.snapshot_every:
             self._take_snapshot()
         self._tell()
+
+    def metrics(self) -> Metrics:
+        """Ratings and win rates."""
         played = {name: one for name, one in self.snapshots.items() if one["games"]}
         return {
             "self_play/rating": self.rating,

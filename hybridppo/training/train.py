@@ -323,9 +323,10 @@ def _measure_more(job: Job, runner: Runner, stack: contextlib.ExitStack) -> None
     self_play, names = job.settings.run.self_play, job.settings.environment.info_metrics
     if self_play is not None:
         folder = None if job.directory is None else job.directory.path / "snapshots"
-        ladder = Ladder(self_play, job.agent, job.placement, runner.sampler, folder)
+        ladder = Ladder(self_play, job.agent, runner.sampler, folder)
         stack.enter_context(contextlib.closing(ladder)).begin()
-        runner.measures.append(ladder.measure)
+        runner.between_rollouts.append(ladder.look)
+        runner.measures.append(ladder.metrics)
     if names:
         runner.sampler.measure_infos(names)
         runner.measures.append(runner.sampler.info_metrics)

@@ -134,6 +134,23 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert again.metrics["self_play/rating"] == expected.metrics["self_play/rating"]
 
 
+@pytest.mark.parametrize("max_lag", [1, 2])
+def test_it_overlaps_and_goes_on(max_lag: int, tmp_path: Path) -> None:
+    """With one rollout ahead, opponents change between rollouts: workers and stops change nothing."""
+    options: dict[str, Any] = {"placement": Mirrored("cpu", "cpu", max_lag=max_lag), "num_workers": 1}
+    run = tmp_path / "run"
+    expected = train(run_dir=run, checkpoint_seconds=0, **options)
+    assert expected.metrics["self_play/snapshots"] == 3
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, env=Duel, progress=False)
+    assert again.metrics["self_play/snapshots"] == 3
+    if max_lag == 1:
+        assert torch.equal(values_of(again), values_of(expected))
+        assert again.metrics["self_play/rating"] == expected.metrics["self_play/rating"]
+        assert torch.equal(values_of(train(**{**options, "num_workers": 0})), values_of(expected))
+
+
 class Plays:
     """An opponent that plays one thing, and notes what it is shown."""
 
@@ -200,19 +217,21 @@ class Steered:
 
 def ladder_of(sampler: Any, tmp_path: Path, **options: Any) -> Ladder:
     agent = hybridppo.PPO(Discrete(4), Discrete(3), SMALL)
-    return Ladder(options, agent, hybridppo.SingleDevice("cpu"), sampler, tmp_path)
+    return Ladder(options, agent, sampler, tmp_path)
 
 
 def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
     sampler = Steered([["000000000000", 1.0]])
     ladder = ladder_of(sampler, tmp_path, snapshot_every=100)
     ladder.begin()
-    assert ladder.measure() == {
+    ladder.look()
+    assert ladder.metrics() == {
         "self_play/rating": FIRST_RATING + STEP / 2, "self_play/snapshots": 1, "self_play/win_rate/0": 1.0,
     }  # fmt: skip
     assert ladder.snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
     expected = 1.0 / (1.0 + 10.0 ** (-STEP / 400.0))
-    assert ladder.measure()["self_play/rating"] == pytest.approx(FIRST_RATING + STEP / 2 + STEP * (1.0 - expected))
+    ladder.look()
+    assert ladder.metrics()["self_play/rating"] == pytest.approx(FIRST_RATING + STEP / 2 + STEP * (1.0 - expected))
 
 
 def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
@@ -221,7 +240,7 @@ def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
     ladder.begin()
     for env_steps in (100, 150, 200, 300):
         sampler.env_steps = env_steps
-        ladder.measure()
+        ladder.look()
     assert list(ladder.snapshots) == ["000000000100", "000000000200", "000000000300"]
     ladder.snapshots["000000000100"] |= {"games": 3.0, "score": 3.0}  # of (3.5 / 4), so (1 / 8)^2
     ladder.snapshots["000000000200"] |= {"games": 1.0, "score": 0.0}  # (1 - 0.5 / 2)^2
@@ -251,8 +270,10 @@ class Interrupting(Counting):
         super().step(action)
 
 
-def test_stopped_within_a_rollout_and_moved_it_goes_on_at_that_very_row(tmp_path: Path) -> None:
-    run = {"config": SMALL, "self_play": OFTEN, "placement": "cpu", "seed": 0, "total_steps": 5 * BATCH}
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_stopped_within_a_rollout_and_moved_it_goes_on_at_that_very_row(max_lag: int, tmp_path: Path) -> None:
+    run = {"config": SMALL, "self_play": OFTEN, "seed": 0, "total_steps": 5 * BATCH, "num_workers": 0}
+    run["placement"] = Mirrored("cpu", "cpu", max_lag=max_lag)
     expected = hybridppo.train(Counting, **run, progress=False)
     Interrupting.steps, Interrupting.stops_at = 0, 5 * BATCH // 2
     stopped = hybridppo.train(Interrupting, **run, run_dir=tmp_path / "run", on_interrupt="return", progress=False)
@@ -315,7 +336,6 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": {"opponents": "best"}}, "opponents must be one of uniform, prioritised, got 'best'"),
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
-        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 does not work with self_play"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
         ({"config": {"one": SMALL, "other": SMALL}}, "self_play is for one policy of PPO"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),

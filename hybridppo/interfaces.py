@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay
+from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -140,6 +141,11 @@ class ReplaySettings(Protocol):
     """The fields of an off-policy agent's configuration that its runner uses."""
 
     @property
+    def num_envs(self) -> int:
+        """Environments that are stepped together."""
+        ...
+
+    @property
     def learning_starts(self) -> int:
         """Environment steps before the first update."""
         ...
@@ -164,16 +170,16 @@ class OffPolicyAgent(AgentOfOnePolicy, Protocol):
         ...
 
     @property
-    def exploration(self) -> Distribution:
+    def exploration(self) -> GaussianExploration:
         """The distribution that a sampler draws actions from, in place of `distribution`."""
         ...
 
-    def new_replay(self) -> Replay:
-        """An empty replay buffer; call it after the placement was prepared."""
+    def new_replay(self, num_envs: int, num_parts: int) -> Replay:
+        """An empty replay buffer (`Replay`) of so many environments; call it after the placement was prepared."""
         ...
 
     def minibatches(self, replay: Replay, /) -> "Iterator[Experience]":
-        """The minibatches of an update, on the device of the replay buffer."""
+        """The minibatches of an update, on the device of the replay buffer; none if a part of it is empty."""
         ...
 
     def require_finite(self) -> object:

@@ -51,6 +51,7 @@ def make_sampler(
     noise: np.random.Generator,
     transport: Callable[[Work], Transport] = Processes,
     thread: ThreadPoolExecutor | None = None,
+    shards: int = 1,
 ) -> BaseSampler:
     """The sampler for an agent and a placement.
 
@@ -72,6 +73,7 @@ def make_sampler(
         noise: generator of the actions' randomness.
         transport: starts the workers.
         thread: the thread to sample in if sampling and learning overlap in this process; None for a new one.
+        shards: into how many equal parts the environments of the training are divided; this sampler has one.
 
     Raises:
         ConfigurationError: for what cannot be combined.
@@ -86,7 +88,7 @@ def make_sampler(
     else:
         count = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
         num_workers = _num_workers(environments, agent, placement, count, num_workers, num_episodes)
-        distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
+        distribution = agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution
         pin_for = placement.learning_device if placement.pins_rollouts else None
         everywhere |= {"pin_for": pin_for, "memory": agent.memory}
         if num_workers:

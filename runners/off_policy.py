@@ -8,18 +8,21 @@ is sampled while the agent learns from the last.
 """
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.base import Placement
-from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.appended import AppendedRows
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.shared import Piece
 from hybridppo.system.validation import whole
 
 
@@ -52,12 +55,14 @@ class OffPolicyRunner(Runner):
 
     def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement, **options: Any) -> None:
         super().__init__(agent, sampler, placement, **options)
-        self.replay = agent.new_replay()
-        if self.replay.num_envs != sampler.num_envs:
+        num_envs = agent.config.num_envs
+        if num_envs != sampler.num_envs:
             raise ConfigurationError(
                 f"an agent with a replay buffer learns from environments of one agent, and these have "
-                f"{sampler.num_envs // self.replay.num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
+                f"{sampler.num_envs // num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
             )
+        self.replay = agent.new_replay(sampler.columns.stop - sampler.columns.start, sampler.num_parts)
+        self._company.calls["rows"] = self._collected_rows
         if placement.max_lag > 1 and agent.config.n_steps > 1:
             raise ConfigurationError(
                 f"n_steps={agent.config.n_steps} does not work with max_lag={placement.max_lag}, under which the steps "
@@ -92,7 +97,8 @@ class OffPolicyRunner(Runner):
         # The parts of a turn account for all of its time.
         so_far.seconds["seconds_learning"] += end - start - sum(so_far.seconds.values())
         self._so_far = _SoFar()
-        learned |= {"replay_size": self.replay.num_valid}
+        sizes = self._of_all("replay", {"sizes": torch.tensor([self.replay.num_valid_of_parts])})["sizes"]
+        learned |= {"replay_size": int(sizes.sum())}
         metrics = self._completed(learned, so_far.lag, start, end, so_far.seconds)
         if self._turns.seconds_overlapped() is not None:
             metrics["seconds_overlapped"] = so_far.overlapped
@@ -116,8 +122,7 @@ class OffPolicyRunner(Runner):
             so_far.lag = max(so_far.lag, agent.version - rollout.version)
             begun, copying = self._add_seconds("seconds_sampling", begun, copying)
             self._remember(rollout, restarts)
-            has_enough = self.sampler.env_steps >= agent.config.learning_starts and self.replay.num_valid > 0
-            self._is_update_due = has_enough
+            self._is_update_due = self.sampler.env_steps >= agent.config.learning_starts
         if self._is_update_due:
             with placement.learning(agent):
                 agent.update(placement.to_learner(part) for part in agent.minibatches(self.replay))
@@ -132,28 +137,35 @@ class OffPolicyRunner(Runner):
         seconds["seconds_copying"] += copied - copying
         return now, copied
 
-    def _remember(self, rollout: Rollout, restarts: int) -> None:
+    def _remember(self, rollout: Any, restarts: int) -> None:
         # A rollout without steps, because all were restarted, never comes here; any restart cuts the sequence.
         # So does a rollout whose columns are of other environments than those of the last.
-        if restarts != self._restarts_seen or rollout.versions is not None:
+        sampled = rollout.whole()
+        if restarts != self._restarts_seen or sampled.versions is not None:
             self.replay.cut()
             self._restarts_seen = restarts
         is_with_learner = self.replay.device == self.placement.learning_device
-        self.replay.add(self.placement.to_learner(rollout) if is_with_learner else rollout, rollout)
+        self.replay.add(self.placement.to_learner(rollout).whole() if is_with_learner else sampled, sampled)
 
-    def save(self) -> None:
-        """Write a checkpoint, if there is a run directory: first the new rows, then the rest."""
-        if self.run_directory is None:
-            return
+    def leaves_agent_whole(self, error: Exception) -> bool:
+        """As in the base. Rows that other processes have are lost with them: the last checkpoint stays the newest."""
+        return self._company.is_only_one and super().leaves_agent_whole(error)
+
+    def _collected_rows(self, start: int, end: int) -> dict[str, Tensor]:
+        """Time rows of the replay buffer, of all processes."""
+        return self._of_all("replay", self.replay.rows(start, end))
+
+    def _write(self) -> None:
+        """First the new rows, then the rest."""
+        assert self.run_directory is not None  # as in the base
         self.agent.require_finite()
         rows = self._files()
-        self.sampler.pause()
         try:
             rows.append(
                 max(rows.end, self.replay.total - self.replay.size),
                 self.replay.total,
-                self.replay.rows,
-                self.replay.bytes_per_row,
+                partial(self._company.call, "rows"),
+                self.replay.bytes_per_row * self.sampler.num_envs // self.replay.num_envs,
             )
         except OSError as error:
             self.run_directory.save_failed(error)
@@ -164,7 +176,7 @@ class OffPolicyRunner(Runner):
         if not before or before[-1] != self.replay.total:
             self._needed_from = [*before, self.replay.total][-self._keep_checkpoints :]
         rows.pieces = rows.needed_since(self._needed_from[0] - self.replay.capacity)
-        super().save()
+        super()._write()
         if not self.saved:
             self._needed_from, rows.pieces = before, pieces
             return
@@ -175,18 +187,18 @@ class OffPolicyRunner(Runner):
 
     def _files(self) -> AppendedRows:
         if self._rows is None:
-            assert self.run_directory is not None  # called by `save` and `load_state` only
-            self._rows = self.run_directory.appended_rows(self.replay.capacity)
-            self._rows.cut_back([])  # the rest of a process that was killed before its first checkpoint
+            self._rows = self._files_of([])  # without the rest of a process that was killed before its first checkpoint
         return self._rows
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The loop's counters, and the rows of the files that are in the replay buffer."""
         tensors, state = super().state()
-        replay = {
-            **self.replay.state(),
+        replay = self.replay.state()
+        of_all = self._of_all("replay", {"must_begin": torch.tensor([replay["must_begin"]])})
+        replay |= {
+            "must_begin": of_all["must_begin"][0].tolist(),
             "oldest": self.replay.total - self.replay.size,
-            "pieces": self._files().pieces,
+            "pieces": self._rows.pieces if self._rows is not None else [],  # which only the first has
             "needed_from": self._needed_from,
         }
         return tensors, {
@@ -208,8 +220,13 @@ class OffPolicyRunner(Runner):
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
         loop = state["runner"]
-        replay, files = loop["replay"], self._files_of(loop["replay"])
-        self.replay.load_state(replay, files.read(whole(replay, "oldest")))
+        replay = loop["replay"]
+        own = self.sampler.columns
+        pieces = self._company.sent(self._saved_rows(replay))
+        self.replay.load_state(
+            {**replay, "must_begin": replay["must_begin"][own]},
+            ((first, {name: rows[:, own] for name, rows in piece.items()}) for first, piece in pieces),
+        )
         self._needed_from = [whole({"total": total}, "total") for total in replay["needed_from"]]
         self._so_far.lag = whole(loop, "lag")
         self._is_update_due, self._restarts_seen = bool(loop["is_update_due"]), whole(loop, "restarts_seen")
@@ -218,8 +235,13 @@ class OffPolicyRunner(Runner):
             self.replay.cut()
         return problem
 
-    def _files_of(self, replay: dict[str, Any]) -> AppendedRows:
-        assert self.run_directory is not None  # the run of the checkpoint
-        self._rows = self.run_directory.appended_rows(self.replay.capacity)
-        self._rows.cut_back(replay["pieces"])
-        return self._rows
+    def _saved_rows(self, replay: dict[str, Any]) -> Iterator[Piece]:
+        """The rows of the files, of which those after the checkpoint are removed."""
+        self._rows = self._files_of(replay["pieces"])
+        yield from self._rows.read(whole(replay, "oldest"))
+
+    def _files_of(self, pieces: Sequence[dict[str, Any]]) -> AppendedRows:
+        assert self.run_directory is not None  # only a run that is saved has files
+        rows = self.run_directory.appended_rows(self.replay.capacity)
+        rows.cut_back(pieces)
+        return rows

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
-from hybridppo.errors import EnvError
+from hybridppo.environments.steering import Steering, refused
+from hybridppo.errors import DistributionError, EnvError, LearnerLostError
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
@@ -18,6 +19,7 @@ from hybridppo.run_directory.lines import finite
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.shared import Alone
 from hybridppo.runners.turns import turns_of
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
@@ -51,6 +53,7 @@ class Runner:
         evaluation: evaluates the agent from time to time; None for never.
         interruption: requests a stop.
         clock: the clock for checkpoints, in seconds.
+        company: the other processes that train together with this one; None for no other.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Runner:
         evaluation: EvaluationDuringTraining | None = None,
         interruption: Interruption | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        company: Alone | None = None,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
         self._turns = turns_of(agent, sampler, placement)
@@ -80,8 +84,10 @@ class Runner:
         self.interrupted = False
         self.saved = False
         """Whether the last checkpoint is on the disk."""
-        self.is_rescued = False
-        """Whether an error was already handled (`rescuing`)."""
+        self._company = company if company is not None else Alone()
+        self._company.calls |= {"collected": self._collected, "steered": self._steered}
+        self.is_rescued = not self._company.is_first
+        """Whether an error was already handled (`rescuing`); those of other processes go to the first."""
         self.run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
         self._clock = clock
@@ -102,7 +108,11 @@ class Runner:
     def run(self) -> Metrics:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
         with stoppable(self.agent, self._interruption), rescuing(self, between_updates=False):
-            return self._run()
+            with self._apart():
+                pass  # callbacks get the start
+            metrics = self._run()
+        self._company.leave()  # the others have ended or are about to, and everything is saved
+        return metrics
 
     def _run(self) -> Metrics:
         if self.iteration == 0:
@@ -144,16 +154,20 @@ class Runner:
         """Whether an error came from outside an update.
 
         After an error of environments, the sampler is given up, because their state cannot be saved. After the loss of
-        a worker, the last checkpoint stays the newest, and a resume from it gives the same bits.
+        a worker, the last checkpoint stays the newest, and a resume from it gives the same bits. The error of another
+        process between two updates is as one of environments.
         """
-        if not isinstance(error, EnvError) or isinstance(error, WorkerLostError):
+        is_of_environments = isinstance(error, EnvError) and not isinstance(error, WorkerLostError)
+        is_of_another = isinstance(error, DistributionError) and not isinstance(error, LearnerLostError)
+        if not (is_of_environments or (is_of_another and self._rollout is None)):
             return False
+        self._company.leave()
         self.sampler.give_up(str(error))
         return True
 
     def _apart(self) -> AbstractContextManager[None]:
-        """A context for work that only the first of several learners does while the others wait."""
-        return nullcontext()
+        """A context for work that only the first process does while the others wait."""
+        return self._company.apart(self._callbacks.run)
 
     def _account(self) -> None:
         """Evaluate if due, write an iteration's metrics, and call callbacks."""
@@ -272,15 +286,29 @@ class Runner:
         return found
 
     def save(self) -> None:
-        """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved."""
-        if self.run_directory is None:
+        """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved.
+
+        All processes call it together, or the first within `_apart`.
+        """
+        if self.run_directory is None or (self._company.has_left and self.sampler.failure is None):
             return
+        with self._apart():
+            if self._company.is_first:
+                self._write()
+
+    def _collected(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and the state of a checkpoint, of all processes."""
         self.sampler.pause()
-        tensors, agent_state = self._agent_state()
+        tensors, agent_state = self.agent.state()
+        tensors = self._company.of_all(tensors)
         parts = {"sampler": self.sampler.state(), "placement": self.placement.state(), "runner": self.state()}
         for part, (of_part, _) in parts.items():
             tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
-        state = {"agent": agent_state, **{part: of_part for part, (_, of_part) in parts.items()}}
+        return tensors, {"agent": agent_state, **{part: of_part for part, (_, of_part) in parts.items()}}
+
+    def _write(self) -> None:
+        assert self.run_directory is not None  # `save` has seen to that
+        tensors, state = self._company.call("collected")
         awaited = None
         if self._evaluation is not None:
             state["evaluation"], awaited = self._evaluation.state(), self._evaluation.awaited
@@ -294,13 +322,20 @@ class Runner:
             with rescuing(self):
                 self._callbacks.checkpoint(folder)
 
-    def _agent_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """That of the agent, with what it carries on for every environment."""
-        return self.agent.state()
+    def steer(self, steering: Steering) -> list[Any]:
+        """As `BaseSampler.steer`, in all processes; only the first calls it, within `_apart`."""
+        if self._company.has_left:
+            raise refused("environments of other learners after the training", "steer them before its end")
+        found: list[Any] = self._company.call("steered", *steering)
+        return found
 
-    def _rollout_tensors(self) -> dict[str, Tensor]:
-        """The tensors of the rollout that it was learning from; empty if there is no rollout."""
-        return self._rollout.tensors() if self._rollout is not None else {}
+    def _steered(self, *steering: Any) -> list[Any]:
+        return self.sampler.steer(Steering(*steering))
+
+    def _of_all(self, part: str, own: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of a rollout, or of rows of a replay buffer, with the columns of all processes."""
+        found = self._company.of_all({f"{part}.{name}": tensor for name, tensor in own.items()})
+        return {name.removeprefix(f"{part}."): tensor for name, tensor in found.items()}
 
     @property
     def number(self) -> int:
@@ -325,7 +360,7 @@ class Runner:
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
         }
-        return self._rollout_tensors(), state
+        return ({} if self._rollout is None else self._of_all("runner", self._rollout.tensors())), state
 
     def _done(self) -> tuple[int, int, bool]:
         """Identifies a state of the loop."""

@@ -1,15 +1,61 @@
-"""The loop of several learners, of which only the first evaluates, writes and calls callbacks."""
+"""What the runners of several processes that train together do at the same time.
 
-from collections.abc import Callable, Iterator
+All do the same, except for evaluations, callbacks and files of the first, which may take any time. Meanwhile the others
+make the calls that the first makes of all. They stop if a callback has ended the training.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import safetensors.torch
 from torch import Tensor
 
-from hybridppo.errors import DistributionError, LearnerLostError
-from hybridppo.runners.runner import Runner
+from hybridppo.reporting.callbacks import TrainingRun
 
-GO_ON, SAVE, STOP = "go on", "save", "stop: "
+GO_ON = "go on"
+Piece = tuple[int, dict[str, Tensor]]
+"""Rows of a replay buffer from a file: the number of the first, and their tensors."""
+
+
+class Alone:
+    """A runner without others."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, Callable[..., Any]] = {}
+        """By name, what the first may call in all processes at the same time."""
+        self.is_first = self.is_only_one = True
+        self.has_left = False
+        """Whether the others are not reached any more."""
+
+    @contextmanager
+    def apart(self, run: TrainingRun) -> Iterator[None]:
+        """A context for work that only the first does.
+
+        At its end the others make the calls of the first, and stop if a callback of the first has ended its `run`. A
+        context within another is part of it.
+        """
+        yield
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call one of `calls` in all processes, with arguments that JSON can hold; only the first does so, in `apart`.
+
+        Returns:
+            The result in this process.
+        """
+        return self.calls[name](*arguments)
+
+    def leave(self) -> None:
+        """From now on, the others are not reached any more (`has_left`)."""
+
+    def of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """From this process's tensors, some with a column for each environment, to those of all processes."""
+        return tensors
+
+    def sent(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The pieces of the first, in all processes; those of the others are not looked at."""
+        yield from pieces
 
 
 class Commands(Protocol):
@@ -24,79 +70,62 @@ class Commands(Protocol):
         ...
 
 
-class SharedRunner(Runner):
-    """Like `Runner`, in each of the processes that train together.
-
-    All do the same, except for evaluations and callbacks of the first, which may take any time. The others wait for
-    their end, save when the first saves meanwhile, and stop if a callback has ended the training.
+class Company(Alone):
+    """A runner with others.
 
     Args:
-        *arguments: as for `Runner`.
-        is_first: whether this process has the callbacks, the evaluation and the run directory.
-        commands: commands from the first to the others.
-        of_all: from this process's tensors, some with a column for each environment, to those of all processes.
-        **options: as for `Runner`.
+        rank: of this process.
+        commands: from the first to the others.
+        of_all: as the method.
+        from_first: from the bytes of this process to those of the first.
     """
 
     def __init__(
         self,
-        *arguments: Any,
-        is_first: bool,
+        rank: int,
         commands: Commands,
         of_all: Callable[[dict[str, Tensor]], dict[str, Tensor]],
-        **options: Any,
+        from_first: Callable[[bytes], bytes],
     ) -> None:
-        self._is_first, self._commands, self._of_all = is_first, commands, of_all
-        self._is_apart = self._is_over = False
-        super().__init__(*arguments, **options)
-        self.is_rescued = not is_first  # errors of other processes go to the first
-
-    def run(self) -> dict[str, Any]:  # noqa: D102 - as in the base
-        with self._apart():
-            pass  # callbacks get the start
-        metrics = super().run()
-        self._is_over = True  # the others have ended or are about to, and everything is saved
-        return metrics
+        super().__init__()
+        self.is_first, self.is_only_one, self._commands = rank == 0, False, commands
+        self._of_all, self._from_first, self._is_apart = of_all, from_first, False
 
     @contextmanager
-    def _apart(self) -> Iterator[None]:
+    def apart(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
+        if self._is_apart or self.has_left:
+            yield
+            return
         self._is_apart = True
         try:
             yield
         finally:
             self._is_apart = False
-        if self._is_first:
-            self._commands.tell(GO_ON if self.stopped_by is None else STOP + self.stopped_by)
+        if self.is_first:
+            self._commands.tell(json.dumps([GO_ON, run.stopped_by]))
             return
-        while (told := self._commands.hear()) == SAVE:
-            super().save()
-        if told.startswith(STOP):
-            self._callbacks.run.stop(told.removeprefix(STOP))
+        while (told := json.loads(self._commands.hear()))[0] != GO_ON:
+            self.calls[told[0]](*told[1:])
+        if told[1] is not None:
+            run.stop(told[1])
 
-    def leaves_agent_whole(self, error: Exception) -> bool:  # noqa: D102 - as in the base
-        if isinstance(error, DistributionError) and not isinstance(error, LearnerLostError) and self._rollout is None:
-            self.sampler.give_up(str(error))  # as if the environments had failed
-            return True
-        return super().leaves_agent_whole(error)
+    def call(self, name: str, *arguments: Any) -> Any:  # noqa: D102 - as in the base
+        if not self.has_left:
+            self._commands.tell(json.dumps([name, *arguments]))
+        return self.calls[name](*arguments)
 
-    def _agent_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, state = super()._agent_state()
-        return tensors if self.sampler.failure is not None else self._of_all(tensors), state
+    def leave(self) -> None:  # noqa: D102 - as in the base
+        self.has_left = True
 
-    def _rollout_tensors(self) -> dict[str, Tensor]:
-        own = {f"runner.{name}": tensor for name, tensor in super()._rollout_tensors().items()}
-        return {name.removeprefix("runner."): tensor for name, tensor in (self._of_all(own) if own else {}).items()}
+    def of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102 - as in the base
+        return tensors if self.has_left else self._of_all(tensors)
 
-    def save(self) -> None:
-        """As in the base, in all processes: they call it together, or the first tells the others to."""
-        if self.run_directory is None or self._is_over:
+    def sent(self, pieces: Iterable[Piece]) -> Iterator[Piece]:  # noqa: D102 - as in the base
+        if self.is_first:
+            for first, tensors in pieces:
+                self._from_first(first.to_bytes(8, "little") + safetensors.torch.save(tensors))
+                yield first, tensors
+            self._from_first(b"")
             return
-        if self.sampler.failure is not None:  # the others are not reached any more; only the first saves
-            super().save()
-            return
-        if self._is_apart:
-            self._commands.tell(SAVE)
-            super().save()
-            return
-        with self._apart():  # only the first takes time to write and to call callbacks
-            super().save()
+        while data := self._from_first(b""):
+            yield int.from_bytes(data[:8], "little"), safetensors.torch.load(data[8:])

@@ -18,6 +18,7 @@ from torch import Tensor
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
+from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.system.interruption import Stopped
 
 
@@ -110,6 +111,27 @@ class Exchange:
         """The share of this process of each minibatch of an epoch."""
         found: Iterable[Any] = backend.minibatches(batch, order, sizes)
         return found
+
+    def drawn(
+        self,
+        replay: Replay,
+        generator: np.random.Generator,
+        shape: tuple[int, int],
+        draw: Callable[[int, np.random.Generator, tuple[int, int]], Transitions],
+    ) -> Any:
+        """The share of this process of minibatches from a replay buffer.
+
+        Args:
+            replay: the replay buffer of this process.
+            generator: of the draws, in the same state in every process.
+            shape: number and size of the minibatches.
+            draw: draws minibatches of this shape from one part of the buffer, given by its number.
+
+        Returns:
+            The minibatches; None if a part has no transition yet.
+        """
+        (num_valid,) = replay.num_valid_of_parts
+        return draw(0, generator, shape) if num_valid else None
 
     def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Any:
         """Fill the gradient of the parameters with that of the whole minibatch; return statistics."""

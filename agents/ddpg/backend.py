@@ -60,6 +60,10 @@ class Backend:
         self._learning = {name: learning_mode(network) for name, network in networks.items()}
         self.extras = Extras()
 
+    def num_measured(self, network: str) -> int:
+        """How many numbers `gradient` returns."""
+        return 2 if network == CRITIC else 1
+
     def gradient(self, minibatch: Transitions, network: str) -> Any:
         """Fill the gradient of one network with that of its loss; no other gradient is computed.
 

@@ -12,6 +12,7 @@ whenever the actor is stepped, as in TD3; observations are not normalised, and w
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -114,6 +115,7 @@ class DDPG:
         self._ahead = np.random.default_rng(order)
         self._loop: OptimizationLoop | None = None
         self._loop_binding = 0
+        self._make_exchange: Callable[[], Exchange] = Exchange
 
     @staticmethod
     def _default_config() -> DDPGConfig:
@@ -187,38 +189,50 @@ class DDPG:
         if self._schedules.fields:
             self.optimizer.set_learning_rates(_learning_rates(self._schedules.at(self.config, progress)))
 
-    def new_replay(self) -> Replay:
+    def new_replay(self, num_envs: int | None = None, num_parts: int = 1) -> Replay:
         """An empty replay buffer, with the parameters or on the host (`buffer_on`).
+
+        Args:
+            num_envs: its environments, if they are not all of the training.
+            num_parts: as for `Replay`.
 
         Raises:
             OutOfMemoryError: if there is not enough memory.
         """
         config = self.config
+        num_envs = config.num_envs if num_envs is None else num_envs
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
         if device.type == "cpu":  # other devices report it when memory is allocated
-            require_memory(config, self._encode.size, self._num_actions)
+            require_memory(config, self._encode.size, self._num_actions, num_envs)
         return Replay(
             config.buffer_size // config.num_envs,
-            config.num_envs,
+            num_envs,
             observation=self._encode.shape,
             dtype=torch.float32,
             action=self.distribution.action_shape,
             device=device,
+            num_parts=num_parts,
         )
 
-    def minibatches(self, replay: Replay) -> Iterator[Transitions]:
+    def minibatches(self, replay: Replay) -> Iterator[Any]:
         """The minibatches of the next update, in parts `[G, B, ...]`, on the device of the replay buffer.
 
         Draws count after `update` has learned from them: until then, the same rows are drawn again.
         """
-        config, generator = self.config, self._ahead
+        config, generator, exchange = self.config, self._ahead, self.loop().exchange
         generator.bit_generator.state = self._order.bit_generator.state
         sizes = [MINIBATCHES_AT_ONCE] * (config.steps_per_update // MINIBATCHES_AT_ONCE)
         sizes += [rest] if (rest := config.steps_per_update % MINIBATCHES_AT_ONCE) else []
         for size in sizes:
-            rows = replay.draw(generator, (size, config.batch_size))
-            noise = self._target_noise(generator, rows.shape)
-            yield replay.gather(rows, noise, n_steps=config.n_steps, gamma=config.gamma)
+            drawn = exchange.drawn(replay, generator, (size, config.batch_size), partial(self._draw, replay))
+            if drawn is None:
+                return
+            yield drawn
+
+    def _draw(self, replay: Replay, part: int, generator: np.random.Generator, shape: tuple[int, int]) -> Transitions:
+        rows = replay.draw(generator, shape, part)
+        noise = self._target_noise(generator, rows.shape)
+        return replay.gather(rows, noise, n_steps=self.config.n_steps, gamma=self.config.gamma)
 
     def _target_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
         """`[G, B, d]`, drawn on the host, so that the result does not depend on the device."""
@@ -249,8 +263,8 @@ class DDPG:
         return own.critic_loss is not DDPG.critic_loss or own.actor_loss is not DDPG.actor_loss
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked in `require_finite`
-    def update(self, minibatches: Iterable[Transitions], /) -> Metrics:
-        """An optimizer step on each minibatch, on the agent's device.
+    def update(self, minibatches: Iterable[Any], /) -> Metrics:
+        """An optimizer step on each minibatch, on the agent's device. Without a minibatch, nothing changes.
 
         Returns:
             An empty dict: `take_metrics` reads the statistics of many updates with one wait for the device.
@@ -264,7 +278,7 @@ class DDPG:
         with noise_from((self._noise_seed, self.version), self.parameters.values.device):
             return self._update(minibatches, loop)
 
-    def _update(self, minibatches: Iterable[Transitions], loop: OptimizationLoop) -> Metrics:
+    def _update(self, minibatches: Iterable[Any], loop: OptimizationLoop) -> Metrics:
         before = None
         counts, sums = dict(self._counts), self.optimizer.state[self.parameters.values]["statistics"]
         try:
@@ -279,12 +293,13 @@ class DDPG:
             for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
                 tensor.copy_(saved)
             raise
-        self._counts = counts
-        self._order.bit_generator.state = self._ahead.bit_generator.state
-        self.version += 1
+        if counts["gradient_steps"] > self._counts["gradient_steps"]:
+            self._counts = counts
+            self._order.bit_generator.state = self._ahead.bit_generator.state
+            self.version += 1
         return {}
 
-    def _with_passes(self, part: Transitions, counts: dict[str, int]) -> Iterator[tuple[Transitions, tuple[str, ...]]]:
+    def _with_passes(self, part: Any, counts: dict[str, int]) -> Iterator[tuple[Any, tuple[str, ...]]]:
         """Each minibatch with the networks that learn from it; counts the steps."""
         for minibatch in part.unbind():
             moves_actor = (counts["gradient_steps"] + 1) % self.config.policy_delay == 0
@@ -301,6 +316,14 @@ class DDPG:
         """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
         return [*self.actor.buffers(), *self.critic.buffers()] if self._depends_on_training else []
 
+    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
+        """Share updates with other processes from now on; None to learn alone.
+
+        Args:
+            make_exchange: makes the exchange with them; called again after the parameters have moved.
+        """
+        self._make_exchange, self._loop = make_exchange or Exchange, None
+
     def loop(self) -> OptimizationLoop:
         """The optimisation loop with the fastest backend for the device of the parameters."""
         if self._loop is None or self._loop_binding != self.parameters.binding:
@@ -312,7 +335,7 @@ class DDPG:
         return self._loop
 
     def _made_loop(self) -> OptimizationLoop:
-        loop, record = OptimizationLoop(self, Backend(self), Exchange()), recorder_for(self)
+        loop, record = OptimizationLoop(self, Backend(self), self._make_exchange()), recorder_for(self)
         if record is not None:
             loop.whole_step = RecordedStep(loop, self, record)
         elif self.config.fast_updates and self.config.compiled_updates:

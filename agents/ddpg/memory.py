@@ -40,13 +40,19 @@ def memory_needs(config: DDPGConfig, observation_space: gym.Space[Any], action_s
     }
 
 
-def require_memory(config: DDPGConfig, observation: int, action: int) -> None:
+def require_memory(config: DDPGConfig, observation: int, action: int, num_envs: int) -> None:
     """Refuse a replay buffer larger than the machine's free memory: systems promise memory that they do not have.
+
+    Args:
+        config: of the agent.
+        observation: numbers of an observation.
+        action: numbers of an action.
+        num_envs: environments of this buffer.
 
     Raises:
         OutOfMemoryError: with the free memory, and the size that would fit.
     """
-    needed, free = buffer_bytes(config, observation, action), host_memory()
+    needed, free = buffer_bytes(config, observation, action) * num_envs // config.num_envs, host_memory()
     if free is not None and needed > free:
         fits = config.buffer_size * free // needed
         raise OutOfMemoryError(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hybridppo.agents.common.loop import Extras, fill_gradient
 from hybridppo.agents.common.recorded_step import Recordable
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
@@ -69,6 +69,10 @@ class Backend:
         self._learning = learning_mode(*networks, *agent.modules_of.values())
         self.extras = Extras(TAKEN)
         self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
+
+    def num_measured(self, setting: Any) -> int:
+        """How many numbers `gradient` returns."""
+        return len(STATISTICS) - 1
 
     def threads(self) -> AbstractContextManager[None]:
         """A context for a whole update, with the number of threads that suits this backend."""

@@ -140,7 +140,7 @@ class PPO:
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
         self.version, self.records_graphs = 0, config.cuda_graphs
         self.should_stop: Callable[[], bool] = _never
-        self._make_exchange: Callable[[], Exchange] | None = None
+        self._make_exchange: Callable[[], Exchange] = Exchange
         self._loop: OptimizationLoop | None = None
         self._loop_binding = 0
         self._depends_on_training = False
@@ -388,7 +388,7 @@ class PPO:
         Args:
             make_exchange: makes the exchange with them; called again after the parameters have moved.
         """
-        self._make_exchange, self._loop = make_exchange, None
+        self._make_exchange, self._loop = make_exchange or Exchange, None
 
     def loop(self) -> OptimizationLoop:
         """The optimisation loop with the fastest backend for the device of the parameters."""
@@ -397,9 +397,8 @@ class PPO:
             require(self.config.precision, self.parameters.values.device)
             self._depends_on_training = depend_on_training(*networks)
             self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
-            exchange = Exchange() if self._make_exchange is None else self._make_exchange()
             by_hand = self.config.fast_updates and self._has_agreed is not False
-            self._loop = make_loop(self, exchange, by_hand=by_hand)
+            self._loop = make_loop(self, self._make_exchange(), by_hand=by_hand)
             self._loop_binding = self.parameters.binding
         return self._loop
 

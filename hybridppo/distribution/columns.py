@@ -1,7 +1,7 @@
 """Divides a checkpoint's tensors of every environment among learners, and joins them again.
 
 An agent keeps a few tensors for each column of its rollouts: the returns so far, the critic's memory, and the rollouts
-of a pool. A checkpoint has them for all columns.
+of a pool. A runner has the rows of a replay buffer. A checkpoint has them for all columns.
 """
 
 import re
@@ -15,6 +15,7 @@ from hybridppo.rollouts.parts import in_parts, joined
 from hybridppo.rollouts.rollout import Rollout
 
 _OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
+_OF_ROWS = re.compile(r"replay\.\w+")
 _OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\.\d+\.|runner\.)(\w+)")
 
 
@@ -24,6 +25,8 @@ def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     for name in parts[0]:
         if _OF_COLUMNS.fullmatch(name):
             found[name] = torch.cat([part[name] for part in parts])
+        if _OF_ROWS.fullmatch(name):
+            found[name] = torch.cat([part[name] for part in parts], 1)
     for prefix in _rollouts_in(parts[0]):
         whole = joined([_rollout(part, prefix) for part in parts])
         found |= {f"{prefix}{name}": tensor for name, tensor in whole.tensors().items()}

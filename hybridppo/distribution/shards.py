@@ -1,4 +1,4 @@
-"""An update of PPO by several learners, each with the rows of its shards.
+"""An update by several learners, each with the rows of its shards.
 
 Learners exchange the gradient of every minibatch, and once in an update a few numbers for each shard and minibatch:
 moments of observations and rewards, sums that normalise advantages, and numbers of rows. Every learner joins them in
@@ -6,6 +6,7 @@ the order of the shards, so the result depends on the number of shards, but not 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -16,12 +17,10 @@ from torch import Tensor
 from hybridppo.agents.common.loop import Exchange
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.distribution.wires import Wire
 from hybridppo.networks.normalization import Moments, joint_moments, moments_of
 from hybridppo.networks.parameters import FlatParameters
-
-_MEASURED = len(STATISTICS) - 1
+from hybridppo.rollouts.replay import Replay, Transitions
 
 
 class ShardedUpdate(Exchange):
@@ -68,27 +67,78 @@ class ShardedUpdate(Exchange):
         for minibatch, weights in zip(zip(*shards, strict=True), batch.weights.unbind(1), strict=True):
             yield list(zip(minibatch, weights.unbind(), strict=True))
 
-    def gradient(self, backend: Backend, minibatch: Any, clip_range: float | Tensor) -> Tensor:
+    def drawn(
+        self,
+        replay: Replay,
+        generator: np.random.Generator,
+        shape: tuple[int, int],
+        draw: Callable[[int, np.random.Generator, tuple[int, int]], Transitions],
+    ) -> "ShardedTransitions | None":
+        """As in the base: each shard is a part, with a generator that depends on its number."""
+        own = replay.num_valid_of_parts
+        num_valid = self.wire.gather(torch.tensor([[number] for number in own])).flatten().tolist()
+        seed, (count, size) = int(generator.integers(2**63)), shape
+        if not all(num_valid):
+            return None
+        sizes = _sizes(size, len(num_valid))[self.first : self.first + len(own)]
+        return ShardedTransitions(
+            [draw(i, np.random.default_rng([seed, self.first + i]), (count, each)) for i, each in enumerate(sizes)],
+            [each / size for each in sizes],
+        )
+
+    def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Tensor:
         """As in the base: the weighted sum of the shards' means is the mean over the minibatch."""
-        gradient, extras = self._parameters.gradient, backend.extras
+        extras, measured = backend.extras, backend.num_measured(setting)
+        # A pass may be that of one network.
+        where = self._parameters.range_of(setting) if isinstance(setting, str) else slice(None)
+        gradient = self._parameters.gradient[where]
         rows: Any = None
         size = len(gradient)
         for i, (shard, weight) in enumerate(minibatch):
             if shard is not None:
-                statistics = torch.as_tensor(backend.gradient(shard, clip_range))
+                statistics = torch.as_tensor(backend.gradient(shard, setting))
             if rows is None:  # the first loss says how many metrics of its own it has
-                rows = self.wire.rows(gradient, size + _MEASURED + len(extras.names))
+                rows = self.wire.rows(gradient, size + measured + len(extras.names))
             if shard is None:
                 rows[i].zero_()
                 continue
             torch.mul(gradient, weight, out=rows[i][:size])
-            torch.mul(statistics, weight, out=rows[i][size : size + _MEASURED])
-            rows[i][size + _MEASURED :] = extras.pop(gradient) * weight
+            torch.mul(statistics, weight, out=rows[i][size : size + measured])
+            rows[i][size + measured :] = extras.pop(gradient) * weight
         total = self.wire.total()
         gradient.copy_(total[:size])
         if extras.names:
-            extras.put(total[size + _MEASURED :].clone())
-        return total[size : size + _MEASURED].clone()
+            extras.put(total[size + measured :].clone())
+        return total[size : size + measured].clone()
+
+
+@dataclass(frozen=True)
+class ShardedTransitions:
+    """A learner's share of minibatches from a replay buffer."""
+
+    own: Sequence[Transitions]
+    """The transitions of each shard, `[..., B]`."""
+    weights: Sequence[float]
+    """The shares of these shards in each minibatch."""
+
+    @property
+    def observations(self) -> Tensor:
+        """Some of them, whose device is that of all."""
+        return self.own[0].observations
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all tensors together."""
+        return sum(part.num_bytes for part in self.own)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "ShardedTransitions":
+        """The same with `function` applied to each tensor."""
+        return ShardedTransitions([part.map(function) for part in self.own], self.weights)
+
+    def unbind(self) -> Iterator[list[tuple[Transitions, float]]]:
+        """The minibatches one after the other: each shard with its share."""
+        for parts in zip(*(part.unbind() for part in self.own), strict=True):
+            yield list(zip(parts, self.weights, strict=True))
 
 
 class ShardedBatch:

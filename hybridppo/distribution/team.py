@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
@@ -52,17 +53,17 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributionError, LearnerLostError
-from hybridppo.interfaces import Agent, agents_of, has_policies
+from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.shards import ShardsSampler
-from hybridppo.runners.shared import SharedRunner
+from hybridppo.runners.shared import Alone, Company
 from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW
 from hybridppo.runs.distribution_policies import GPUOnly, MultiLearner, distribution_of
 from hybridppo.runs.job import Job
@@ -183,12 +184,7 @@ class Team(LocalTeam):
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with distribution {self.policy}"
-        configs = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
-        for each in configs:
-            if not isinstance(each, PPOConfig):
-                raise ConfigurationError(
-                    f"learners share the gradients of PPO only, got {type(each).__name__}: use distribution='local'"
-                )
+        for each in config.policies.values() if isinstance(config, PoliciesConfig) else [config]:
             self._check(each, whom)
         if config.num_envs % self.shards:
             raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
@@ -205,10 +201,16 @@ class Team(LocalTeam):
         if run.self_play is not None:
             raise ConfigurationError(f"self_play does not work {whom}: use distribution='local'")
 
-    def _check(self, config: PPOConfig, whom: str) -> None:
+    def _check(self, config: PPOConfig | DDPGConfig, whom: str) -> None:
         for name, needed in _NOT_SHARED.items():
             if (value := getattr(config, name)) != needed:
                 raise ConfigurationError(f"{name}={value!r} does not work {whom}: use distribution='local'")
+        if isinstance(config, DDPGConfig):
+            if config.batch_size < self.shards:
+                raise ConfigurationError(
+                    f"batch_size must be at least the number of shards, {self.shards}, {whom}, got {config.batch_size}"
+                )
+            return
         units, most = "rows" if config.memory is None else "sequences", config.units // self.shards
         if self.shards > 1 and config.minibatches > most:
             raise ConfigurationError(
@@ -413,7 +415,7 @@ class Team(LocalTeam):
         try:
             for shard, part in zip(self._mine, environments.parts, strict=True):
                 of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "thread": thread}
-                of_shard["num_workers"] = workers
+                of_shard |= {"num_workers": workers, "shards": self.shards}
                 if shard:  # the first shard draws as a training in one process does
                     of_shard["noise"] = np.random.default_rng(seed_of(self._seed, f"noise of shard {shard}"))
                 samplers.append(make_sampler(source, part, agent, placement, **{**options, **of_shard}))
@@ -426,6 +428,7 @@ class Team(LocalTeam):
                 gather=self.gather,
                 gather_tensors=self.gather_tensors,
                 noise=noise,
+                exploration=agent.exploration if learns_from_replay(agent) else None,
             )
         except BaseException:
             for each in samplers:
@@ -437,11 +440,11 @@ class Team(LocalTeam):
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
         """A loop that stops and saves when all learners do."""
-        options |= {"interruption": self._agreed, "clock": lambda: self._seconds}
-        commands = self.link if self.link is not None else NobodyElse()
-        return SharedRunner(
-            agent, sampler, placement, is_first=self.rank == 0, commands=commands, of_all=self._of_all, **options
-        )
+        company = Alone()
+        if self.link is not None:
+            company = Company(self.rank, self.link, self._of_all, self._from_first)
+        options |= {"interruption": self._agreed, "clock": lambda: self._seconds, "company": company}
+        return make_runner(agent, sampler, placement, **options)
 
     def _of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of an agent or a rollout with the columns of all learners."""
@@ -554,17 +557,6 @@ class Losses:
             lost, f"{steps:,}",
         )  # fmt: skip
         return replace(job, checkpoint=checkpoint)
-
-
-class NobodyElse:
-    """The commands of a learner that is alone."""
-
-    def tell(self, what: str) -> None:
-        """There is no other learner."""
-
-    def hear(self) -> str:
-        """Only other learners wait for commands."""
-        raise AssertionError("the first learner says what is next")
 
 
 def run_directory_of_first(run_dir: str | Path, distribution: object) -> RunDirectory:

@@ -39,6 +39,7 @@ class Wire:
     def __init__(self, num_rows: int, own: Interruption, agreed: Interruption) -> None:
         self._num_rows, self._own, self._agreed = num_rows, own, agreed
         self._mine: Sequence[Tensor] = ()
+        self._kept = torch.empty(0)
         self.bytes_sent = 0
         """Bytes that this learner has sent in sums."""
 
@@ -49,8 +50,14 @@ class Wire:
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
         """This learner's rows to fill, `[num_columns]` each, with any content, on the device of `like`."""
         if not self._mine or len(self._mine[0]) != num_columns:
-            self._mine = like.new_zeros((self._num_rows, num_columns)).unbind()
+            self._mine = self._room(like, self._num_rows * num_columns).view(self._num_rows, num_columns).unbind()
         return self._mine
+
+    def _room(self, like: Tensor, size: int) -> Tensor:
+        """Memory for so many numbers, which is kept: the passes of a step have rows of different lengths."""
+        if len(self._kept) < size:
+            self._kept = like.new_zeros(size)
+        return self._kept[:size]
 
     def total(self) -> Tensor:
         """The sum of all learners' rows, once all have filled theirs. It is valid until the next rows are filled."""
@@ -83,7 +90,7 @@ class Collective(Wire):
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
         """As in the base. One more number says whether to stop, because another exchange would take as long."""
         if not self._mine or len(self._mine[0]) != num_columns:
-            self._sent = like.new_zeros(self._num_rows * num_columns + 1)
+            self._sent = self._room(like, self._num_rows * num_columns + 1)
             self._mine = self._sent[:-1].view(self._num_rows, num_columns).unbind()
         return self._mine
 
@@ -132,13 +139,14 @@ class InSharedMemory(Wire):
 
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
         """As in the base; the first call maps the memory, by all at the same time."""
-        if self._arrays is None or self._num_columns != num_columns:
+        if self._arrays is None or self._sets[0].shape[-1] < num_columns:
             self._map(num_columns)
-        return self._sets[self._turn % 2][self._link.rank].unbind()
+        self._num_columns = num_columns
+        return self._sets[self._turn % 2][self._link.rank, :, :num_columns].unbind()
 
     def _map(self, num_columns: int) -> None:
         self.close()
-        link, self._num_columns, self._turn = self._link, num_columns, 0
+        link, self._turn = self._link, 0
         layout: dict[str, tuple[tuple[int, ...], str]]
         layout = {f"rows{i}": ((link.size, self._num_rows, num_columns), "float32") for i in range(2)}
         layout |= {"asks": ((2, link.size), "uint8"), "turns": ((link.size, _CACHE_LINE), "int64")}
@@ -154,13 +162,13 @@ class InSharedMemory(Wire):
         half, rank = self._turn % 2, self._link.rank
         self._asks[half, rank] = self._own.requested
         self._turn += 1
-        self.bytes_sent += self._sets[half][rank].nbytes
+        self.bytes_sent += self._sets[half][rank, :, : self._num_columns].nbytes
         fence()
         self._turns[rank] = self._turn
         wait_for(self._have_come, self._link.require_others)
         fence()
         self._agreed.requested |= bool(self._asks[half].any())
-        return sum_in_order(self._sets[half].flatten(0, 1).unbind())
+        return sum_in_order(self._sets[half].flatten(0, 1)[:, : self._num_columns].unbind())
 
     def _have_come(self) -> bool:
         return bool(self._turns.min() >= self._turn)

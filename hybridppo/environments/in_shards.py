@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from hybridppo.environments import info_metrics
 from hybridppo.environments.base import Environments
-from hybridppo.environments.steering import Steering, refused
-
-_WHAT = "the environments of several learners"
 
 
 class EnvironmentShards(Environments):
@@ -28,12 +24,6 @@ class EnvironmentShards(Environments):
 
     def step(self, actions: Any) -> NoReturn:  # noqa: D102 - as in the base
         raise NotImplementedError("each part is stepped separately")
-
-    def steer(self, steering: Steering) -> NoReturn:  # noqa: D102 - as in the base
-        raise refused(_WHAT, "train in one process, or with num_workers")
-
-    def measure_infos(self, names: Sequence[str]) -> NoReturn:  # noqa: D102 - as in the base
-        raise info_metrics.refused(_WHAT)
 
     def _parts(self) -> NoReturn:
         raise NotImplementedError("each part is saved separately")

@@ -70,6 +70,7 @@ class Replay:
         dtype: type of observations.
         action: shape of an action's row.
         device: device of the buffer.
+        num_parts: into how many parts of as many environments it is divided, which are drawn from separately.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class Replay:
         dtype: torch.dtype,
         action: Sequence[int],
         device: torch.device | str = "cpu",
+        num_parts: int = 1,
     ) -> None:
-        self.capacity, self.num_envs = capacity, num_envs
+        self.capacity, self.num_envs, self._width = capacity, num_envs, num_envs // num_parts
         leading = (capacity, num_envs)
 
         def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -101,9 +103,19 @@ class Replay:
         self._valid = np.zeros(leading, np.bool_)
         self.total = 0
         """Time rows added so far."""
-        self.num_valid = 0
-        """Transitions that can be drawn."""
+        self._num_valid = np.zeros(num_envs, np.int64)
         self._must_begin = np.ones(num_envs, np.bool_)
+
+    @property
+    def num_valid(self) -> int:
+        """Transitions that can be drawn."""
+        return int(self._num_valid.sum())
+
+    @property
+    def num_valid_of_parts(self) -> list[int]:
+        """Transitions that can be drawn from each part."""
+        found: list[int] = self._num_valid.reshape(-1, self._width).sum(1).tolist()
+        return found
 
     @property
     def device(self) -> torch.device:
@@ -163,21 +175,27 @@ class Replay:
         for here, there in (before_the_end, from_the_start):
             if here.start == here.stop:
                 continue
-            self.num_valid += int(valid[there].sum()) - int(self._valid[here].sum())
+            self._num_valid += valid[there].sum(0) - self._valid[here].sum(0)
             self._valid[here] = valid[there]
             for name, array in self.arrays.items():
                 array[here].copy_(rows[name][there])
         self.total += num_steps
 
-    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Draw transitions uniformly with replacement: flat rows `t * N + n` of this `shape`, on the host."""
-        if not self.num_valid:
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...], part: int = 0) -> Array:
+        """Draw transitions of a part uniformly with replacement: flat rows `t * N + n` of this `shape`, on the host."""
+        if not self.num_valid_of_parts[part]:
             raise ValueError("the replay buffer holds no transition yet")
-        valid, size = self._valid.reshape(-1), self.size * self.num_envs
-        drawn = generator.integers(size, size=shape)
+        valid, size = self._valid.reshape(-1), self.size * self._width
+
+        def drawn_rows(shape: tuple[int, ...]) -> Array:
+            steps, columns = np.divmod(generator.integers(size, size=shape), self._width)
+            rows: Array = steps * self.num_envs + part * self._width + columns
+            return rows
+
+        drawn = drawn_rows(shape)
         # Rows that are not steps are drawn again.
         while (wrong := ~valid[drawn]).any():
-            drawn[wrong] = generator.integers(size, size=int(wrong.sum()))
+            drawn[wrong] = drawn_rows((int(wrong.sum()),))
         return drawn
 
     def gather(self, rows: Array, noise: Array, *, n_steps: int, gamma: float) -> Transitions:
@@ -240,7 +258,7 @@ class Replay:
         if len(must_begin) != self.num_envs or not all(type(value) is bool for value in must_begin):
             raise ValueError(f"must_begin is not a list of {self.num_envs} booleans")
         oldest = max(0, total - self.capacity)
-        self._valid[:], self.num_valid, self.total = False, 0, oldest
+        self._valid[:], self._num_valid[:], self.total = False, 0, oldest
         for first, rows in pieces:
             self._check(rows)
             skipped = max(0, oldest - first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,16 @@ class GaussianExploration(DeterministicActions):
         self.actions, self.output_size = actions, actions.output_size
         self.drawn = 0
         """Steps that noise was drawn for, of all environments together."""
-        self._warmup = warmup
+        self._warmup: float = warmup
+
+    def share(self, count: int) -> GaussianExploration:
+        """The exploration of one of so many equal shares of the environments."""
+        if count == 1:
+            return self
+        found = copy.copy(self)
+        found._warmup = self._warmup / count
+        found.load_state({"drawn": self.drawn // count, "last": None})
+        return found
 
     def sample(self, outputs: Array, noise: Array) -> Array:  # noqa: D102 - as for the actions
         return self.actions.sample(outputs, noise)

@@ -246,8 +246,9 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(job, team)
         stack.callback(sampler.close)
-        callbacks = _callbacks(job, sampler)
+        callbacks = _callbacks(job)
         runner = _runner(job, team, sampler, callbacks, stack)
+        callbacks.run.environments = RunEnvironments(runner.steer)
         if job.checkpoint is not None and directory is not None:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
         _measure_more(job, runner, stack)
@@ -285,11 +286,11 @@ def _sampler(job: Job, team: LocalTeam) -> BaseSampler:
     )
 
 
-def _callbacks(job: Job, sampler: BaseSampler) -> Callbacks:
+def _callbacks(job: Job) -> Callbacks:
     path, config = None, job.settings.to_json()
     if job.directory is not None:
         path, config = job.directory.path, {**config, "origin": job.directory.config.get("origin", {})}
-    run = TrainingRun(job.agent, config, path, environments=RunEnvironments(sampler.steer))
+    run = TrainingRun(job.agent, config, path)
     target = job.settings.run.target_return
     return Callbacks([*([] if target is None else [StopAtReturn(target)]), *job.reporting.callbacks], run)
 

@@ -151,7 +151,7 @@ class BaseSampler(ABC):
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
         self._under_way: RolloutUnderWay | None = None
         self._info_names: Sequence[str] = ()
-        self._info_metrics: dict[str, float] = {}
+        self._info_sums: list[Sums] = []
         self._has_warned_of_infos = False
         self.steering: list[Steering] = []
         """Calls and changes in the environments: the latest of each method and attribute."""
@@ -161,6 +161,16 @@ class BaseSampler(ABC):
         """Why the environments were given up; None if they were not."""
         self.by_policy: dict[str, PolicyCounts] = {}
         """The counts of each policy, if there are several."""
+
+    @property
+    def columns(self) -> slice:
+        """The columns of this process among those of all processes."""
+        return slice(0, self.num_envs)
+
+    @property
+    def num_parts(self) -> int:
+        """The number of parts of a rollout (`Rollout.parts`)."""
+        return 1
 
     def count_by_policy(self, columns: Mapping[str, Sequence[int]]) -> None:
         """Also count for each of several policies; `env_steps` then counts steps of environments, not of agents.
@@ -299,14 +309,14 @@ class BaseSampler(ABC):
 
     def info_metrics(self) -> dict[str, float]:
         """The means over the last rollout."""
-        return self._info_metrics
+        return metrics_of(self._info_sums) if self._info_sums else {}
 
     def _measure_rollout(self) -> None:
-        """Compute the means over the rollout that has ended."""
+        """Take the sums over the rollout that has ended."""
         if not self._info_names:
             return
         sums = self._stepped.take_infos()
-        self._info_metrics = metrics_of([sums])
+        self._info_sums = [sums]
         missing = [name for name in self._info_names if not sums[name][1]]
         if missing and not self._has_warned_of_infos:
             logger.warning("info_metrics: no step of the first rollout has %s in its info", ", ".join(missing))

@@ -1,6 +1,7 @@
 """Sampling in shards, each with its own environments, noise and rollout."""
 
 import json
+import pickle
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,10 +10,14 @@ import numpy as np
 from torch import Tensor
 
 from hybridppo.environments.in_shards import EnvironmentShards
+from hybridppo.environments.steering import Steering
+from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.system.validation import whole
 
 Gather = Callable[[bytes], list[bytes]]
@@ -37,6 +42,7 @@ class ShardsSampler(BaseSampler):
         gather: gathers bytes from all processes.
         gather_tensors: gathers tensors from all processes.
         noise: generator of the first shard; the others have their own.
+        exploration: of all shards together, which counts the steps; None if there is none.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class ShardsSampler(BaseSampler):
         gather: Gather,
         gather_tensors: GatherTensors,
         noise: np.random.Generator,
+        exploration: GaussianExploration | None,
     ) -> None:
         one = samplers[0]
         shape = one.num_steps, one.num_envs * num_shards
@@ -59,23 +66,42 @@ class ShardsSampler(BaseSampler):
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
         self._metrics: Metrics = {}
+        self._exploration = exploration
 
     # Rollouts
+
+    @property
+    def columns(self) -> slice:  # noqa: D102 - as in the base
+        width = self._samplers[0].num_envs
+        return slice(self._shard * width, (self._shard + self.num_parts) * width)
+
+    @property
+    def num_parts(self) -> int:  # noqa: D102 - as in the base
+        return len(self._samplers)
 
     def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
         for sampler in self._samplers:
             sampler.sample_async(actor)
+        self._count_exploration()
+
+    def _count_exploration(self) -> None:
+        if self._exploration is not None:
+            of_shard = cast(GaussianExploration, self._samplers[0]._distribution)
+            self._exploration.drawn = of_shard.drawn * self._num_shards
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
         """The rollouts of this process's shards; statistics are of all shards."""
         before = [self._counted(sampler) for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
+        self._count_exploration()
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
         of_shards: list[Metrics] = []
+        self._info_sums = []
         for process in self._gather(json.dumps(own, allow_nan=False).encode()):
-            for steps, restarts, episodes, of_policies, metrics in json.loads(process):
+            for steps, restarts, episodes, of_policies, metrics, infos in json.loads(process):
                 of_shards.append(metrics)
+                self._info_sums += infos
                 self.env_steps += steps
                 self.env_restarts += restarts
                 self.statistics.add_ended(*episodes)
@@ -102,7 +128,29 @@ class ShardsSampler(BaseSampler):
             for policy, (agent_steps, own) in zip(sampler.by_policy.values(), of_policies, strict=True)
         ]
         ended = sampler.statistics.since(episodes)
-        return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies, sampler.metrics()
+        counts = sampler.env_steps - steps, sampler.env_restarts - restarts
+        return *counts, ended, policies, sampler.metrics(), sampler._info_sums
+
+    def measure_infos(self, names: Sequence[str]) -> None:  # noqa: D102 - as in the base
+        for sampler in self._samplers:
+            sampler.measure_infos(names)
+
+    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
+        """As in the base, in all processes; only the first raises errors of the call or the change."""
+        found: list[Any] = []
+        problem: HybridPPOError | None = None
+        try:
+            for sampler in self._samplers:
+                found += sampler.steer(steering, while_paused=while_paused)
+        except (ConfigurationError, EnvError) as error:
+            if isinstance(error, WorkerLostError):
+                raise
+            problem = error
+        answers = [pickle.loads(answer) for answer in self._gather(pickle.dumps((found, problem)))]
+        problem = next((problem for _, problem in answers if problem is not None), None)
+        if problem is not None and self._shard == 0:
+            raise problem
+        return [result for results, _ in answers for result in results]
 
     def pause(self) -> None:
         """Wait for the rollout under way, because other processes wait for this one's part."""
@@ -149,6 +197,8 @@ class ShardsSampler(BaseSampler):
         for i, sampler in enumerate(self._samplers):
             own, state = sampler.state()
             tensors |= {f"shard{self._shard + i}.{name}": tensor for name, tensor in own.items()}
+            if self._exploration is not None:
+                state["exploration"] = cast(GaussianExploration, sampler._distribution).state()
             states.append(state)
         of_all = {
             "env_steps": self.env_steps,
@@ -158,6 +208,8 @@ class ShardsSampler(BaseSampler):
             "statistics": self.statistics.state(),
             "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": [],
+            "steering": states[0]["steering"],
+            "steering_due": states[0]["steering_due"],
             "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
         }
         if self.failure is not None:  # the other processes are not reached any more, so their states are unknown
@@ -178,6 +230,8 @@ class ShardsSampler(BaseSampler):
         shards = state.get("shards")
         if not isinstance(shards, list) or len(shards) != self._num_shards:
             self.drop_running()
+            for sampler in self._samplers:
+                sampler._load_steering(state)
             self.restart(env_seed)
             found = f"{len(shards)} shards" if isinstance(shards, list) else "one piece"
             return f"the run was in {found} and is now in {self._num_shards} shards, which also cut its minibatches"
@@ -186,6 +240,7 @@ class ShardsSampler(BaseSampler):
             number = self._shard + i
             seed = env_seed + number * self._envs_per_shard
             if shards[number] is None:
+                sampler._load_steering(state)
                 sampler.restart(seed)
                 reasons.append("they had failed, or others that train with them")
                 continue
@@ -195,6 +250,8 @@ class ShardsSampler(BaseSampler):
                 if name.startswith(f"shard{number}.")
             }
             reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
+            if self._exploration is not None:
+                cast(GaussianExploration, sampler._distribution).load_state(shards[number]["exploration"])
         said = [part.decode() for part in self._gather((next(filter(None, reasons), "")).encode())]
         return next(filter(None, said), None)
 

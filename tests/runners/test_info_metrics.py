@@ -181,7 +181,6 @@ def test_what_is_no_number_is_named(value: Any) -> None:
             "info_metrics are not available from CompiledEnvironments",
             marks=pytest.mark.extras,
         ),
-        ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from the environments of several learners"),
         ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
         ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),
     ],

@@ -222,6 +222,22 @@ def test_a_vectorised_form_cannot_be_reached() -> None:
     assert len(harder.answers) == 5
 
 
-def test_learners_that_share_an_update_are_refused() -> None:
-    with pytest.raises(CallbackError, match="train in one process, or with num_workers"):
-        train(distribution=hybridppo.MultiLearner(learners=2, shards=2))
+@pytest.mark.extras
+def test_environments_of_several_learners_are_reached_in_their_order_and_a_run_goes_on_with_others(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    expected, by_hand = train(distribution="multi:1:2")
+    found, harder = train(distribution="multi:2:2", run_dir=run, checkpoint_seconds=0)
+    assert torch.equal(values_of(found), values_of(expected))
+    assert (harder.answers, harder.returns) == (by_hand.answers, by_hand.returns)
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, env=Graded, distribution="multi:1:2", callbacks=[Harder()], progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+@pytest.mark.extras
+def test_a_method_that_is_missing_ends_the_training_of_several_learners_in_one_error() -> None:
+    with pytest.raises(CallbackError, match="has no method 'fly'"):
+        train(distribution="multi:2:2", callbacks=[Does(lambda environments: environments.call("fly"))])

@@ -219,7 +219,6 @@ def no_tensors(device: str) -> Any:
         (make, {"env_kwargs": {"device": "cpu"}}, "env_kwargs has a device, and each learner has its own"),
         (make, {"config": replace(CONFIG, num_envs=7, num_minibatches=1)}, "a multiple of the 2 shards, got 7"),
         (make, {"config": replace(CONFIG, cuda_graphs=True)}, "cuda_graphs=True does not work"),
-        (make, {"config": hybridppo.TD3Config(num_envs=2)}, "gradients of PPO only, got TD3Config"),
         (make, {"num_workers": 1}, "num_workers must be a multiple of the 2 shards"),
         (make, {"num_workers": 2}, "num_workers=1 does not work with environments of tensors"),
         (

@@ -184,6 +184,53 @@ def test_every_placement_gives_the_same_bits_with_any_number_of_learners_and_res
     assert counted(resumed.metrics) == counted(whole.metrics)
 
 
+TD3 = hybridppo.TD3Config(
+    num_envs=4, train_frequency=4, gradient_steps=3, batch_size=9, buffer_size=240, learning_starts=64, n_steps=2,
+    steps_per_iteration=128, hidden_sizes=(8,),
+)  # fmt: skip
+REPLAYED: dict[str, dict[str, Any]] = {
+    "in one process": {},
+    "Ornstein-Uhlenbeck": {"config": replace(TD3, exploration="ou", buffer_on="host")},
+    **PLACED,
+}
+
+
+@beside_the_extras
+@pytest.mark.parametrize("way", REPLAYED)
+def test_learners_share_updates_from_a_replay_buffer_and_are_resumed_with_another_number(
+    way: str, tmp_path: Path
+) -> None:
+    def options() -> dict[str, Any]:
+        made = {"env": "Pendulum-v1", "config": TD3, "vectorization": "sync", "total_steps": 1_024, **REPLAYED[way]}
+        if "placement" in made:
+            made["placement"] = hybridppo.Mirrored("cpu", "cpu", **made["placement"])
+        return made
+
+    def stop_after(iteration: int) -> Callable[[dict[str, float]], None]:
+        def stop(metrics: dict[str, float]) -> None:
+            if metrics["iteration"] == iteration:
+                signal.raise_signal(signal.SIGTERM)
+
+        return stop
+
+    run, later = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
+    whole = train(distribution="multi:1:2", **options())
+    train(distribution="multi:2:2", run_dir=run, on_iteration=stop_after(2), **options())
+    hybridppo.resume(run, distribution="multi:1:2", on_iteration=stop_after(3), **later)
+    resumed = hybridppo.resume(run, distribution="multi:2:2", **later)
+    assert torch.equal(values_of(resumed), values_of(whole))
+    assert counted(resumed.metrics) == counted(whole.metrics)
+    assert whole.metrics["replay_size"] == 240
+    assert whole.metrics["episodes"] > 0
+    at_home = hybridppo.resume(run, distribution="local", total_steps=1_152, **later)
+    assert at_home.metrics["replay_size"] == 240
+
+
+def test_a_minibatch_from_a_replay_buffer_has_a_row_for_each_shard() -> None:
+    with pytest.raises(ConfigurationError, match="batch_size must be at least the number of shards, 4"):
+        train("Pendulum-v1", config=replace(TD3, batch_size=3), distribution="multi:1:4")
+
+
 class Own(hybridppo.PPO):
     """An agent of one's own."""
 

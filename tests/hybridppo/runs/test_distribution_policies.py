@@ -108,8 +108,6 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "by turns on CPU",
         ),
         ({}, {"distribution": "central:2", "config": hybridppo.TD3Config()}, "gradients of PPO only, got TD3Config"),
-        ({}, {"config": hybridppo.DDPGConfig()}, "learners share the gradients of PPO only, got DDPGConfig"),
-        ({}, {"config": hybridppo.TD3Config()}, "learners share the gradients of PPO only, got TD3Config"),
     ],
 )
 def test_what_cannot_be_spread_is_refused_before_anything_is_started(

@@ -13,8 +13,9 @@ no more for a while. After each it is checked that
 - the process ended, or goes on (where lost workers are replaced): 30 seconds without progress are a hang, or as many as
   are asked for, on a machine with other work;
 - no process that it started is left, and nothing in /dev/shm or in its temporary folder;
-- the newest whole checkpoint is no older than it was before (one that was damaged on purpose aside), and, where the
-  trainer said that it saved (exit code 130), holds every iteration of the metrics.
+- the newest whole checkpoint is no older than it was before (one that was damaged on purpose aside), and holds every
+  iteration of the metrics if the trainer ended by itself (exit codes 0 and 130). A trainer that was interrupted while it
+  started up may also leave metrics and checkpoints exactly as it found them.
 
 At the end of each training its metrics must be without a gap, all steps made, and its parameters those of the same
 training without a fault, to the last bit; but for `central`, which promises no bits, and for trainings over Ray whose
@@ -190,6 +191,7 @@ class Run:
         self.temporary = folder / "tmp"
         self.newest = -1
         self.damaged: set[Path] = set()
+        self.found = self.written()
 
     def survived(self, fault: str, ending: str) -> None:
         """Count a fault, and tell of it."""
@@ -198,24 +200,31 @@ class Run:
 
     def start(self) -> Trainer:
         """The command that a user would give now."""
+        self.found = self.written()
         command = [*self.kind.command, "resume", str(self.path), "--no-progress"]
         if not (self.path / "config.json").exists():
             command = train_command(self.kind, self.kind.settings, self.limits, self.seed, self.path)
         return Trainer(command, self.temporary, self.limits.hang_seconds)
 
+    def metrics(self) -> bytes:
+        """The content of `metrics.jsonl`."""
+        try:
+            return (self.path / "metrics.jsonl").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def written(self) -> tuple[bytes, list[Path]]:
+        """The metrics, and the checkpoints, damaged ones included."""
+        return self.metrics(), checkpoints.folders(self.path / "checkpoints")
+
     def lines(self) -> int:
         """Whole lines of metrics."""
-        try:
-            return (self.path / "metrics.jsonl").read_bytes().count(b"\n")
-        except FileNotFoundError:
-            return 0
+        return self.metrics().count(b"\n")
 
     def last_iteration(self) -> int:
         """The iteration of the last line; a full disk may have kept lines before it away."""
-        if not self.lines():
-            return 0
-        metrics = (self.path / "metrics.jsonl").read_bytes().splitlines()
-        return int(json.loads(metrics[-1])["iteration"])
+        metrics = self.metrics().splitlines()
+        return int(json.loads(metrics[-1])["iteration"]) if metrics else 0
 
     def wait(self, trainer: Trainer, *, more_lines: int | None = None) -> bool:
         """Until the process ends, or has logged so many lines more (True then). No progress is a failure."""
@@ -362,10 +371,11 @@ class Run:
             if passed_over - self.damaged:  # the damaged stay until a trainer lives long enough to set them aside
                 raise FailureError(f"{passed_over - self.damaged} is damaged, and nobody damaged it")
             iteration = checkpoint.state["runner"]["iteration"]
-            # A trainer that was interrupted before it set damaged ones aside has left everything as it was.
-            if code in (0, 130) and not passed_over and iteration != self.last_iteration():
+            # One that was interrupted before it removed what is newer than the checkpoint has saved and lost nothing.
+            has_ended_by_itself = code == 0 or (code == 130 and self.written() != self.found)
+            if has_ended_by_itself and iteration != self.last_iteration():
                 raise FailureError(
-                    f"said to be saved, but at iteration {iteration} of {self.last_iteration()}\n{trainer.said}"
+                    f"exit code {code}, but saved at iteration {iteration} of {self.last_iteration()}\n{trainer.said}"
                 )
         if newest < self.newest:
             raise FailureError(f"the newest checkpoint was {self.newest}, and is {newest}\n{trainer.said}")

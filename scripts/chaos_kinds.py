@@ -37,6 +37,7 @@ CPU = "--placement cpu"
 WORKERS = f"{CPU} --num-workers 2"
 OVERLAP = "--placement overlap --sampling-device cpu --learning-device cpu"
 COPIES = f"{CPU} --vectorization sync"
+"""The environments of REPLACING: restarts need copies, and an environment's own vectorised form has other bits."""
 REPLACING = f"{CPU} --on-env-error restart --worker-timeout 20"
 GRU = "--recurrent gru --recurrent-size 8 --sequence-length 8"
 TENSORS = (str(Path(__file__).with_name("train_torch_cartpole.py")),)
@@ -51,11 +52,11 @@ KINDS = {
     },
     "learners": {
         "multi": Kind(
-            f"{REPLACING} --distribution multi:2:2", f"{CPU} --distribution multi:1:2", (MULTI,),
+            f"{REPLACING} --distribution multi:2:2", f"{COPIES} --distribution multi:1:2", (MULTI,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),
         "multi-gru": Kind(
-            f"{REPLACING} --distribution multi:2:2 {GRU}", f"{CPU} --distribution multi:1:2 {GRU}", (MULTI,),
+            f"{REPLACING} --distribution multi:2:2 {GRU}", f"{COPIES} --distribution multi:1:2 {GRU}", (MULTI,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),
         "central": Kind(

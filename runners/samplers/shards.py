@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from hybridppo.environments.in_shards import EnvironmentShards
+from hybridppo.environments.steering import Steering, latest
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
@@ -104,6 +105,15 @@ class ShardsSampler(BaseSampler):
         ended = sampler.statistics.since(episodes)
         return sampler.env_steps - steps, sampler.env_restarts - restarts, ended, policies, sampler.metrics()
 
+    def _steered(self, steering: Steering) -> list[Any]:
+        """As in the base, for self-play alone, which steers in all processes; the results are those of all."""
+        if steering.kind != "seat":
+            return super()._steered(steering)
+        found = [each for sampler in self._samplers for each in sampler.steer(steering, while_paused=True)]
+        self.steering = latest(self.steering, steering)
+        of_all = self._gather(json.dumps(found, allow_nan=False).encode())
+        return [each for process in of_all for each in json.loads(process)]
+
     def pause(self) -> None:
         """Wait for the rollout under way, because other processes wait for this one's part."""
         for sampler in self._samplers:
@@ -158,6 +168,7 @@ class ShardsSampler(BaseSampler):
             "statistics": self.statistics.state(),
             "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": [],
+            **self._steering_state(),
             "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
         }
         if self.failure is not None:  # the other processes are not reached any more, so their states are unknown
@@ -175,6 +186,7 @@ class ShardsSampler(BaseSampler):
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
+        self._load_steering(state)
         shards = state.get("shards")
         if not isinstance(shards, list) or len(shards) != self._num_shards:
             self.drop_running()

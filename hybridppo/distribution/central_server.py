@@ -416,7 +416,10 @@ class ServerOfParameters(LocalTeam):
                 f"learners share the gradients of PPO only, got {type(config).__name__}: use distribution='local'"
             )
         needed = {"episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1}
-        asked = {name: getattr(config, name) for name in needed} | {"num_workers": run.num_workers or 0}
+        asked = {name: getattr(config, name) for name in needed} | {
+            "num_workers": run.num_workers or 0,
+            "self_play": run.self_play or 0,
+        }
         for name, value in asked.items():
             if value != needed.get(name, 0):
                 raise ConfigurationError(

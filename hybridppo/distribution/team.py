@@ -198,8 +198,6 @@ class Team(LocalTeam):
                 f"{whom} an address is that of a Ray cluster which is there, whose workers sample: give num_workers, "
                 f"and auto or HOST:PORT, got num_workers={run.num_workers} and address={run.address!r}"
             )
-        if run.self_play is not None:
-            raise ConfigurationError(f"self_play does not work {whom}: use distribution='local'")
 
     def _check(self, config: PPOConfig | DDPGConfig, whom: str) -> None:
         for name, needed in _NOT_SHARED.items():
@@ -284,7 +282,8 @@ class Team(LocalTeam):
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None
     ) -> Environments:
         """Likewise; with worker processes, one for each shard, for its spaces."""
-        return self._made(source, num_envs, options, copies=1 if num_workers else None)
+        self._made_again = partial(self._made, source, num_envs, options, copies=1 if num_workers else None)
+        return self._made_again()
 
     def _made(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, copies: int | None
@@ -321,6 +320,10 @@ class Team(LocalTeam):
     def begin(self, job: Job) -> Job:
         """Start the other learners if necessary, and let all take over the first one's state."""
         agent, settings = job.agent, job.settings
+        if settings.run.self_play is not None and job.directory is None and self.rank == 0 and self.size > 1:
+            raise ConfigurationError(
+                "self_play with several learners needs a run directory, in which all find the snapshots: give run_dir"
+            )
         self._agent, self._own, self._seed = agent, job.interruption, settings.seed
         if self.shards > 1:
             self._share_updates(agent)
@@ -332,7 +335,7 @@ class Team(LocalTeam):
         tensors, state = agent.state()
         told: dict[str, Any] = {
             "settings": settings.to_json(),
-            "saves": job.directory is not None,
+            "saves_in": None if job.directory is None else str(job.directory.path),
             "agent": state,
             "checkpoint": None,
         }
@@ -351,7 +354,7 @@ class Team(LocalTeam):
         return replace(
             job,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
-            directory=Elsewhere({}) if told["saves"] else None,
+            directory=None if told["saves_in"] is None else Elsewhere({}, Path(told["saves_in"])),
             checkpoint=checkpoint,
             profile=False,
             reporting=replace(job.reporting, progress=False, callbacks=()),
@@ -460,9 +463,7 @@ class Team(LocalTeam):
         self._let_go(0.0)
         self.link = self._launched = None
         self._fingerprint = (-1, 0)
-        run, config = job.settings.run, job.settings.config
-        environments = self.environments_to_begin(job.env, config.num_envs, job.settings.environment, run.num_workers)
-        return replace(job, environments=environments)
+        return replace(job, environments=self._made_again())
 
     def end(self) -> None:
         """Give the first learner's agent the tensors of all environments."""
@@ -581,10 +582,11 @@ class Elsewhere(RunDirectory):
 
     Args:
         config: the first learner's `config.json`.
+        path: of the first learner's run directory.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(Path(os.devnull), config)
+    def __init__(self, config: dict[str, Any], path: Path = Path(os.devnull)) -> None:
+        super().__init__(path, config)
 
     def update_config(self, config: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         return

@@ -203,7 +203,7 @@ def _of_function(
     return ManyAgents(
         source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
         critic_observes=_critics_observe(options),
-        opponent_of=options.opponent_of if isinstance(options, SeatOptions) else None,
+        seats=options if isinstance(options, SeatOptions) else None,
     )  # fmt: skip
 
 

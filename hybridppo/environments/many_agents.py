@@ -7,7 +7,6 @@ environment is reset before `step` returns if none of its agents is left.
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
-from hybridppo.environments.options import OnEnvError
+from hybridppo.environments.options import OnEnvError, SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
-from hybridppo.environments.seats import Opponent, seat_environment
+from hybridppo.environments.seats import seat_environment
 from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
@@ -39,7 +38,7 @@ class ManyAgents(SubEnvironments):
         on_error: for an environment that fails or returns invalid values: "raise" an error, or "restart" it.
         action_masks: whether the infos of agents have action masks.
         critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
-        opponent_of: for self-play, loads opponents; each environment is then one column, of the learner's seat.
+        seats: the options of self-play; None for none.
 
     Raises:
         EnvError: if environments differ in a space or in their agents.
@@ -56,11 +55,11 @@ class ManyAgents(SubEnvironments):
         *,
         action_masks: bool = False,
         critic_observes: CriticObserves = "own",
-        opponent_of: Callable[[Path], Opponent] | None = None,
+        seats: SeatOptions | None = None,
     ) -> None:
         makes: Callable[[], Any] = partial(agents_environment, make, action_masks, critic_observes)
-        if opponent_of is not None:
-            makes = partial(seat_environment, make, action_masks, critic_observes, opponent_of)
+        if seats is not None:
+            makes = partial(seat_environment, make, seats)
         sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
         model = cast(ParallelEnvironment, sub_environments[0].env)
         for sub_env in sub_environments:

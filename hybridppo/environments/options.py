@@ -152,6 +152,10 @@ class SeatOptions(CriticsOptions):
 
     opponent_of: Callable[[Path], Any] = field(kw_only=True)
     """Loads an opponent from a file."""
+    policy_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
+    """The policy of an agent by its name, if there are several; one of them then has all its seats."""
+    policies: tuple[str, ...] = field(default=(), kw_only=True)
+    """The policies that learn, if there are several."""
 
 
 def for_critics(options: EnvironmentOptions, config: Any) -> EnvironmentOptions:

@@ -73,19 +73,20 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         num_agents = len(self.agents)
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
-        self._own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
+        self.own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
+        """The part of each row that belongs to the agent."""
         num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
-        self._places = [slice(0, len(row) - number) for row, number in zip(self._own_rows, num_masked, strict=True)]
+        self._places = [slice(0, len(row) - number) for row, number in zip(self.own_rows, num_masked, strict=True)]
         """The part of each row with the agent's own observation."""
         self._of_critics = None if critic_observes == "own" else CriticRows(whole, self._rows.shape[1])
         if self._of_critics is not None:
             self._places = self._of_critics.own
-        self._own_parts = [row[place] for row, place in zip(self._own_rows, self._places, strict=True)]
+        self._own_parts = [row[place] for row, place in zip(self.own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
         self._has_apart = action_masks and not encode.layout.images
         """Whether masks follow the observations in rows; in rows with images, numbers come first."""
-        self._mask_parts = [row[len(row) - number :] for row, number in zip(self._own_rows, num_masked, strict=True)]
+        self._mask_parts = [row[len(row) - number :] for row, number in zip(self.own_rows, num_masked, strict=True)]
         # For observations that are rows already: views of the rows, in the shape of the observation.
         is_array = self._has_apart or not action_masks
         self._arrays = [
@@ -195,7 +196,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         Raises:
             BadValueError: naming the agent and the number.
         """
-        for slot, row in enumerate(self._own_rows):
+        for slot, row in enumerate(self.own_rows):
             self._encoders[slot].require_finite(f"{self._name_of(slot)}: its observation", row)
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
 
@@ -249,7 +250,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     def _end_episodes(self) -> None:
         """Keep the final observations of truncated agents, and set the rows of absent agents to zero."""
         for slot in np.flatnonzero(self.truncated).tolist():
-            own = self._own_rows[slot]
+            own = self.own_rows[slot]
             self._encoders[slot].require_finite(f"{self._name_of(slot)}: its final observation", own)
             self.finals.append((slot, self._rows[slot].copy()))
         self._rows[~self.present] = 0
@@ -265,7 +266,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             if self._masked is not None:
                 self.masks[slot] = _of(info, MASK)
                 if not self._has_apart:
-                    self._own_rows[slot][...] = masked_row(self._masked[slot], observation, info, has_ended)
+                    self.own_rows[slot][...] = masked_row(self._masked[slot], observation, info, has_ended)
                     return
                 self._mask_parts[slot][...] = mask_row(self._masked[slot], info, has_ended)
             array = self._arrays[slot]

@@ -1,4 +1,4 @@
-"""A game of several agents as an environment of one: it has a seat in each episode, and opponents have the others."""
+"""A game of several agents in which one policy learns in each episode, and opponents have the other seats."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,11 +9,11 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from hybridppo.environments.options import SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.rows import CriticObserves
 
 Array = NDArray[Any]
 
@@ -25,57 +25,71 @@ MOST_RESETS = 100
 
 
 class _Memory:
-    """The state of a seat that a checkpoint saves, with the game's."""
+    """The state of the seats that a checkpoint saves, with the game's."""
 
     def __init__(self, game: Any, rows: Array, present: Array, masks: list[Any]) -> None:
         self.game, self.rows, self.present, self.masks = game, rows, present, masks
         self.generator = np.random.default_rng(0)
-        self.seat = 0
-        self.opponent: str | None = None
-        """The name of the snapshot in the other seats; None for random actions."""
+        self.team: list[int] = []
+        """The seats of the learner."""
+        self.opponents: dict[str, str] = {}
+        """The name of the snapshot in the other seats of each policy; none before the first snapshots."""
         self.states: list[Any] = [None] * len(present)
         """The state of the opponent in each seat."""
         self.gains = np.zeros(len(present))
         """The return of each agent in this episode."""
         self.results: list[list[Any]] = []
-        """The opponent's name and the score of each ended episode: 1 for a win, 0.5 for a draw, else 0."""
+        """Of each ended episode: the learner's policy, the opponent's policy and name, and the score: 1 for a win, 0.5
+        for a draw, else 0."""
 
 
 class Seat(gym.Env[Any, Any]):
-    """Like `ParallelEnvironment` with one agent: the learner, whose seat is drawn in each episode.
+    """Like `ParallelEnvironment` with the learner as its agent, whose seat is drawn in each episode.
+
+    Of several policies, one is drawn in each episode, which learns in all its seats. All agents are then columns, and
+    those of opponents are absent.
 
     Args:
-        inner: the game, whose agents have the same spaces.
-        opponent_of: loads an opponent from a file.
+        inner: the game; agents of one policy have the same spaces.
+        options: load opponents from files, and give each agent its policy.
 
     Raises:
-        EnvError: if agents have different spaces, or there is only one.
+        EnvError: if agents of the only policy have different spaces, or there is only one agent.
     """
 
-    takes_turns, turn = False, 0
+    turn = 0
 
-    def __init__(self, inner: ParallelEnvironment, opponent_of: Callable[[Path], Opponent]) -> None:
-        spaces = inner.agent.observation_space, inner.agent.action_space
-        if len(inner.agents) < 2 or any(isinstance(space, SpacesOfAgents) for space in spaces):
-            raise EnvError(
-                "self_play is for environments of two or more agents with the same spaces, and the agents of this one "
-                f"are {', '.join(map(str, inner.agents))}"
-                + ("" if len(inner.agents) < 2 else ", whose spaces differ: train a policy for each kind")
-            )
-        self._inner, self._opponent_of = inner, opponent_of
+    def __init__(self, inner: ParallelEnvironment, options: SeatOptions) -> None:
+        self._inner = inner
+        self._opponent_of: Callable[[Path], Opponent] = options.opponent_of
         self.agents, self.agent = ("learner",), inner.agent
+        slots = range(len(inner.agents))
+        self._columns = [0] * len(inner.agents)
+        """The column of each seat."""
+        self._teams = [[slot] for slot in slots]
+        """The seats of which the learner gets one."""
+        self._policies = [""] * len(inner.agents)
+        self.takes_turns = False
+        if options.policy_of is not None:
+            self.agents, self._columns, self.takes_turns = inner.agents, list(slots), inner.takes_turns
+            self._policies = [str(options.policy_of(str(agent))) for agent in inner.agents]
+            self._teams = [[slot for slot in slots if self._policies[slot] == name] for name in options.policies]
+        else:
+            _require_seats(inner)
         self.infos: Any = {}
         self._memory = _Memory(inner.env, inner.rows, inner.present, inner.masks)
-        self._rows = np.zeros((1, *inner.rows.shape[1:]), inner.rows.dtype)
-        self.rewards = np.zeros(1, np.float32)
-        self.terminated, self.truncated, self.present = (np.zeros(1, np.bool_) for _ in range(3))
+        self._rows = np.zeros((len(self.agents), *inner.rows.shape[1:]), inner.rows.dtype)
+        self.rewards = np.zeros(len(self.agents), np.float32)
+        self.terminated, self.truncated, self.present = (np.zeros(len(self.agents), np.bool_) for _ in range(3))
         self.is_over = False
         self.finals: list[tuple[int, Array]] = []
         low, high = (0, 255) if self._rows.dtype == np.uint8 else (-np.inf, np.inf)
         self.observation_space = Box(low, high, self._rows.shape, dtype=self._rows.dtype.type)
-        self.action_space = gym.spaces.Tuple([inner.agent.action_space])
-        self._random_actions: Any = inner.action_space
-        self._folder, self._names, self._weights = Path(), [""], [1.0]
+        actions: Any = inner.action_space
+        self._random_actions: Any = actions
+        self.action_space = gym.spaces.Tuple([actions[column] for column in range(len(self.agents))])
+        self._folder = Path()
+        self._pools: Mapping[str, tuple[list[str], list[float]]] = {}
 
     @property
     def saved(self) -> object:
@@ -91,9 +105,12 @@ class Seat(gym.Env[Any, Any]):
         """Load opponents from this folder."""
         self._folder = Path(folder)
 
-    def set_opponents(self, names: list[str], weights: list[float], ladder: Mapping[str, Any]) -> None:
-        """Draw opponents by these weights from the next episode on. `ladder` is not used here."""
-        self._names, self._weights = names, weights
+    def set_opponents(self, pools: Mapping[str, tuple[list[str], list[float]]], ladder: Mapping[str, Any]) -> None:
+        """Draw the opponents of each policy by these names and weights from the next episode on.
+
+        `ladder` is not used here.
+        """
+        self._pools = pools
 
     def take_results(self) -> list[list[Any]]:
         """The results of the episodes since the last call."""
@@ -110,15 +127,21 @@ class Seat(gym.Env[Any, Any]):
             seed = None
             memory.gains[:] = 0.0
             memory.states = [None] * len(inner.agents)
-            memory.seat = int(memory.generator.choice(np.flatnonzero(inner.present)))
-            name = str(memory.generator.choice(self._names, p=self._weights))
-            memory.opponent = name or None
+            teams = [team for team in self._teams if inner.present[team].any()]
+            if not teams:
+                continue
+            memory.team = teams[int(memory.generator.integers(len(teams)))]
+            memory.opponents = {
+                policy: str(memory.generator.choice(names, p=weights))
+                for policy, (names, weights) in self._pools.items()
+                if self._seats_of(policy)
+            }
             if self._others_play():
                 break
         else:
             raise BadValueError(f"{MOST_RESETS} episodes in a row have ended before the learner's turn")
-        self.present[:], self.is_over = True, False
-        self._rows[0] = inner.rows[memory.seat]
+        self._rows[:], self.is_over, self.present[:] = 0, False, False
+        self._show()
         return self._rows, {}
 
     def step(self, action: Any) -> Any:
@@ -127,18 +150,18 @@ class Seat(gym.Env[Any, Any]):
         self.finals = []
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
-        seats = [memory.seat] if inner.takes_turns else np.flatnonzero(inner.present).tolist()
-        self._play(seats, action[0])
-        if inner.present[memory.seat]:
+        seats = [inner.turn] if inner.takes_turns else np.flatnonzero(inner.present).tolist()
+        self._play(seats, action)
+        if inner.present[memory.team].any():
             self._others_play()
-        self.present[0] = inner.present[memory.seat]
-        self._rows[0] = inner.rows[memory.seat]
-        self.is_over = not self.present[0]
+        self._show()
+        self.is_over = not self.present.any()
         if self.is_over:
-            others = np.delete(memory.gains, memory.seat).max()
-            own = memory.gains[memory.seat]
-            if memory.opponent is not None:
-                memory.results.append([memory.opponent, 0.5 if own == others else float(own > others)])
+            own = memory.gains[memory.team].max()
+            for policy, name in memory.opponents.items():
+                others = memory.gains[self._seats_of(policy)].max()
+                score = 0.5 if own == others else float(own > others)
+                memory.results.append([self._policies[memory.team[0]], policy, name, score])
         return self._rows, self.rewards, self.terminated, self.truncated, {}
 
     def require_finite(self) -> None:
@@ -153,37 +176,59 @@ class Seat(gym.Env[Any, Any]):
         inner.put_present(np.array(memory.present))
         inner.masks[:] = memory.masks
         memory.rows, memory.present, memory.masks = inner.rows, inner.present, inner.masks
+        self._show()
 
     def close(self) -> None:
         """Close the game."""
         self._inner.close()
 
+    def _show(self) -> None:
+        """Show the learner's seats as they are now."""
+        team, inner = self._memory.team, self._inner
+        columns = [self._columns[seat] for seat in team]
+        self._rows[columns], self.present[columns] = inner.rows[team], inner.present[team]
+        self.turn = self._columns[inner.turn]
+
+    def _seats_of(self, policy: str) -> list[int]:
+        """The seats of a policy that opponents have."""
+        team = self._memory.team
+        return [seat for seat, own in enumerate(self._policies) if own == policy and seat not in team]
+
     def _others_play(self) -> bool:
         """If agents take turns, let the others act until the learner's turn; whether the learner is still present."""
-        memory, inner = self._memory, self._inner
-        while inner.takes_turns and inner.present[memory.seat] and inner.turn != memory.seat:
+        team, inner = self._memory.team, self._inner
+        while inner.takes_turns and inner.present[team].any() and inner.turn not in team:
             self._play([inner.turn], None)
-        return bool(inner.present[memory.seat])
+        return bool(inner.present[team].any())
 
-    def _play(self, seats: Sequence[int], own_action: Any) -> None:
-        """Let the agents in these seats act; the learner by `own_action`."""
+    def _play(self, seats: Sequence[int], own_actions: Any) -> None:
+        """Let the agents in these seats act; the learner by its columns of `own_actions`."""
         memory, inner = self._memory, self._inner
-        others = [seat for seat in seats if seat != memory.seat]
-        actions: list[Any] = [own_action] * len(inner.agents)
-        for seat, action in zip(others, self._chosen(others) if others else (), strict=True):
-            actions[seat] = action
+        actions: list[Any] = [None] * len(inner.agents)
+        others: dict[str, list[int]] = {}
+        for seat in seats:
+            if seat in memory.team:
+                actions[seat] = own_actions[self._columns[seat]]
+            else:
+                others.setdefault(self._policies[seat], []).append(seat)
+        for policy, of_policy in others.items():
+            for seat, action in zip(of_policy, self._chosen(policy, of_policy), strict=True):
+                actions[seat] = action
         inner.step(actions)
         memory.gains += inner.rewards
-        self.rewards[0] += inner.rewards[memory.seat]
-        self.terminated[0] |= inner.terminated[memory.seat]
-        self.truncated[0] |= inner.truncated[memory.seat]
-        self.finals += [(0, final) for slot, final in inner.finals if slot == memory.seat]
+        for seat in memory.team:
+            column = self._columns[seat]
+            self.rewards[column] += inner.rewards[seat]
+            self.terminated[column] |= inner.terminated[seat]
+            self.truncated[column] |= inner.truncated[seat]
+        self.finals += [(self._columns[slot], final) for slot, final in inner.finals if slot in memory.team]
 
-    def _chosen(self, seats: Sequence[int]) -> Sequence[Any]:
+    def _chosen(self, policy: str, seats: Sequence[int]) -> Sequence[Any]:
         memory, inner = self._memory, self._inner
-        if memory.opponent is not None:
-            act = self._opponent_of(self._folder / memory.opponent)
-            actions, states = act(inner.rows[seats], memory.generator, [memory.states[seat] for seat in seats])
+        if policy in memory.opponents:
+            act = self._opponent_of(self._folder / policy / memory.opponents[policy])
+            rows = np.stack([inner.own_rows[seat] for seat in seats])
+            actions, states = act(rows, memory.generator, [memory.states[seat] for seat in seats])
             for seat, state in zip(seats, states, strict=True):
                 memory.states[seat] = state
             return actions
@@ -195,11 +240,17 @@ class Seat(gym.Env[Any, Any]):
         return found
 
 
-def seat_environment(
-    make: Callable[[], Any],
-    action_masks: bool,
-    critic_observes: CriticObserves,
-    opponent_of: Callable[[Path], Opponent],
-) -> Seat:
-    """The environment that `make` makes, as the learner's seat."""
-    return Seat(agents_environment(make, action_masks, critic_observes), opponent_of)
+def _require_seats(inner: ParallelEnvironment) -> None:
+    """Refuse a game that one policy cannot play against itself, with an `EnvError`."""
+    spaces = inner.agent.observation_space, inner.agent.action_space
+    if len(inner.agents) < 2 or any(isinstance(space, SpacesOfAgents) for space in spaces):
+        raise EnvError(
+            "self_play is for environments of two or more agents with the same spaces, and the agents of this one "
+            f"are {', '.join(map(str, inner.agents))}"
+            + ("" if len(inner.agents) < 2 else ", whose spaces differ: train a policy for each kind")
+        )
+
+
+def seat_environment(make: Callable[[], Any], options: SeatOptions) -> Seat:
+    """The environment that `make` makes, as the learner's seats."""
+    return Seat(agents_environment(make, options.action_masks, options.critic_observes), options)

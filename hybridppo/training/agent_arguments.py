@@ -21,7 +21,6 @@ from hybridppo.runs.compiling import compiled_if_possible, compiled_options
 from hybridppo.runs.loading import given_policies
 from hybridppo.runs.settings import name_of_source
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.training.self_play import ONE_POLICY
 from hybridppo.training.stage import Stage
 
 
@@ -86,12 +85,11 @@ class AgentAsked:
             ConfigurationError: if the policies are not those of the agents.
             OutOfMemoryError: if the rollouts of all agents do not fit.
         """
-        config, has_seats = self.config, stage.run.self_play is not None
-        whose = policies_of(stage.environments.agents, self.names, policy_of) if self.names and not has_seats else {}
+        config = self.config
         if isinstance(config, PoliciesConfig):
-            if has_seats:
-                raise ConfigurationError(ONE_POLICY)
-            config = replace(config, agents=whose)
+            config = config.with_agents(stage.environments.agents, policy_of)
+        elif self.names and stage.run.self_play is None:
+            policies_of(stage.environments.agents, self.names, policy_of)
         require_memory_for_agents(config, stage.environments, stage.placement)
         return replace(self, config=config)
 

@@ -25,6 +25,7 @@ from hybridppo.runs.observers import Reporting
 from hybridppo.runs.settings import Settings
 from hybridppo.system.interruption import Interruption
 from hybridppo.system.seeds import seed_globals, seed_of
+from hybridppo.training.self_play import for_seats
 from hybridppo.training.train import run_to_the_end
 
 
@@ -56,9 +57,8 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")
-        environments = team.environments_to_begin(
-            source, settings.config.num_envs, settings.environment, settings.run.num_workers
-        )
+        options = for_seats(settings.environment, settings.run, settings.config)
+        environments = team.environments_to_begin(source, settings.config.num_envs, options, settings.run.num_workers)
         try:
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")

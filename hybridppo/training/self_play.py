@@ -1,8 +1,8 @@
 """Self-play: keeps snapshots of an agent and their ratings, and gives environments their opponents."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
-from hybridppo.agents.registry import AnyAgent
+from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions, for_critics
 from hybridppo.environments.seats import Opponent
@@ -34,7 +35,7 @@ from hybridppo.system.validation import require_whole
 
 Array = NDArray[Any]
 
-ONE_POLICY = "self_play is for one policy of PPO, which has all seats (PPOConfig): leave it out"
+ONLY_PPO = "self_play is for PPO (PPOConfig): leave it out"
 FIRST_RATING = 1200.0
 STEP = 16.0
 """The most that a rating changes by a game (Elo, "The Rating of Chessplayers", 1978)."""
@@ -78,14 +79,31 @@ def opponent(agent: Any) -> Opponent:
     return act
 
 
-def for_seats(options: EnvironmentOptions, run: RunOptions) -> EnvironmentOptions:
-    """The options of the environments that are trained in: with self-play, they have a seat for the agent."""
-    return options if run.self_play is None else _with_opponents(options, opponent_of)
+def for_seats(
+    options: EnvironmentOptions, run: RunOptions, config: AnyConfig, policy_of: PolicyOf | None = None
+) -> EnvironmentOptions:
+    """The options of the environments that are trained in: with self-play, they have seats for the agent.
+
+    Args:
+        options: of environments without self-play.
+        run: with the settings of self-play.
+        config: of the agent.
+        policy_of: as for `train`, for a configuration that does not yet have the agents of the environments.
+    """
+    if run.self_play is None:
+        return options
+    if not isinstance(config, PoliciesConfig):
+        return _with_opponents(options, opponent_of)
+    find = config.agents.get if config.agents else policy_of or policy_by_name
+    learn = tuple(policy for policy in config.policies if policy not in config.played)
+    return _with_opponents(options, opponent_of, policy_of=find, policies=learn)
 
 
-def _with_opponents(options: EnvironmentOptions, opponents: Callable[[Path], Opponent]) -> EnvironmentOptions:
+def _with_opponents(
+    options: EnvironmentOptions, opponents: Callable[[Path], Opponent], **policies: Any
+) -> EnvironmentOptions:
     own = {each.name: getattr(options, each.name) for each in fields(CriticsOptions) if hasattr(options, each.name)}
-    return SeatOptions(**own, opponent_of=opponents)
+    return SeatOptions(**own, opponent_of=opponents, **policies)
 
 
 def round_robin(
@@ -147,7 +165,7 @@ def _score(
     placement.prepare(agent)
     try:
         require_spaces_of(other, environments)
-        environments.steer(Steering("seat", "set_opponents", [["other"], [1.0], {}]))
+        environments.steer(Steering("seat", "set_opponents", [{"": (["other"], [1.0])}, {}]))
         with placement.evaluating(agent) as actor:
             run_episodes(
                 actor,
@@ -163,35 +181,63 @@ def _score(
         environments.close()
     # The number of games of each environment is fixed beforehand: else short ones would count more.
     counts = [games // num_envs + (number < games % num_envs) for number in range(num_envs)]
-    counted = [score for count, results in zip(counts, played, strict=True) for _, score in results[:count]]
+    counted = [score for count, results in zip(counts, played, strict=True) for *_, score in results[:count]]
     return float(np.mean(counted))
 
 
+@dataclass
+class Pool:
+    """The snapshots of a policy."""
+
+    learns: bool
+    rating: float = FIRST_RATING
+    """Of the policy as it is now."""
+    snapshots: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By name, from the oldest to the newest: the rating, and the games and the score of learners against it."""
+
+    def weights(self, latest: float, *, prioritised: bool) -> list[float]:
+        """How probable each snapshot is; `latest` is the share of the newest."""
+        *others, _ = self.snapshots.values()
+        if not others:
+            return [1.0]
+        shares = np.ones(len(others))
+        if prioritised:
+            # As if one game had been a draw before: every opponent is met at times.
+            beaten = np.array([(one["score"] + 0.5) / (one["games"] + 1.0) for one in others])
+            shares = (1.0 - beaten) ** 2
+        found: list[float] = [*((1.0 - latest) * shares / shares.sum()), latest]
+        return [float(share) for share in found]
+
+
 class Ladder:
-    """The snapshots of a training, with a rating for each and for the agent.
+    """The snapshots of a training, with a rating for each and for the agent; for each policy if there are several.
 
     Args:
         options: the fields of `SelfPlay`.
         agent: learns.
-        sampler: has environments with a seat for the agent.
+        sampler: has environments with seats for the agent.
         folder: for snapshots; None for one that goes with the training.
+        writes: whether this process writes the snapshots; the first of several learners does.
 
     Raises:
-        ConfigurationError: if the agent is not one policy of PPO.
+        ConfigurationError: if the agent is not PPO.
     """
 
-    def __init__(self, options: dict[str, Any], agent: Any, sampler: BaseSampler, folder: Path | None) -> None:
-        if not isinstance(agent, PPO):
-            raise ConfigurationError(ONE_POLICY)
-        self._options, self._agent, self._sampler = SelfPlay(**options), agent, sampler
+    def __init__(
+        self, options: dict[str, Any], agent: Any, sampler: BaseSampler, folder: Path | None, *, writes: bool = True
+    ) -> None:
+        if not isinstance(agent, (PPO, Policies)):
+            raise ConfigurationError(ONLY_PPO)
+        self._options, self._sampler, self._writes = SelfPlay(**options), sampler, writes
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
-        self.rating = FIRST_RATING
-        self.snapshots: dict[str, dict[str, float]] = {}
-        """By name, from the oldest to the newest: the rating, and games and score of the agent against it."""
+        self._agents: Mapping[str, PPO] = agent.agents if isinstance(agent, Policies) else {"": agent}
+        played = agent.config.played if isinstance(agent, Policies) else ()
+        self.pools = {policy: Pool(policy not in played) for policy in self._agents}
+        """By policy; the only policy has the name ""."""
 
     def begin(self) -> None:
-        """Take the first snapshot; or, in a run that goes on, take up those that there were.
+        """Take the first snapshots; or, in a run that goes on, take up those that there were.
 
         Raises:
             RunDirectoryError: if one of those is gone.
@@ -200,82 +246,76 @@ class Ladder:
         # A run directory may have been moved: opponents of the rollout that is under way are there now.
         self._sampler.steer(Steering("seat", "use_folder", [str(self._folder)]), while_paused=True)
         if before is None:
-            self._take_snapshot()
+            self._take_snapshots(self.pools)
             self._tell()
-        else:
-            ladder = before.arguments[2]
-            self.rating, self.snapshots = ladder["rating"], ladder["snapshots"]
-            missing = [name for name in self.snapshots if not (self._folder / name).is_file()]
-            if missing:
-                raise RunDirectoryError(
-                    f"{len(missing)} of the {len(self.snapshots)} snapshots that self-play goes on with are gone, the "
-                    f"first is {self._folder / missing[0]}: put them back, or begin a new run with start_from"
-                )
+            return
+        for policy, pool in before.arguments[1].items():
+            self.pools[policy].rating, self.pools[policy].snapshots = pool["rating"], pool["snapshots"]
+        paths = [self._folder / policy / name for policy, pool in self.pools.items() for name in pool.snapshots]
+        missing = [path for path in paths if not path.is_file()]
+        if missing:
+            raise RunDirectoryError(
+                f"{len(missing)} of the {len(paths)} snapshots that self-play goes on with are gone, the first is "
+                f"{missing[0]}: put them back, or begin a new run with start_from"
+            )
 
     def look(self) -> None:
-        """Count the games of a rollout that has ended, take a snapshot if one is due, and weigh the opponents."""
+        """Count the games of a rollout that has ended, take snapshots if they are due, and weigh the opponents."""
         for of_environment in self._steer("take_results"):
-            for name, score in of_environment:
-                self._count(name, score)
-        if self._sampler.env_steps >= self._last + self._options.snapshot_every:
-            self._take_snapshot()
+            for result in of_environment:
+                self._count(*result)
+        learning = [policy for policy, pool in self.pools.items() if pool.learns]
+        newest = int(next(reversed(self.pools[learning[0]].snapshots)))
+        if self._sampler.env_steps >= newest + self._options.snapshot_every:
+            self._take_snapshots(learning)
         self._tell()
 
     def metrics(self) -> Metrics:
-        """Ratings and win rates."""
-        played = {name: one for name, one in self.snapshots.items() if one["games"]}
-        return {
-            "self_play/rating": self.rating,
-            "self_play/snapshots": len(self.snapshots),
-            **{f"self_play/win_rate/{int(name)}": one["score"] / one["games"] for name, one in played.items()},
-        }
+        """Ratings, and win rates against each snapshot."""
+        found: Metrics = {}
+        for policy, pool in self.pools.items():
+            name = f"{policy}/self_play" if policy else "self_play"
+            found |= {f"{name}/rating": pool.rating, f"{name}/snapshots": len(pool.snapshots)}
+            for snapshot, one in pool.snapshots.items():
+                if one["games"]:
+                    found[f"{name}/win_rate/{int(snapshot)}"] = one["score"] / one["games"]
+        return found
 
     def close(self) -> None:
         """Remove the folder if it goes with the training."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    @property
-    def _last(self) -> int:
-        """Environment steps at the newest snapshot."""
-        return int(next(reversed(self.snapshots)))
-
     def _steer(self, name: str, *arguments: Any) -> list[Any]:
         return self._sampler.steer(Steering("seat", name, list(arguments)))
 
-    def _take_snapshot(self) -> None:
+    def _take_snapshots(self, policies: Iterable[str]) -> None:
         name = f"{self._sampler.env_steps:012d}"
-        self._agent.save(self._folder / name)
-        self.snapshots[name] = {"rating": self.rating, "games": 0.0, "score": 0.0}
-        while len(self.snapshots) > self._options.pool:
-            del self.snapshots[next(iter(self.snapshots))]
+        for policy in policies:
+            pool, path = self.pools[policy], self._folder / policy / name
+            if self._writes:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._agents[policy].save(path)
+            pool.snapshots[name] = {"rating": pool.rating, "games": 0.0, "score": 0.0}
+            while len(pool.snapshots) > self._options.pool:
+                del pool.snapshots[next(iter(pool.snapshots))]
 
-    def _count(self, name: str, score: float) -> None:
-        snapshot = self.snapshots.get(name)
+    def _count(self, learner: str, policy: str, name: str, score: float) -> None:
+        pool, snapshot = self.pools[learner], self.pools[policy].snapshots.get(name)
         if snapshot is None:  # it has left the pool in the course of the game
             return
-        expected = 1.0 / (1.0 + 10.0 ** ((snapshot["rating"] - self.rating) / 400.0))
+        expected = 1.0 / (1.0 + 10.0 ** ((snapshot["rating"] - pool.rating) / 400.0))
         change = STEP * (score - expected)
-        self.rating += change
+        pool.rating += change
         snapshot["rating"] -= change
         snapshot["games"] += 1.0
         snapshot["score"] += score
 
     def _tell(self) -> None:
-        names = list(self.snapshots)
-        ladder = {"rating": self.rating, "snapshots": self.snapshots}
-        self._steer("set_opponents", names, self._weights(), ladder)
-
-    def _weights(self) -> list[float]:
-        """How probable each snapshot is, from the oldest to the newest."""
-        *others, _ = self.snapshots.values()
-        if not others:
-            return [1.0]
-        shares = np.ones(len(others))
-        if self._options.opponents == "prioritised":
-            # As if one game had been a draw before: every opponent is met at times.
-            beaten = np.array([(one["score"] + 0.5) / (one["games"] + 1.0) for one in others])
-            shares = (1.0 - beaten) ** 2
-        latest = self._options.latest
-        found: list[float] = [*((1.0 - latest) * shares / shares.sum()), latest]
-        return [float(share) for share in found]
+        latest, prioritised = self._options.latest, self._options.opponents == "prioritised"
+        opponents = {
+            policy: [list(pool.snapshots), pool.weights(latest, prioritised=prioritised)]
+            for policy, pool in self.pools.items()
+        }
+        ladder = {policy: {"rating": pool.rating, "snapshots": pool.snapshots} for policy, pool in self.pools.items()}
+        self._steer("set_opponents", opponents, ladder)

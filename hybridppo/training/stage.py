@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.local import LocalTeam
@@ -45,7 +46,7 @@ class Stage:
             config,
             total_steps=total_steps,
             num_workers=self.run.num_workers,
-            options=for_seats(self.options, self.run),
+            options=for_seats(self.options, self.run, config),
             agent=agent,
             seconds_to_make=self.seconds_to_make,
         )
@@ -59,6 +60,7 @@ def staged(
     run: RunOptions,
     placement: Placement | Auto,
     *,
+    policy_of: PolicyOf | None = None,
     saves: bool = True,
 ) -> Iterator[Stage]:
     """Start the processes of the distribution, and make the environments; end and close them afterwards.
@@ -69,6 +71,7 @@ def staged(
         options: of the environments.
         run: of the run, with the distribution.
         placement: the one that was asked for.
+        policy_of: as for `train`.
         saves: whether a training that a signal interrupts is saved.
 
     Raises:
@@ -82,7 +85,8 @@ def staged(
         run = team.settled(run)
         interruption = stack.enter_context(Interruption(saves=saves))
         begun = time.perf_counter()
-        environments = team.environments_to_begin(env, config.num_envs, for_seats(options, run), run.num_workers)
+        seats = for_seats(options, run, config, policy_of)
+        environments = team.environments_to_begin(env, config.num_envs, seats, run.num_workers)
         stack.callback(environments.close)
         seconds = time.perf_counter() - begun
         yield Stage(env, team, options, run, environments, seconds, placement, interruption)

@@ -178,7 +178,8 @@ def train(
     asked = AgentAsked.of(config, agent, schedules, parts)
     asked, environment_options = asked.for_environments(env, environment_options, compiled=compiled)
     where = resolve_placement(placement)
-    with staged(env, asked.config, environment_options, run, where, saves=run_dir is not None) as stage:
+    saves = run_dir is not None
+    with staged(env, asked.config, environment_options, run, where, policy_of=policy_of, saves=saves) as stage:
         job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
         if run_dir is None or stage.team.rank > 0:
             result = run_by_groups(job, stage.team)
@@ -251,7 +252,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         callbacks.run.environments = RunEnvironments(runner.steer)
         if job.checkpoint is not None and directory is not None:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
-        _measure_more(job, runner, stack)
+        _measure_more(job, team, runner, stack)
         callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
         with callbacks.called():
             metrics = _run(runner, job)
@@ -280,7 +281,7 @@ def _sampler(job: Job, team: LocalTeam) -> BaseSampler:
         num_steps=config.num_steps,
         num_episodes=config.episodes_per_rollout,
         num_workers=settings.run.num_workers,
-        options=for_seats(settings.environment, settings.run),
+        options=for_seats(settings.environment, settings.run, config),
         env_seed=seed_of(settings.seed, "environments"),
         noise=np.random.default_rng(seed_of(settings.seed, "noise")),
     )
@@ -318,12 +319,12 @@ def _runner(
     )
 
 
-def _measure_more(job: Job, runner: Runner, stack: contextlib.ExitStack) -> None:
+def _measure_more(job: Job, team: LocalTeam, runner: Runner, stack: contextlib.ExitStack) -> None:
     """Add the metrics of self-play and of infos to the loop, if they were asked for."""
     self_play, names = job.settings.run.self_play, job.settings.environment.info_metrics
     if self_play is not None:
         folder = None if job.directory is None else job.directory.path / "snapshots"
-        ladder = Ladder(self_play, job.agent, runner.sampler, folder)
+        ladder = Ladder(self_play, job.agent, runner.sampler, folder, writes=team.rank == 0)
         stack.enter_context(contextlib.closing(ladder)).begin()
         runner.between_rollouts.append(ladder.look)
         runner.measures.append(ladder.metrics)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from hybridppo.environments.in_shards import EnvironmentShards
-from hybridppo.environments.steering import Steering
+from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import RolloutBuffer
@@ -150,6 +150,8 @@ class ShardsSampler(BaseSampler):
         problem = next((problem for _, problem in answers if problem is not None), None)
         if problem is not None and self._shard == 0:
             raise problem
+        if problem is None:
+            self.steering = latest(self.steering, steering)
         return [result for results, _ in answers for result in results]
 
     def pause(self) -> None:
@@ -227,6 +229,7 @@ class ShardsSampler(BaseSampler):
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
+        self.steering = from_json(state.get("steering", []))
         shards = state.get("shards")
         if not isinstance(shards, list) or len(shards) != self._num_shards:
             self.drop_running()

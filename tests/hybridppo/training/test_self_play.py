@@ -17,6 +17,7 @@ from toy_agents import Matching, TakingTurns, Unlike
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
+from hybridppo.environments.options import SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import Seat
 from hybridppo.environments.turns import TurnEnvironment
@@ -97,6 +98,9 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked": (masked, {"action_masks": True}),
     "with memories": (Counting, {"config": replace(SMALL, recurrent="gru", recurrent_size=8, sequence_length=8)}),
     "critics see all": (Duel, {"config": {"player": replace(SMALL, critic_observes="all")}}),
+    "two policies": (Duel, {"config": {"left": SMALL, "right": SMALL}}),
+    "two policies in turns": (Counting, {"config": {"first": SMALL, "second": SMALL}}),
+    "teams of kinds": (Unlike, {"config": {"sign": SMALL, "pointer": replace(SMALL, hidden_sizes=(8,))}}),
 }
 """A further game joins by a line."""
 
@@ -108,30 +112,38 @@ def train(name: str = "at once", iterations: int = 5, **options: Any) -> hybridp
 
 
 def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
+    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
+
+
+def ratings_of(result: hybridppo.TrainResult) -> dict[str, float]:
+    return {key: value for key, value in result.metrics.items() if "self_play/" in key}
 
 
 @pytest.mark.parametrize("name", GAMES)
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_path: Path) -> None:
     expected, run = train(name), tmp_path / "run"
-    assert expected.metrics["self_play/snapshots"] == 3
-    assert 0.0 <= expected.metrics[f"self_play/win_rate/{3 * BATCH}"] <= 1.0
+    ratings = ratings_of(expected)
+    assert {value for key, value in ratings.items() if key.endswith("/snapshots")} == {3}
+    rates = [value for key, value in ratings.items() if "/win_rate/" in key]
+    assert rates
+    assert all(0.0 <= rate <= 1.0 for rate in rates)
     ways: dict[str, dict[str, Any]] = {
         "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-        **({"workers": {"num_workers": 2}} if name in ("at once", "with memories") else {}),
+        **({"workers": {"num_workers": 2}} if name in ("at once", "with memories", "teams of kinds") else {}),
         "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluation_episodes": 2},
     }
     for way, options in ways.items():
         found = train(name, **options)
         assert torch.equal(values_of(found), values_of(expected)), way
-        ratings = {key: value for key, value in found.metrics.items() if key.startswith("self_play/")}
-        assert ratings == {key: expected.metrics[key] for key in ratings}, way
-    assert sorted(path.name for path in (run / "snapshots").iterdir()) == [f"{i * BATCH:012d}" for i in range(6)]
+        assert ratings_of(found) == ratings, way
+    files = [path for path in (run / "snapshots").rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {f"{i * BATCH:012d}" for i in range(6)}
+    assert len(files) == 6 * len(expected.agents)
     *_, last = sorted((run / "checkpoints").iterdir())
     shutil.rmtree(last)
     again = hybridppo.resume(run, env=GAMES[name][0], progress=False)
     assert torch.equal(values_of(again), values_of(expected))
-    assert again.metrics["self_play/rating"] == expected.metrics["self_play/rating"]
+    assert ratings_of(again) == ratings
 
 
 @pytest.mark.parametrize("max_lag", [1, 2])
@@ -167,38 +179,109 @@ class Plays:
 
 def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
     opponent = Plays(0)
-    seat = Seat(ParallelEnvironment(Duel()), opponent)
-    seat.set_opponents(["somebody"], [1.0], {})
+    seat = Seat(ParallelEnvironment(Duel()), SeatOptions(opponent_of=opponent))
+    seat.set_opponents({"": (["somebody"], [1.0])}, {})
     seats = set()
     for episode in range(8):
         rows, _ = seat.reset(seed=episode)
         assert rows.tolist() == [[0, 0, 0, 1]]  # nothing was done yet
-        seats.add(seat._memory.seat)
+        seats.update(seat._memory.team)
         for action, reward in ((1, 1.0), (2, -1.0), (1, 1.0)):  # paper beats rock, scissors do not
             _, rewards, terminated, _, _ = seat.step([action])
             assert rewards.tolist() == [reward]
         assert terminated.tolist() == [True]
     assert seats == {0, 1}
     assert opponent.rows[1].tolist() == [[0, 1, 0, 0]]  # the learner's paper
-    assert seat.take_results() == [["somebody", 1.0]] * 8
+    assert seat.take_results() == [["", "", "somebody", 1.0]] * 8
     assert seat.take_results() == []
 
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
-    seat = Seat(TurnEnvironment(Counting()), Plays(0))  # takes one
-    seat.set_opponents(["somebody"], [1.0], {})
+    seat = Seat(TurnEnvironment(Counting()), SeatOptions(opponent_of=Plays(0)))  # takes one
+    seat.set_opponents({"": (["somebody"], [1.0])}, {})
     begun = {}
     for episode in range(8):
         rows, _ = seat.reset(seed=episode)
-        begun[seat._memory.seat] = float(rows[0, 0])
+        begun[seat._memory.team[0]] = float(rows[0, 0])
     assert begun == {0: 5.0, 1: 4.0}
-    while seat._memory.seat != 0:
+    while seat._memory.team != [0]:
         seat.reset()
     rows, rewards, terminated, *_ = seat.step([1])  # 5 - 2 - 1
     assert (rows.tolist(), rewards.tolist(), terminated.tolist()) == ([[2.0]], [0.0], [False])
     _, rewards, terminated, *_ = seat.step([1])
     assert (rewards.tolist(), terminated.tolist()) == ([1.0], [True])
-    assert seat.take_results()[-1] == ["somebody", 1.0]
+    assert seat.take_results()[-1] == ["", "", "somebody", 1.0]
+
+
+class Tugging:
+    """Two reds pull against one blue, once: each may pull (1) or not (0), and each red wins if reds pull more."""
+
+    possible_agents = ("red_0", "blue_0", "red_1")
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(4 if agent == "blue_0" else 2)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return {"red_0": 1, "blue_0": 2, "red_1": 0}, {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        won = float(np.sign(actions["red_0"] + actions["red_1"] - actions["blue_0"]))
+        flags = dict.fromkeys(self.possible_agents, True)
+        return {}, {"red_0": won, "blue_0": -won, "red_1": won}, flags, dict.fromkeys(self.possible_agents, False), {}
+
+
+def test_of_several_policies_one_has_all_its_seats_and_snapshots_the_others() -> None:
+    opponent, names = Plays(1), {"red_0": "red", "blue_0": "blue", "red_1": "red"}
+    options = SeatOptions(opponent_of=opponent, policy_of=names.get, policies=("red", "blue"))
+    seat = Seat(ParallelEnvironment(Tugging()), options)
+    seat.set_opponents({"red": (["r"], [1.0]), "blue": (["b"], [1.0])}, {})
+    expected = {  # of the learner: who is there, the learner's rewards for pulling with all it has, and what is shown
+        "red": ([True, False, True], [1.0, 0.0, 1.0], [[0, 0, 1, 0]], ["red", "blue", "b", 1.0]),
+        "blue": ([False, True, False], [0.0, -1.0, 0.0], [[0, 1], [1, 0]], ["blue", "red", "r", 0.0]),
+    }
+    met = set()
+    for episode in range(12):
+        rows, _ = seat.reset(seed=episode)
+        policy = "red" if seat.present[0] else "blue"
+        present, rewards, shown, result = expected[policy]
+        assert seat.present.tolist() == present
+        assert rows.any(axis=1).tolist() == present  # those of opponents are zeros
+        assert rows[1].any() == (policy == "blue")
+        assert seat.step([1, 1, 1])[1].tolist() == rewards
+        assert seat.is_over
+        assert not seat.present.any()
+        assert opponent.rows[-1].tolist() == shown
+        assert seat.take_results() == [result]
+        met.add(policy)
+    assert met == {"red", "blue"}
+
+
+def test_a_policy_that_does_not_learn_plays_and_has_one_snapshot(tmp_path: Path) -> None:
+    right = hybridppo.PPO(Discrete(4), Discrete(3), SMALL)
+    result = train(config={"left": SMALL, "right": right}, run_dir=tmp_path / "run")
+    assert result.metrics["left/self_play/snapshots"] == 3
+    assert result.metrics["right/self_play/snapshots"] == 1
+    assert result.metrics["right/agent_steps"] == 0
+    assert torch.equal(result.agents["right"].parameters.values, right.parameters.values)
+    assert len([*(tmp_path / "run" / "snapshots" / "right").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("name", ["at once", "two policies"])
+def test_several_learners_count_and_meet_the_same(name: str, tmp_path: Path) -> None:
+    """The number of learners changes nothing, nor does a stop between."""
+    run = tmp_path / "run"
+    expected = train(name, distribution=hybridppo.MultiLearner(learners=1, shards=2))
+    found = train(name, distribution=hybridppo.MultiLearner(learners=2, shards=2), run_dir=run, checkpoint_seconds=0)
+    assert torch.equal(values_of(found), values_of(expected))
+    assert ratings_of(found) == ratings_of(expected)
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, env=GAMES[name][0], progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
+    assert ratings_of(again) == ratings_of(expected)
 
 
 class Steered:
@@ -221,14 +304,14 @@ def ladder_of(sampler: Any, tmp_path: Path, **options: Any) -> Ladder:
 
 
 def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
-    sampler = Steered([["000000000000", 1.0]])
+    sampler = Steered([["", "", "000000000000", 1.0]])
     ladder = ladder_of(sampler, tmp_path, snapshot_every=100)
     ladder.begin()
     ladder.look()
     assert ladder.metrics() == {
         "self_play/rating": FIRST_RATING + STEP / 2, "self_play/snapshots": 1, "self_play/win_rate/0": 1.0,
     }  # fmt: skip
-    assert ladder.snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
+    assert ladder.pools[""].snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
     expected = 1.0 / (1.0 + 10.0 ** (-STEP / 400.0))
     ladder.look()
     assert ladder.metrics()["self_play/rating"] == pytest.approx(FIRST_RATING + STEP / 2 + STEP * (1.0 - expected))
@@ -241,11 +324,17 @@ def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
     for env_steps in (100, 150, 200, 300):
         sampler.env_steps = env_steps
         ladder.look()
-    assert list(ladder.snapshots) == ["000000000100", "000000000200", "000000000300"]
-    ladder.snapshots["000000000100"] |= {"games": 3.0, "score": 3.0}  # of (3.5 / 4), so (1 / 8)^2
-    ladder.snapshots["000000000200"] |= {"games": 1.0, "score": 0.0}  # (1 - 0.5 / 2)^2
+    pool = ladder.pools[""]
+    assert list(pool.snapshots) == ["000000000100", "000000000200", "000000000300"]
+    pool.snapshots["000000000100"] |= {"games": 3.0, "score": 3.0}  # of (3.5 / 4), so (1 / 8)^2
+    pool.snapshots["000000000200"] |= {"games": 1.0, "score": 0.0}  # (1 - 0.5 / 2)^2
     shares = np.array([1 / 64, 9 / 16])
-    assert ladder._weights() == pytest.approx([*(0.6 * shares / shares.sum()), 0.4])
+    assert pool.weights(0.4, prioritised=True) == pytest.approx([*(0.6 * shares / shares.sum()), 0.4])
+
+
+def test_other_agents_have_no_ladder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="self_play is for PPO"):
+        Ladder({}, hybridppo.TD3(Discrete(4), Box(-1.0, 1.0, (1,)), hybridppo.TD3Config()), Steered([]), tmp_path)
 
 
 def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
@@ -337,7 +426,9 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
-        ({"config": {"one": SMALL, "other": SMALL}}, "self_play is for one policy of PPO"),
+        ({"config": {"one": SMALL, "other": SMALL}}, "agent 'left' has the policy 'left'"),
+        ({"distribution": hybridppo.Central(learners=2)}, "self_play=.* does not work with 2 learners of a server"),
+        ({"distribution": hybridppo.MultiLearner(learners=2)}, "several learners needs a run directory"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),
         ({"env": lambda: Matching(num_agents=1)}, "two or more agents with the same spaces"),
     ],

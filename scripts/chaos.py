@@ -14,8 +14,8 @@ no more for a while. After each it is checked that
   are asked for, on a machine with other work;
 - no process that it started is left, and nothing in /dev/shm or in its temporary folder;
 - the newest whole checkpoint is no older than it was before (one that was damaged on purpose aside), and holds every
-  iteration of the metrics if the trainer ended by itself (exit codes 0 and 130). A trainer that was interrupted while it
-  started up may also leave metrics and checkpoints exactly as it found them.
+  iteration of the metrics if the trainer ended by itself (exit codes 0 and 130). A trainer that is interrupted while it
+  starts up may also leave metrics and checkpoints exactly as it found them.
 
 At the end of each training its metrics must be without a gap, all steps made, and its parameters those of the same
 training without a fault, to the last bit; but for `central`, which promises no bits, and for trainings over Ray whose

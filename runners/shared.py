@@ -102,7 +102,7 @@ class Company(Alone):
         finally:
             self._is_apart = False
         if self.is_first:
-            self._commands.tell(json.dumps([GO_ON, run.stopped_by]))
+            self._commands.tell(json.dumps([GO_ON, run.stopped_by], allow_nan=True))
             return
         while (told := json.loads(self._commands.hear()))[0] != GO_ON:
             self.calls[told[0]](*told[1:])
@@ -111,7 +111,7 @@ class Company(Alone):
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: D102 - as in the base
         if not self.has_left:
-            self._commands.tell(json.dumps([name, *arguments]))
+            self._commands.tell(json.dumps([name, *arguments], allow_nan=True))
         return self.calls[name](*arguments)
 
     def leave(self) -> None:  # noqa: D102 - as in the base

@@ -141,7 +141,7 @@ def test_a_stopped_update_leaves_the_agent_as_it_was_and_draws_the_same_again() 
         array[:50] = torch.from_numpy(rng.standard_normal(tuple(array[:50].shape), np.float32))
     for name in ("terminated", "begins"):
         replay.arrays[name][:50] = False
-    replay._valid[:50], replay.total, replay.num_valid = True, 50, 50
+    replay._valid[:50], replay._num_valid[:], replay.total = True, 50, 50
     other = agent_of(replace(CONFIGS["td3"], gradient_steps=40))
     other.update(other.minibatches(replay))
 

@@ -39,15 +39,15 @@ class _Memory:
         self.gains = np.zeros(len(present))
         """The return of each agent in this episode."""
         self.results: list[list[Any]] = []
-        """Of each ended episode: the learner's policy, the opponent's policy and name, and the score: 1 for a win, 0.5
+        """For each ended episode, the learner's policy, the opponent's policy and name, and the score: 1 for a win, 0.5
         for a draw, else 0."""
 
 
 class Seat(gym.Env[Any, Any]):
     """Like `ParallelEnvironment` with the learner as its agent, whose seat is drawn in each episode.
 
-    Of several policies, one is drawn in each episode, which learns in all its seats. All agents are then columns, and
-    those of opponents are absent.
+    If there are several policies, each episode draws one, which learns in all its seats. All agents are then columns,
+    and those of opponents are absent.
 
     Args:
         inner: the game; agents of one policy have the same spaces.

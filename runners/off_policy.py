@@ -62,7 +62,7 @@ class OffPolicyRunner(Runner):
                 f"{sampler.num_envs // num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
             )
         self.replay = agent.new_replay(sampler.columns.stop - sampler.columns.start, sampler.num_parts)
-        self._company.calls["rows"] = self._collected_rows
+        self._company.offer(rows=self._collected_rows)
         if placement.max_lag > 1 and agent.config.n_steps > 1:
             raise ConfigurationError(
                 f"n_steps={agent.config.n_steps} does not work with max_lag={placement.max_lag}, under which the steps "

@@ -85,7 +85,7 @@ class Runner:
         self.saved = False
         """Whether the last checkpoint is on the disk."""
         self._company = company if company is not None else Alone()
-        self._company.calls |= {"collected": self._collected, "steered": self._steered}
+        self._company.offer(collected=self._collected, steered=self._steered)
         self.is_rescued = not self._company.is_first
         """Whether an error was already handled (`rescuing`); those of other processes go to the first."""
         self.run_directory = run_directory

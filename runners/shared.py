@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 import safetensors.torch
 from torch import Tensor
@@ -23,11 +24,14 @@ class Alone:
     """A runner without others."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, Callable[..., Any]] = {}
-        """By name, what the first may call in all processes at the same time."""
+        self._calls: dict[str, WeakMethod[Callable[..., Any]]] = {}
         self.is_first = self.is_only_one = True
         self.has_left = False
         """Whether the others are not reached any more."""
+
+    def offer(self, **calls: Callable[..., Any]) -> None:
+        """Name methods that the first may call in all processes at the same time. Their objects are not kept alive."""
+        self._calls |= {name: WeakMethod(call) for name, call in calls.items()}
 
     @contextmanager
     def apart(self, run: TrainingRun) -> Iterator[None]:
@@ -39,12 +43,17 @@ class Alone:
         yield
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call one of `calls` in all processes, with arguments that JSON can hold; only the first does so, in `apart`.
+        """Call an offered method in all processes, with arguments that JSON can hold; only the first does, in `apart`.
 
         Returns:
             The result in this process.
         """
-        return self.calls[name](*arguments)
+        return self._called(name, *arguments)
+
+    def _called(self, name: str, *arguments: Any) -> Any:
+        method = self._calls[name]()
+        assert method is not None  # its runner makes or hears the call
+        return method(*arguments)
 
     def leave(self) -> None:
         """From now on, the others are not reached any more (`has_left`)."""
@@ -105,14 +114,14 @@ class Company(Alone):
             self._commands.tell(json.dumps([GO_ON, run.stopped_by], allow_nan=True))
             return
         while (told := json.loads(self._commands.hear()))[0] != GO_ON:
-            self.calls[told[0]](*told[1:])
+            self._called(*told)
         if told[1] is not None:
             run.stop(told[1])
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: D102 - as in the base
         if not self.has_left:
             self._commands.tell(json.dumps([name, *arguments], allow_nan=True))
-        return self.calls[name](*arguments)
+        return self._called(name, *arguments)
 
     def leave(self) -> None:  # noqa: D102 - as in the base
         self.has_left = True

@@ -35,6 +35,10 @@ def _steer_nothing(steering: Steering) -> list[Any]:
     return []
 
 
+def _refuse(steering: Steering) -> list[Any]:
+    raise ConfigurationError("the training has ended, and its environments are closed: call and set them in a callback")
+
+
 class RunEnvironments:
     """The environments of a training, wherever they are: in this process, in workers, or over Ray.
 
@@ -48,6 +52,10 @@ class RunEnvironments:
 
     def __init__(self, steer: Callable[[Steering], list[Any]]) -> None:
         self._steer = steer
+
+    def close(self) -> None:
+        """Let go of the environments, because the training has ended."""
+        self._steer = _refuse
 
     def call(self, name: str, *arguments: Any) -> list[Any]:
         """Call a method of every environment; what each returned, in their order.

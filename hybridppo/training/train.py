@@ -250,6 +250,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         callbacks = _callbacks(job)
         runner = _runner(job, team, sampler, callbacks, stack)
         callbacks.run.environments = RunEnvironments(runner.steer)
+        stack.callback(callbacks.run.environments.close)
         if job.checkpoint is not None and directory is not None:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
         _measure_more(job, team, runner, stack)

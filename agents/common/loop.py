@@ -21,6 +21,9 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.system.interruption import Stopped
 
+Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
+"""Draws minibatches from one part of a replay buffer: takes its number, a generator, and their number and size."""
+
 
 class LearningAgent(Protocol):
     """What the loop needs of an agent."""
@@ -112,20 +115,14 @@ class Exchange:
         found: Iterable[Any] = backend.minibatches(batch, order, sizes)
         return found
 
-    def drawn(
-        self,
-        replay: Replay,
-        generator: np.random.Generator,
-        shape: tuple[int, int],
-        draw: Callable[[int, np.random.Generator, tuple[int, int]], Transitions],
-    ) -> Any:
+    def drawn(self, replay: Replay, generator: np.random.Generator, shape: tuple[int, int], draw: Draw) -> Any:
         """The share of this process of minibatches from a replay buffer.
 
         Args:
             replay: the replay buffer of this process.
             generator: of the draws, in the same state in every process.
             shape: number and size of the minibatches.
-            draw: draws minibatches of this shape from one part of the buffer, given by its number.
+            draw: draws the minibatches of one part.
 
         Returns:
             The minibatches; None if a part has no transition yet.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.common.loop import Exchange
+from hybridppo.agents.common.loop import Draw, Exchange
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.distribution.wires import Wire
@@ -68,11 +68,7 @@ class ShardedUpdate(Exchange):
             yield list(zip(minibatch, weights.unbind(), strict=True))
 
     def drawn(
-        self,
-        replay: Replay,
-        generator: np.random.Generator,
-        shape: tuple[int, int],
-        draw: Callable[[int, np.random.Generator, tuple[int, int]], Transitions],
+        self, replay: Replay, generator: np.random.Generator, shape: tuple[int, int], draw: Draw
     ) -> "ShardedTransitions | None":
         """As in the base: each shard is a part, with a generator that depends on its number."""
         own = replay.num_valid_of_parts

@@ -169,7 +169,7 @@ class TensorAgents:
 
     def _by_kind(self, name: str, found: Any) -> dict[str, Any]:
         if not isinstance(found, Mapping) or found.keys() != self.policies.keys():
-            kinds, what = ", ".join(self.policies), shown(found)
+            kinds = ", ".join(self.policies)
             what = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"a {type(found).__name__}"
             raise BadValueError(f"{name} must be a dict of tensors by kind, {kinds}, not {what}")
         return {kind: found[kind] for kind in self.policies}

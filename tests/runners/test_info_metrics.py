@@ -78,6 +78,8 @@ def vector(mode: AutoresetMode) -> Any:
 
 WAYS: dict[str, dict[str, Any]] = {
     "workers": {"num_workers": 2},
+    "shards": {"distribution": "multi:1:2"},
+    "shards in workers": {"distribution": "multi:1:2", "num_workers": 2},
     "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "overlap": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
     "overlap in workers": {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 2},
@@ -86,9 +88,14 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_wherever_environments_are(way: str) -> None:
-    expected, found = train(), train(**WAYS[way])
+SEVERAL_LEARNERS = pytest.param({"distribution": "multi:2:2"}, marks=pytest.mark.extras, id="several learners")
+
+
+@pytest.mark.parametrize(
+    "options", [*(pytest.param(options, id=way) for way, options in WAYS.items()), SEVERAL_LEARNERS]
+)
+def test_wherever_environments_are(options: dict[str, Any]) -> None:
+    expected, found = train(), train(**options)
     assert [told(metrics) for metrics in found] == [told(metrics) for metrics in expected]
 
 

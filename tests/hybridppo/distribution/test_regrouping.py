@@ -3,19 +3,22 @@
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from clusters import failing, killed, silent
+from gymnasium.spaces import Box
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import DistributionError, MultiLearner, PPOConfig
+from hybridppo import DistributionError, MultiLearner, PPOConfig, TD3Config
 from hybridppo.agents.ppo.loss import Loss, ppo_loss
 from hybridppo.distribution import team
 from hybridppo.distribution.team import Losses
@@ -28,7 +31,7 @@ CONFIG = ppo_config(
 )  # fmt: skip
 
 
-def train(env: Any, size: int, config: PPOConfig = CONFIG, **options: Any) -> hybridppo.TrainResult:
+def train(env: Any, size: int, config: PPOConfig | TD3Config = CONFIG, **options: Any) -> hybridppo.TrainResult:
     return hybridppo.train(
         env, total_steps=4 * 32 * 5, config=config, seed=5, placement="cpu", progress=False, on_interrupt="return",
         distribution=MultiLearner(size, shards=2), on_env_error="restart", **options,
@@ -96,6 +99,25 @@ def test_what_is_remembered_stacked_or_kept_is_taken_over_with_the_checkpoint(na
     assert (tmp_path / "mark").exists()
     expected = train(env, 1, config, **options)
     assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
+
+
+def with_numbers(make: Callable[[], Any]) -> Callable[[], Any]:
+    """Environments with two choices, which are the sign of a number."""
+    return lambda: gym.wrappers.TransformAction(make(), lambda number: int(number[0] > 0.0), Box(-1.0, 1.0, (1,)))
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_replay_buffer_is_taken_over_with_the_checkpoint(tmp_path: Path) -> None:
+    env = with_numbers(failing(killed, tmp_path / "mark"))
+    config = TD3Config(
+        num_envs=4, batch_size=8, buffer_size=400, learning_starts=64, steps_per_iteration=128, hidden_sizes=(8,)
+    )
+    several = train(env, 2, config, run_dir=tmp_path / "run", checkpoint_seconds=0.0)
+    assert (tmp_path / "mark").exists()
+    expected = train(env, 1, config)
+    assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
+    assert several.metrics["replay_size"] == expected.metrics["replay_size"]
 
 
 @pytest.mark.extras

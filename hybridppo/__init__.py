@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hybridppo.environments.checking.check import check_env as check_env
     from hybridppo.environments.frame_stack import FrameStack as FrameStack
     from hybridppo.environments.named import make_env as make_env
+    from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
     from hybridppo.errors import CallbackError as CallbackError
     from hybridppo.errors import CheckpointError as CheckpointError
     from hybridppo.errors import ConfigurationError as ConfigurationError
@@ -76,6 +77,7 @@ _NAMES = {
     "hybridppo.environments.checking.check": "check_env",
     "hybridppo.environments.frame_stack": "FrameStack",
     "hybridppo.environments.named": "make_env",
+    "hybridppo.environments.two_players": "TwoPlayers",
     "hybridppo.errors": (
         "CallbackError CheckpointError ConfigurationError DeviceError DistributionError EnvError "
         "HybridPPOError OutOfMemoryError RunDirectoryError TrainingError TrainingInterrupted"

@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from space_kinds import draw
 
+import hybridppo
+
 AgentScript = Sequence[tuple[int, str]]
 """Length and end of each of an agent's episodes: "terminated", "truncated", "both"; of length 0 it is not there."""
 
@@ -232,6 +234,39 @@ class Unlike:
                 observations[agent] = self.np_random.uniform(-1.0, 1.0, 6).astype(np.float32)
                 self._targets[agent] = observations[agent][1]
         return observations
+
+
+LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+
+
+class NoughtsAndCrosses(gym.Env[Any, Any]):
+    """Tic-tac-toe as one gymnasium environment, which observes, rewards and forbids what PettingZoo's does."""
+
+    observation_space = Box(0, 1, (3, 3, 2), np.int8)
+    action_space = Discrete(9)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._cells, self._player = np.full(9, -1), 0
+        return self._seen()
+
+    def step(self, action: Any) -> Any:
+        assert self._cells[action] == -1
+        self._cells[action] = self._player
+        has_won = any((self._cells[list(line)] == self._player).all() for line in LINES)
+        is_over = has_won or not (self._cells == -1).any()
+        self._player = 1 - self._player
+        observation, info = self._seen()
+        return observation, float(has_won), is_over, False, {} if is_over else info
+
+    def _seen(self) -> Any:
+        board = np.stack([self._cells == self._player, self._cells == 1 - self._player], -1).astype(np.int8)
+        mask = (self._cells == -1).astype(np.int8)
+        return board.reshape(3, 3, 2), {"action_mask": mask, "current_player": self._player}
+
+
+def noughts_and_crosses() -> Any:
+    return hybridppo.TwoPlayers(NoughtsAndCrosses())
 
 
 class TakingTurns:

@@ -99,7 +99,10 @@ def make_environments(
     if isinstance(options, SeatOptions) and not isinstance(environments, ManyAgents):
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
-        raise ConfigurationError("self_play is for PettingZoo's environments of several agents: leave it out")
+        raise ConfigurationError(
+            "self_play is for PettingZoo's environments of several agents: leave it out, or give it "
+            "hybridppo.TwoPlayers of a gymnasium environment"
+        )
     if isinstance(options, CriticsOptions) and (not environments.agents or environments.is_compiled):
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()

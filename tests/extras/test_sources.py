@@ -18,6 +18,7 @@ import torch
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import VectorEnv
 from ppo_settings import ppo_config
+from toy_agents import noughts_and_crosses
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, SingleDevice
@@ -300,6 +301,13 @@ def test_each_players_steps_are_those_worked_out_by_hand(name: str) -> None:
         masks = rollout.observations[rows, seat, -size:]
         assert all(bool(mask[action]) for mask, action in zip(masks, actions[seat::2], strict=True))
     sampler.close()
+
+
+@pytest.mark.parametrize("self_play", [None, hybridppo.SelfPlay(snapshot_every=64)])
+def test_a_gymnasium_tic_tac_toe_is_that_of_pettingzoo(self_play: Any) -> None:
+    make = pytest.importorskip("pettingzoo.classic.tictactoe_v3").env
+    run = partial(train, total_steps=600, config=replace(SPREAD, num_steps=64), action_masks=True, self_play=self_play)
+    assert torch.equal(values_of(run(noughts_and_crosses)), values_of(run(make)))
 
 
 def test_a_card_game_of_pettingzoo_is_played_in_turns() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
-from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike
+from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_crosses
 
 import hybridppo
 from hybridppo import (
@@ -53,6 +53,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked": (masked, {"action_masks": True}),
     "a policy for each kind": (kinds, POLICIES),
     "restarted": (faulty, {"on_env_error": "restart"}),
+    "two players": (noughts_and_crosses, {"action_masks": True}),
 }
 """A further source joins by a line."""
 WAYS: dict[str, dict[str, Any]] = {

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 
-from hybridppo import EnvError
+from hybridppo import EnvError, TwoPlayers
 from hybridppo.environments.making import make_environments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
@@ -182,6 +183,53 @@ def every_step(rollout: Rollout, column: int) -> list[Any]:
     if found and found[-1][3] and found[-1][4][0] == found[-1][0][0] and found[-1][4][2] == found[-1][0][2] + 1:
         del found[-1]  # perhaps cut by the end of the rollout, and not by the environment
     return found
+
+
+class Pass(gym.Env[Any, Any]):
+    """Two players observe 10, 20, 30, ...; `script` has what each step gives: reward, ends, and who is next."""
+
+    observation_space, action_space = Box(-100.0, 100.0, (1,), np.float32), Discrete(2)
+
+    def __init__(self, script: list[tuple[Any, bool, bool, Any]]) -> None:
+        self._script = script
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._turns = 1
+        return np.array([10.0], np.float32), {"current_player": 0}
+
+    def step(self, action: Any) -> Any:
+        reward, *ends, player = self._script[self._turns - 1]
+        self._turns += 1
+        info = {} if player is None else {"current_player": player}
+        return np.array([10.0 * self._turns], np.float32), reward, *ends, info
+
+
+def two_players(script: list[tuple[Any, bool, bool, Any]]) -> Any:
+    return TwoPlayers(Pass(script))
+
+
+def test_a_gymnasium_environment_of_two_players_gives_steps_by_hand() -> None:
+    """Who acts: the first, the second twice, the first, the second; the last wins."""
+    script = [(1.0, False, False, 1), (2.0, False, False, np.int64(1)), (4.0, False, False, 0), (0.0, False, False, 1),
+              (8.0, True, False, None)]  # fmt: skip
+    (rollout,) = rollouts_of(partial(two_players, script), 5)
+    assert steps_of(rollout, 0) == [(10, 1.0 - 2.0 - 4.0, False, False), (40, 0.0 - 8.0, True, False)]
+    assert steps_of(rollout, 1) == [(20, 2.0, False, False), (30, 4.0, False, False), (50, 8.0, True, False)]
+
+
+def test_a_truncated_game_of_two_players_is_followed_by_what_each_observed_last() -> None:
+    script = [(1.0, False, False, 1), (2.0, False, True, 0)]
+    (rollout,) = rollouts_of(partial(two_players, script), 2)
+    assert steps_of(rollout, 0) == [(10, -1.0, False, True)]
+    assert steps_of(rollout, 1) == [(20, 2.0, False, True)]
+    assert rollout.final_observations.tolist() == [[30.0], [20.0]]
+
+
+@pytest.mark.parametrize("player", [None, 2, -1, "first"])
+def test_infos_must_say_whose_turn_it_is(player: Any) -> None:
+    with pytest.raises(EnvError, match=f"its info.'current_player'. must be 0 or 1, .*, and is {player!r}"):
+        rollouts_of(partial(two_players, [(1.0, False, False, player)]), 4)
 
 
 def test_masks_may_be_a_part_of_observations() -> None:

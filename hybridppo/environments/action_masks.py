@@ -117,7 +117,7 @@ def mask_row(space: MaskedObservation, info: Any, has_ended: bool = False) -> Ar
     if mask is None:
         raise BadValueError(
             f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
-            "it there, or leave action_masks out"
+            "one into every info of reset and step, or leave action_masks out"
         )
     row = space.mask_row(mask)
     if not has_ended:

@@ -118,7 +118,7 @@ class _Check:
         return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
 
     def look_at_spaces(self) -> None:
-        """Report agents, devices, masks, and the bounds of actions."""
+        """Report agents, devices, and the bounds of actions."""
         environments, report = self.environments, self._report
         distribution_for(environments.action_space)
         if environments.device is not None:
@@ -129,12 +129,6 @@ class _Check:
             share = "whose spaces differ: train a policy for each kind" if differ else "which may share a policy"
             names = ", ".join(environments.agents)
             report.add("note", f"it has {len(environments.agents)} agents, {share}: {names}", "a row for each of them")
-        if self._has_masks:
-            report.add(
-                "note",
-                "it says which actions are allowed ('action_mask')",
-                "train with action_masks=True (--action-masks)",
-            )
         if isinstance(environments, ManyAgents):
             definition = getattr(environments.sub_environments[0].env.unwrapped, "definition", None)
             if definition is not None:
@@ -187,6 +181,12 @@ class _Check:
                 "warning",
                 f"{num_unknown} of {num_truncated} truncated episodes came without infos['final_obs']",
                 "give it: else the value of the observation before the last action stands for what followed",
+            )
+        if self._has_masks:  # each step had one
+            report.add(
+                "note",
+                "it says which actions are allowed ('action_mask')",
+                "train with action_masks=True (--action-masks)",
             )
         self._judge(seen)
 

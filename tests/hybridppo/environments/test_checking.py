@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.vector import SyncVectorEnv
-from toy_agents import FaultyAgents, Matching
+from toy_agents import FaultyAgents, Matching, TakingTurns
 
 import hybridppo
 from hybridppo import ConfigurationError
@@ -193,6 +193,43 @@ def test_a_mask_is_obeyed_and_told_of() -> None:
 
     report = hybridppo.check_env(Masked, steps=200)
     assert [finding.fix for finding in report.findings] == ["train with action_masks=True (--action-masks)"]
+
+
+class MaskedAtFirst(Walk):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset(seed=seed)[0], {"action_mask": np.array([0, 1], np.int8)}
+
+
+class MaskedForAWhile(MaskedAtFirst):
+    def step(self, action: Any) -> Any:
+        mask = {"action_mask": np.array([1, 1], np.int8)} if self.place < 1 else {"moves": 2}
+        return *super().step(action)[:4], mask
+
+
+class AgentsMaskedAtFirst(Matching):
+    def step(self, actions: dict[str, Any]) -> Any:
+        return *super().step(actions)[:4], {}
+
+
+MASKS_GONE: dict[str, tuple[Callable[[], Any], str]] = {
+    "at once": (MaskedAtFirst, "its info has no 'action_mask' (it is empty)"),
+    "later": (MaskedForAWhile, "its info has no 'action_mask' (it has ['moves'])"),
+    "of agents": (partial(AgentsMaskedAtFirst, masks=True), "agent 'player 0': its info has no 'action_mask'"),
+    "of agents in turn": (
+        lambda: TakingTurns(AgentsMaskedAtFirst(masks=True)), "agent 'player 0': its info has no 'action_mask'"
+    ),
+}  # fmt: skip
+"""A further kind joins by a line."""
+
+
+@pytest.mark.parametrize("kind", MASKS_GONE)
+def test_a_mask_that_later_infos_lack_is_one_error(kind: str) -> None:
+    make, text = MASKS_GONE[kind]
+    report = hybridppo.check_env(make, steps=200)
+    (error,) = [finding.what for finding in report.findings if finding.severity == "error"]
+    assert text in error
+    assert error.endswith("put one into every info of reset and step, or leave action_masks out")
+    assert "train with action_masks=True" not in str(report)
 
 
 def test_the_global_generators_are_left_as_they_were() -> None:

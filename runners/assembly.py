@@ -90,7 +90,10 @@ def make_sampler(
         num_workers = _num_workers(environments, agent, placement, count, num_workers, num_episodes)
         distribution = agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution
         pin_for = placement.learning_device if placement.pins_rollouts else None
-        everywhere |= {"pin_for": pin_for, "memory": agent.memory}
+        # The returns so far follow columns, which a lag changes, or rows, which turns change.
+        is_apart = placement.max_lag > 1 or (environments.waiting is not None and _normalizes_rewards(agent))
+        discounts = np.tile(_discounts(agent, environments.num_agents), count) if is_apart else None
+        everywhere |= {"pin_for": pin_for, "memory": agent.memory, "discounts": discounts}
         if num_workers:
             environments.close()
             everywhere |= {
@@ -102,7 +105,6 @@ def make_sampler(
                     LaggingSampler,
                     max_lag=placement.max_lag,
                     drops=not learns_from_replay(agent),
-                    discounts=np.tile(_discounts(agent, environments.num_agents), count),
                 )
             sampler = kind(source, environments, distribution, agent.actor, **everywhere)
         else:
@@ -153,6 +155,10 @@ def _num_workers(
         what = f"num_workers={num_workers}" if lag < 2 else f"max_lag={lag}"
         raise ConfigurationError(f"{what} needs a placement that samples on the CPU")
     return num_workers
+
+
+def _normalizes_rewards(agent: Agent) -> bool:
+    return any(getattr(cast(Any, one).config, "normalize_rewards", False) for one in agents_of(agent))
 
 
 def _discounts(agent: Agent, num_agents: int) -> "np.ndarray[Any, Any]":

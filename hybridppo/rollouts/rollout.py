@@ -45,8 +45,8 @@ class Rollout:
     versions: Tensor | None = None
     """`[T, N]` int64, version that acted in each row; with `max_lag` above 1 only."""
     returns_so_far: Tensor | None = None
-    """`[T, N]`, discounted return of the episode up to each step; with `max_lag` above 1 only, where columns change
-    environments, but not for agents that take turns."""
+    """`[T, N]`, discounted return of the episode up to each step; with `max_lag` above 1, where columns change
+    environments, and for agents that take turns. Else it follows from the rewards of the rows."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""

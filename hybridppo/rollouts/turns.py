@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 def steps_by_turns(
     buffer: RolloutBuffer, valid: Array, finals: FinalObservations
-) -> tuple[RolloutBuffer, Array, FinalObservations]:
+) -> tuple[RolloutBuffer, Array, FinalObservations, Array]:
     """The steps of agents that take turns.
 
     A step that is unfinished at the end of the rollout is not learned from: the step before it is bootstrapped from its
@@ -29,8 +29,8 @@ def steps_by_turns(
         finals: final observations of truncated episodes.
 
     Returns:
-        A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; and the
-        final observations.
+        A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; the final
+        observations; and the last of the `T` rows of each step, `[T', N]`.
     """
     num_columns = valid.shape[1]
     ends = (buffer.terminated | buffer.truncated) & valid
@@ -58,6 +58,7 @@ def steps_by_turns(
         for name, array in buffer.arrays.items()
         if name != "noise"
     }
+    last_rows = np.zeros((num_steps, num_columns), np.int64)
     places: dict[tuple[int, int], tuple[int, int]] = {}
     found: FinalObservations = []
     for column, at in enumerate(turns):
@@ -68,7 +69,7 @@ def steps_by_turns(
         for name in ("outputs", "actions"):
             steps[name][own] = buffer.arrays[name][at[:count], column]
         steps["rewards"][own] = totals[column][:count]
-        ended = last[column][:count]
+        ended = last_rows[own] = last[column][:count]
         steps["terminated"][own] = buffer.terminated[ended, column] & ends[ended, column]
         steps["truncated"][own] = buffer.truncated[ended, column] & ends[ended, column]
         places |= {(row, column): (step, column) for step, row in enumerate(ended.tolist())}
@@ -79,4 +80,4 @@ def steps_by_turns(
     found += [(*places[row, column], final) for row, column, final in finals if (row, column) in places]
     found.sort(key=lambda final: final[:2])
     is_step = np.arange(num_steps)[:, None] < number
-    return replace(buffer, **steps), is_step, found
+    return replace(buffer, **steps), is_step, found, last_rows

@@ -123,6 +123,7 @@ class BaseSampler(ABC):
         distribution: distribution of the actions.
         noise: generator of the actions' randomness; one `[T, N]` block is drawn from it per rollout.
         memory: layout of the state of recurrent actors.
+        discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`; None for rollouts without.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class BaseSampler(ABC):
         *,
         noise: np.random.Generator,
         memory: MemoryLayout | None = None,
+        discounts: Array | None = None,
     ) -> None:
         self._stepped, self._encode = environments, environments.encode
         self._memory, self._stop = memory, stop
@@ -141,6 +143,9 @@ class BaseSampler(ABC):
         self._buffers, self._turn = buffers, 0
         self.num_steps, self.num_envs = buffers[0].rewards.shape
         self.statistics = EpisodeStatistics(self.num_envs)
+        self._discounts = discounts
+        self._so_far = np.zeros(self.num_envs, np.float32)
+        """The discounted return of each column's unfinished episode."""
         self.env_steps = self._lost = 0
         self.env_restarts = 0
         """How often an environment was restarted."""
@@ -188,6 +193,7 @@ class BaseSampler(ABC):
     def drop_running(self, columns: slice = slice(None)) -> None:
         """Drop the unfinished episodes of some columns, whose environments were restarted."""
         self.statistics.drop_running(columns)
+        self._so_far[columns] = 0.0
         lost = np.arange(self.num_envs)[columns]
         for policy in self.by_policy.values():
             policy.statistics.drop_running(np.isin(policy.columns, lost))
@@ -254,10 +260,11 @@ class BaseSampler(ABC):
         if filled < len(buffer.rewards):
             buffer = buffer.first(filled, self._memory)
         valid, _ = self._count(buffer)
+        returns = None if self._discounts is None else self._returns_so_far(buffer, valid, slice(None))
         if not self._has_steps(buffer, valid):
             assert under_way.actor is not None  # set when the rollout was begun or continued
             return self.collect(under_way.actor)
-        return self._rollout_of(buffer, valid, under_way.finals, under_way.version)
+        return self._rollout_of(buffer, valid, under_way.finals, under_way.version, returns)
 
     def _count(self, buffer: RolloutBuffer) -> tuple[Array, Array | None]:
         """Count steps; return which rows are steps, and where restarts broke off episodes (None if nowhere)."""
@@ -280,19 +287,40 @@ class BaseSampler(ABC):
             raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
         return not self._lost
 
-    def _rollout_of(self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int) -> Rollout:
-        """The rollout of counted rows; if agents take turns, of the steps of each agent."""
+    def _returns_so_far(self, buffer: Any, valid: Array, columns: slice) -> Array:
+        """The discounted return of the episode up to each row, `[T, n]`; who takes turns discounts with each action."""
+        assert self._discounts is not None
+        rewards = buffer.rewards.clip(-1.0, 1.0) if self._clips_rewards else buffer.rewards
+        returns: Array = np.where(valid, rewards, np.float32(0.0))[:, columns]
+        discounts = np.where(buffer.waiting, np.float32(1.0), self._discounts)[:, columns]
+        goes_on, so_far = ~(buffer.terminated | buffer.truncated)[:, columns], self._so_far[columns]
+        for step in range(len(returns)):
+            returns[step] += discounts[step] * so_far
+            so_far = goes_on[step] * returns[step]
+        self._so_far[columns] = so_far
+        return returns
+
+    def _rollout_of(
+        self,
+        buffer: RolloutBuffer,
+        valid: Array,
+        finals: FinalObservations,
+        version: int,
+        returns: Array | None = None,
+    ) -> Rollout:
+        """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned:
             self._look_at_bounds(buffer)
         if not buffer.waiting.any():
-            return self._rollout(buffer, valid, finals, version)
-        steps, are_steps, finals = steps_by_turns(buffer, valid, finals)
+            return self._rollout(buffer, valid, finals, version, returns)
+        steps, are_steps, finals, last_rows = steps_by_turns(buffer, valid, finals)
         if not are_steps.any():
             raise EnvError(
                 f"in a rollout of {len(valid)} turns, no agent has had a second turn: increase num_steps, which is "
                 f"{self.num_steps} for {self._num_agents} agents that take turns"
             )
-        return self._rollout(steps, are_steps, finals, version)
+        found = None if returns is None else np.take_along_axis(returns, last_rows, 0)
+        return self._rollout(steps, are_steps, finals, version, found)
 
     def metrics(self) -> Metrics:
         """Additional metrics of sampling."""
@@ -480,7 +508,9 @@ class BaseSampler(ABC):
         np.logical_or(buffer.terminated, broken_off, out=buffer.terminated)  # later rows belong to another episode
         return broken_off
 
-    def _rollout(self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int) -> Rollout:
+    def _rollout(
+        self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int, returns: Array | None
+    ) -> Rollout:
         actions = torch.from_numpy(buffer.actions)
         # The behaviour log-probabilities, from the same outputs as the actions.
         with one_torch_thread():
@@ -500,6 +530,7 @@ class BaseSampler(ABC):
             starts=torch.from_numpy(buffer.starts) if buffer.starts is not None else None,
             states=torch.from_numpy(buffer.states) if buffer.states is not None else None,
             history=torch.from_numpy(buffer.history) if buffer.history is not None else None,
+            returns_so_far=torch.from_numpy(returns) if returns is not None else None,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -512,6 +543,7 @@ class BaseSampler(ABC):
             "statistics": self.statistics.state(),
             "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": self._resetting.tolist(),
+            **({} if self._discounts is None else {"returns_so_far": self._so_far.tolist()}),
             **self._steering_state(),
         }
         try:
@@ -552,6 +584,7 @@ class BaseSampler(ABC):
         state = {**earlier, **state}
         self.env_steps, self.env_restarts = whole(state, "env_steps"), whole(state, "env_restarts")
         self._lost = whole(state, "rollouts_lost")
+        self._so_far[:] = state.get("returns_so_far", 0.0)  # earlier releases did not save them
         self._noise.bit_generator.state = state["noise"]
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():

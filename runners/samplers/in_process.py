@@ -52,6 +52,7 @@ class Sampler(BaseSampler):
         in_thread: begin at once, in a thread. It is faster if learning leaves Python free meanwhile, as on a GPU.
         thread: the thread; None for a new one.
         memory: layout of the state of a recurrent actor.
+        discounts: as for `BaseSampler`.
 
     Raises:
         ConfigurationError: for whole episodes of anything but one environment that the library steps.
@@ -70,6 +71,7 @@ class Sampler(BaseSampler):
         in_thread: bool = False,
         thread: ThreadPoolExecutor | None = None,
         memory: MemoryLayout | None = None,
+        discounts: Array | None = None,
     ) -> None:
         num_columns, encode = environments.num_envs, environments.encode
 
@@ -79,7 +81,9 @@ class Sampler(BaseSampler):
         capacity = num_steps if num_episodes is None else FIRST_CAPACITY
         # With a thread, one buffer is filled while the agent learns from the other.
         buffers = [allocate_for(capacity) for _ in range(1 + in_thread)]
-        super().__init__(environments, bytearray(1), buffers, distribution, noise=noise, memory=memory)
+        super().__init__(
+            environments, bytearray(1), buffers, distribution, noise=noise, memory=memory, discounts=discounts
+        )
         self._environments, self._allocate = environments, allocate_for
         self._num_episodes, self._env_seed, self._noise_seed = num_episodes, env_seed, 0
         if num_episodes is not None:

@@ -118,7 +118,7 @@ class LaggingSampler(BaseSampler):
         num_workers: processes; must divide `num_envs`.
         num_steps: `T`.
         noise: generator of the actions' randomness.
-        discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`.
+        discounts: as for `BaseSampler`.
         **options: as for `Workers`.
 
     Raises:
@@ -159,15 +159,13 @@ class LaggingSampler(BaseSampler):
             source, template, distribution, network, self._begin_anew, num_buffers=self._most_room, **options
         )
         stop, buffers = workers.transport.stop, workers.transport.buffers
-        super().__init__(workers, stop, buffers, distribution, noise=noise)
+        super().__init__(workers, stop, buffers, distribution, noise=noise, discounts=discounts)
         layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
         (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
         self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, workers.work.pin_for)
         self.num_steps, self._steps, self._width = num_steps, steps, self.num_envs // num_workers
         self._envs = workers.columns
-        self._max_lag, self._drops, self._discounts = max_lag, drops, discounts
-        self._so_far = np.zeros(self.num_envs, np.float32)
-        """The discounted return of each environment's unfinished episode."""
+        self._max_lag, self._drops = max_lag, drops
         self.steps_dropped = 0
         """Environment steps that were too old to learn from."""
         self._version = 0
@@ -332,11 +330,10 @@ class LaggingSampler(BaseSampler):
             self._ask_for_more()
         self._measure_rollout()
         self._lag_mean = self._version - float(versions.mean())
-        rollout = self._rollout_of(buffer, valid, finals, int(versions.min()))
+        rollout = self._rollout_of(buffer, valid, finals, int(versions.min()), returns)
         if buffer.waiting.any():  # the steps of turns are other rows
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
-            return replace(rollout, versions=torch.from_numpy(versions))
-        return replace(rollout, versions=torch.from_numpy(versions), returns_so_far=torch.from_numpy(returns))
+        return replace(rollout, versions=torch.from_numpy(versions))
 
     def _joined(self, parts: Sequence[Part]) -> tuple[RolloutBuffer, Array, FinalObservations, Array, Array]:
         """A rollout of these parts: arrays, which rows are steps, final observations, versions and returns `[T, N]`.
@@ -391,13 +388,7 @@ class LaggingSampler(BaseSampler):
         valid, broken_off = self._count(block)
         resetting[envs] = self._resetting[envs]
         self._resetting = resetting
-        rewards = block.rewards[:, envs].clip(-1.0, 1.0) if self._clips_rewards else block.rewards[:, envs]
-        returns, so_far = np.where(valid[:, envs], rewards, np.float32(0.0)), self._so_far[envs]
-        goes_on = self._discounts[envs] * ~(block.terminated | block.truncated)[:, envs]
-        for step in range(filled):
-            returns[step] += so_far
-            so_far = goes_on[step] * returns[step]
-        self._so_far[envs] = so_far
+        returns = self._returns_so_far(block, valid, envs)
         return Counted(part, valid[:, envs], block.terminated[:, envs], broken_off is None, returns)
 
     @contextmanager
@@ -413,10 +404,6 @@ class LaggingSampler(BaseSampler):
             for name, value in before.items():
                 setattr(self, name, value)
 
-    def drop_running(self, columns: slice = slice(None)) -> None:  # noqa: D102 - as in the base
-        super().drop_running(columns)
-        self._so_far[columns] = 0.0
-
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """As in the base, but at once, after the present step of each worker."""
         self.pause()
@@ -426,11 +413,10 @@ class LaggingSampler(BaseSampler):
         """As in the base; steps that are not in a rollout yet count as dropped."""
         with self._all_counted():
             tensors, state = super().state()
-            return tensors, {**state, "steps_dropped": self.steps_dropped, "returns_so_far": self._so_far.tolist()}
+            return tensors, {**state, "steps_dropped": self.steps_dropped}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
         self.steps_dropped = whole({"steps_dropped": 0, **state}, "steps_dropped")
-        self._so_far[:] = state.get("returns_so_far", 0.0)  # earlier releases did not save them
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:

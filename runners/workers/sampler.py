@@ -31,6 +31,7 @@ class WorkerSampler(BaseSampler):
         distribution: distribution of the actions.
         network: as for `Workers`.
         noise: generator of the actions' randomness.
+        discounts: as for `BaseSampler`.
         **options: as for `Workers`.
     """
 
@@ -42,6 +43,7 @@ class WorkerSampler(BaseSampler):
         network: nn.Module,
         *,
         noise: np.random.Generator,
+        discounts: Any = None,
         **options: Any,
     ) -> None:
         self._first: int | None = None
@@ -50,7 +52,8 @@ class WorkerSampler(BaseSampler):
         """Workers that were lost since, whose rows do not count."""
         workers = self._workers = Workers(source, template, distribution, network, self._forget, **options)
         stop, buffers = workers.transport.stop, workers.transport.buffers
-        super().__init__(workers, stop, buffers, distribution, noise=noise, memory=options.get("memory"))
+        memory = options.get("memory")
+        super().__init__(workers, stop, buffers, distribution, noise=noise, memory=memory, discounts=discounts)
         self._slowest = SlowestWorker(workers.work)
         self._turn_begun = 0
 

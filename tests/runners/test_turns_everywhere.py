@@ -52,6 +52,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "plain": (plain, {}),
     "masked": (masked, {"action_masks": True}),
     "a policy for each kind": (kinds, POLICIES),
+    "normalised rewards": (plain, {"config": replace(SMALL, normalize_rewards=True)}),
     "restarted": (faulty, {"on_env_error": "restart"}),
     "two players": (noughts_and_crosses, {"action_masks": True}),
 }

@@ -27,11 +27,14 @@ class Push:
         return np.zeros((len(rows), 2), np.float32)
 
 
-def rollouts_of(make: Callable[[], Any], num_steps: int, number: int = 1, num_envs: int = 1) -> list[Rollout]:
+def rollouts_of(
+    make: Callable[[], Any], num_steps: int, number: int = 1, num_envs: int = 1, **options: Any
+) -> list[Rollout]:
     environments = make_environments(make, num_envs)
     sampler = Sampler(
-        environments, distribution_for(Discrete(2)), num_steps=num_steps, env_seed=0, noise=np.random.default_rng(0)
-    )
+        environments, distribution_for(Discrete(2)), num_steps=num_steps, env_seed=0, noise=np.random.default_rng(0),
+        **options,
+    )  # fmt: skip
     found = [sampler.collect(Push()).map(torch.clone) for _ in range(number)]
     sampler.close()
     return found
@@ -125,6 +128,41 @@ def test_a_game_that_is_cut_short_is_bootstrapped_from_what_each_agent_sees_then
     assert steps_of(rollout, 1) == [(20, 2.0, False, True), (20, 2.0, False, True)]
     assert rollout.final_rows.tolist() == [0, 1, 2, 3]
     assert rollout.final_observations.flatten().tolist() == [11.0, 21.0, 11.0, 21.0]
+
+
+def test_returns_so_far_are_of_each_agents_own_steps() -> None:
+    """By hand, with discounts of 0.5 for a and 0.25 for b, which apply to each action."""
+    script = [(1.0, 2.0, False, False), (3.0, 4.0, False, False), (5.0, 6.0, False, False), (7.0, 8.0, False, False),
+              (100.0, -100.0, True, False)]  # fmt: skip
+    discounts = np.array([0.5, 0.25], np.float32)
+    (rollout,) = rollouts_of(partial(Game, script), 5, discounts=discounts)
+    assert rollout.returns_so_far is not None
+    # a: 4, 12 and 100 are the rewards of its steps. b: 10 and -92, and 2 before its first action.
+    assert rollout.returns_so_far[:, 0].tolist() == [4.0, 0.5 * 4.0 + 12.0, 0.5 * 14.0 + 100.0]
+    assert rollout.returns_so_far[:2, 1].tolist() == [0.25 * 2.0 + 10.0, 0.25 * 10.5 - 92.0]
+
+
+def test_returns_so_far_go_on_in_the_next_rollout() -> None:
+    """a gets 1 in each turn: its step that is open at the end of a rollout counts, although it is not learned from."""
+    first, second = rollouts_of(
+        partial(Game, [(1.0, 0.0, False, False)]), 5, number=2, discounts=np.full(2, 0.5, np.float32)
+    )
+    assert first.returns_so_far is not None
+    assert second.returns_so_far is not None
+    assert first.returns_so_far[:, 0].tolist() == [2.0, 0.5 * 2.0 + 2.0]
+    # The open step: 0.5 * 3 + 1, and 1 in the first turn of this rollout.
+    assert second.returns_so_far[0, 0].tolist() == 0.5 * 3.5 + 2.0
+
+
+def test_a_game_that_ends_in_a_step_that_is_open_leaves_no_return() -> None:
+    script = [(1.0, 0.0, False, False), (4.0, 0.0, False, False), (16.0, 0.0, False, False), (64.0, 0.0, True, False)]
+    first, second = rollouts_of(partial(Game, script), 7, number=2, discounts=np.full(2, 0.5, np.float32))
+    assert first.returns_so_far is not None
+    assert second.returns_so_far is not None
+    # The fourth step of a is open when the rollout ends, and b's next turn ends the game.
+    assert first.returns_so_far[:, 0].tolist() == [5.0, 0.5 * 5.0 + 80.0, 5.0]
+    assert steps_of(second, 0) == [(10, 5.0, False, False), (11, 80.0, True, False)]
+    assert second.returns_so_far[:2, 0].tolist() == [5.0, 82.5]
 
 
 def test_what_is_open_is_neither_learned_from_nor_lost_to_the_statistics() -> None:

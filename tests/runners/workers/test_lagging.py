@@ -202,12 +202,12 @@ class Case:
     def __init__(self, order: Sequence[int] = (0, 1), env: Any = Counting, **options: Any) -> None:
         self.transport = type("OfThisCase", (Scripted,), {"order": order})
         self.agent = PPO(Counting.observation_space, Counting.action_space, ppo_config(hidden_sizes=(8,)))
-        settings = {"max_lag": 3, "drops": True, "num_workers": 2} | options
+        discounts = np.full(NUM_ENVS, GAMMA, np.float32)
+        settings = {"max_lag": 3, "drops": True, "num_workers": 2, "discounts": discounts} | options
         made = EnvironmentOptions(vectorization="auto", on_env_error=settings.pop("on_env_error", "raise"))
         self.sampler = LaggingSampler(
             env, make_environments(env, NUM_ENVS, made), self.agent.distribution, self.agent.actor,
             num_steps=NUM_STEPS, env_seed=0, noise=np.random.default_rng(0), options=made, transport=self.transport,
-            discounts=np.full(NUM_ENVS, GAMMA, np.float32),
             **settings,
         )  # fmt: skip
 
@@ -288,6 +288,53 @@ def test_returns_follow_the_environment_and_not_the_column(order: str) -> None:
         np.testing.assert_allclose(rollout.returns_so_far, expected, rtol=1e-5)
         _, (mean, _, number) = normalizer.gathered(rollout)
         assert (float(mean), int(number)) == (pytest.approx(np.mean(expected), rel=1e-5), np.size(expected))
+
+
+class Passing:
+    """Two agents in turn get 1 for each action, and observe their number of actions; games differ in length."""
+
+    possible_agents = ("a", "b")
+    number = 0
+
+    def observation_space(self, agent: str) -> Any:
+        return Counting.observation_space
+
+    def action_space(self, agent: str) -> Any:
+        return Counting.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.number = self.number if seed is None else seed % 1000
+        self.agents, self.agent_selection = ["a", "b"], "a"
+        self._acted, self._gained = {"a": 0, "b": 0}, {"a": 0.0, "b": 0.0}
+
+    def last(self) -> Any:
+        agent = self.agent_selection
+        seen = np.array([self.number, 0, self._acted[agent]], np.float32)
+        return seen, self._gained[agent], self._acted["b"] == 3 + self.number, False, {}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if action is None:
+            self.agents.remove(agent)
+        else:
+            self._acted[agent] += 1
+            self._gained[agent] = 1.0
+        self.agent_selection = "b" if agent == "a" else "a"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_returns_of_agents_that_take_turns_follow_the_agent(order: str) -> None:
+    discounts = np.tile([GAMMA, GAMMA / 2], NUM_ENVS).astype(np.float32)
+    normalizer, case = RewardNormalizer(GAMMA), Case(ORDERS[order], env=Passing, discounts=discounts)
+    for rollout in case.rollouts(6):
+        assert rollout.returns_so_far is not None
+        rows = rollout.valid_rows
+        steps = rollout.observations[: len(rollout.rewards), :, 2].flatten()[rows].numpy()
+        gamma = np.where(rows.numpy() % 2, GAMMA / 2, GAMMA)
+        expected = (1.0 - gamma ** (steps + 1.0)) / (1.0 - gamma)
+        np.testing.assert_allclose(rollout.returns_so_far.flatten()[rows], expected, rtol=1e-5)
+        _, (mean, _, number) = normalizer.gathered(rollout)
+        assert (float(mean), int(number)) == (pytest.approx(np.mean(expected), rel=1e-5), len(rows))
 
 
 def test_rows_of_resets_are_no_steps() -> None:

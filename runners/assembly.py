@@ -95,6 +95,11 @@ def make_sampler(
         discounts = np.tile(_discounts(agent, environments.num_agents), count) if is_apart else None
         everywhere |= {"pin_for": pin_for, "memory": agent.memory, "discounts": discounts}
         if num_workers:
+            if transport is not Processes and environments.waiting is not None and agent.memory is not None:
+                raise ConfigurationError(
+                    "recurrent does not work with agents that take turns if samplers are on Ray, which send "
+                    "rows and not turns: leave the distribution out, and use num_workers"
+                )
             environments.close()
             everywhere |= {
                 "num_envs": count, "num_workers": num_workers, "options": options, "transport": transport
@@ -132,10 +137,6 @@ def _num_workers(
         ConfigurationError: for what cannot be combined.
     """
     lag, samples_on_cpu = placement.max_lag, placement.sampling_device.type == "cpu"
-    if environments.waiting is not None and agent.memory is not None:
-        raise ConfigurationError(
-            "recurrent does not work with agents that take turns, whose steps are of different lengths: leave it out"
-        )
     if num_episodes is not None:
         for name, given, instead in (("max_lag", lag, lag > 1), ("num_workers", num_workers, num_workers)):
             if instead:

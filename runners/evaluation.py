@@ -92,7 +92,9 @@ def evaluate(
     observations = environments.reset(seed)
     remembered: EpisodeMemory | None = None
     if memory is not None:
-        remembered = EpisodeMemory(environments.num_envs, memory, environments.skips_row_after_end)
+        remembered = EpisodeMemory(
+            environments.num_envs, memory, environments.skips_row_after_end, environments.waiting is not None
+        )
         remembered.begin(actor)
     while tally.episodes_left:
         if should_stop():
@@ -103,7 +105,7 @@ def evaluate(
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
         ends = terminated | truncated
         if remembered is not None:
-            remembered.after(ends, environments.restarted)
+            remembered.after(actor, ends, environments.restarted, environments.waiting)
         tally.add(rewards, ends)
     infos = metrics_of([environments.take_infos()]) if environments.info_names else {}
     return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents), infos)

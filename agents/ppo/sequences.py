@@ -254,8 +254,9 @@ class Sequences(nn.Module):
         """As `Rows.values`, sequence by sequence in the order of time; call `batch` with the same rollout next."""
         starts, num_rows, state = _starts(rollout), len(observations), self.critic_state[columns]
         # The last observation is seen with the state after the last step; if it begins an episode, its value is not
-        # used.
-        starts = torch.cat((starts, torch.zeros_like(starts[:1])))
+        # used. If agents take turns, it may have been acted on.
+        ended = (rollout.terminated | rollout.truncated)[-1:]
+        starts = torch.cat((starts, torch.zeros_like(ended) if rollout.turns is None else ended))
         values, after, firsts = [], [], []
         critic = backend.critic
         for first in range(0, num_rows, self._length):
@@ -267,7 +268,12 @@ class Sequences(nn.Module):
             state = states[-1]
         states = torch.cat(after)
         self._critic_states = torch.cat(firsts[: self._memory.num_sequences(num_rows - 1)])
-        self._next[columns] = states[num_rows - 2]
+        if rollout.turns is None:
+            self._next[columns] = states[num_rows - 2]
+        else:  # after the last turn of each column
+            last = (rollout.turns - 1).clamp(min=0)[..., None].expand(1, *states.shape[1:])
+            after_turns = states.gather(0, last)[0]
+            self._next[columns] = torch.where(rollout.turns[0, :, None] > 0, after_turns, self.critic_state[columns])
         return torch.cat(values), self._final_values(critic, finals, states, rollout)
 
     def _final_values(self, critic: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:

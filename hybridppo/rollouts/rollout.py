@@ -48,6 +48,10 @@ class Rollout:
     """`[T, N]`, discounted return of the episode up to each step; with `max_lag` above 1, where columns change
     environments, and for agents that take turns. Else it follows from the rewards of the rows."""
 
+    turns: Tensor | None = None
+    """`[1, N]` int64, how often each agent has acted, also in steps that are open; for recurrent actors that take turns
+    only. `starts` then also has the open step."""
+
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""
         changes: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}

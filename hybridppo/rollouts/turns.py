@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
 
 Array = NDArray[Any]
 
 
 def steps_by_turns(
-    buffer: RolloutBuffer, valid: Array, finals: FinalObservations
-) -> tuple[RolloutBuffer, Array, FinalObservations, Array]:
+    buffer: RolloutBuffer, valid: Array, finals: FinalObservations, memory: MemoryLayout | None = None
+) -> tuple[RolloutBuffer, Array, FinalObservations, Array, Array]:
     """The steps of agents that take turns.
 
     A step that is unfinished at the end of the rollout is not learned from: the step before it is bootstrapped from its
@@ -27,12 +28,16 @@ def steps_by_turns(
         buffer: `T` rows, one turn each.
         valid: `[T, N]`, whether an agent is present, acting or waiting.
         finals: final observations of truncated episodes.
+        memory: layout of the state of a recurrent actor; its sequences have all turns, also those that do not count
+            because a restart broke off their episode.
 
     Returns:
         A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; the final
-        observations; and the last of the `T` rows of each step, `[T', N]`.
+        observations; the last of the `T` rows of each step, `[T', N]`; and the number of turns, `[N]`.
     """
-    num_columns = valid.shape[1]
+    num_columns, counts = valid.shape[1], valid
+    if memory is not None:
+        valid = ~buffer.absent
     ends = (buffer.terminated | buffer.truncated) & valid
     # Number of episodes that ended before each row, in each column.
     episode: Array = np.cumsum(ends, axis=0) - ends
@@ -56,9 +61,12 @@ def steps_by_turns(
     steps = {
         name: np.zeros((num_steps + (name == "observations"), *array.shape[1:]), array.dtype)
         for name, array in buffer.arrays.items()
-        if name != "noise"
+        if name not in ("noise", "states")
     }
+    if memory is not None and buffer.states is not None:
+        steps["states"] = buffer.states[: memory.num_sequences(num_steps)]
     last_rows = np.zeros((num_steps, num_columns), np.int64)
+    is_step = np.arange(num_steps)[:, None] < number
     places: dict[tuple[int, int], tuple[int, int]] = {}
     found: FinalObservations = []
     for column, at in enumerate(turns):
@@ -68,6 +76,9 @@ def steps_by_turns(
         steps["observations"][: len(seen), column] = buffer.observations[seen, column]
         for name in ("outputs", "actions"):
             steps[name][own] = buffer.arrays[name][at[:count], column]
+        if buffer.starts is not None:
+            steps["starts"][: len(seen), column] = buffer.starts[at[:num_steps], column]
+        is_step[own] = counts[at[:count], column]
         steps["rewards"][own] = totals[column][:count]
         ended = last_rows[own] = last[column][:count]
         steps["terminated"][own] = buffer.terminated[ended, column] & ends[ended, column]
@@ -79,5 +90,4 @@ def steps_by_turns(
             found.append((int(count) - 1, column, buffer.observations[at[count], column].copy()))
     found += [(*places[row, column], final) for row, column, final in finals if (row, column) in places]
     found.sort(key=lambda final: final[:2])
-    is_step = np.arange(num_steps)[:, None] < number
-    return replace(buffer, **steps), is_step, found, last_rows
+    return replace(buffer, **steps), is_step, found, last_rows, np.array(list(map(len, turns)))

@@ -6,7 +6,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -313,14 +313,15 @@ class BaseSampler(ABC):
             self._look_at_bounds(buffer)
         if not buffer.waiting.any():
             return self._rollout(buffer, valid, finals, version, returns)
-        steps, are_steps, finals, last_rows = steps_by_turns(buffer, valid, finals)
+        steps, are_steps, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._memory)
         if not are_steps.any():
             raise EnvError(
                 f"in a rollout of {len(valid)} turns, no agent has had a second turn: increase num_steps, which is "
                 f"{self.num_steps} for {self._num_agents} agents that take turns"
             )
         found = None if returns is None else np.take_along_axis(returns, last_rows, 0)
-        return self._rollout(steps, are_steps, finals, version, found)
+        rollout = self._rollout(steps, are_steps, finals, version, found)
+        return rollout if self._memory is None else replace(rollout, turns=torch.from_numpy(turns[None]))
 
     def metrics(self) -> Metrics:
         """Additional metrics of sampling."""

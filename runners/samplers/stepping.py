@@ -47,7 +47,9 @@ class Stepper:
         self._observation = environments.reset(seed)
         self._memory: EpisodeMemory | None = None
         if memory is not None:
-            self._memory = EpisodeMemory(environments.num_envs, memory, environments.skips_row_after_end)
+            self._memory = EpisodeMemory(
+                environments.num_envs, memory, environments.skips_row_after_end, environments.waiting is not None
+            )
         self._has_begun = False
         self.seconds = 0.0
         """The seconds of the last `fill`."""
@@ -150,7 +152,7 @@ class Stepper:
         memory, starts, states = self._memory, buffer.starts, buffer.states
         exploration = exploration_of(self._distribution, buffer.noise)
         if memory is not None:
-            memory.begin(actor)
+            memory.begin(actor, buffer.waiting[:first] | buffer.absent[:first])
         heartbeat = self.heartbeat
         frames, rows = environments.encode.frames, self._observation
         seen, noise, kept_outputs, kept_actions = buffer.observations, buffer.noise, buffer.outputs, buffer.actions
@@ -176,7 +178,8 @@ class Stepper:
             kept_truncated[t] = truncated
             heartbeat[0] = t + 1
             if memory is not None:
-                memory.after(terminated | truncated, environments.restarted)
+                ended, waiting = terminated | truncated, environments.waiting
+                memory.after(actor, ended, environments.restarted, waiting, states)
             if environments.restarted:
                 buffer.restarted[t, list(environments.restarted)] = list(environments.restarted.values())
             if environments.absent is not None:

@@ -119,6 +119,8 @@ def require_rollout_of(
         states = np.empty((memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
         require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
         require_like("states", rollout.states, states)
+        if rollout.turns is not None:
+            require_like("turns", rollout.turns, np.empty((1, rollout.rewards.shape[1]), np.int64))
     for name in ("valid_rows", "final_rows"):
         rows = getattr(rollout, name)
         require_like(name, rows, np.empty(len(rows), np.int64))

@@ -14,7 +14,6 @@ from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_
 
 import hybridppo
 from hybridppo import (
-    ConfigurationError,
     Migrating,
     Mirrored,
     MultiLearner,
@@ -53,6 +52,15 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked": (masked, {"action_masks": True}),
     "a policy for each kind": (kinds, POLICIES),
     "normalised rewards": (plain, {"config": replace(SMALL, normalize_rewards=True)}),
+    "a memory": (plain, {"config": replace(SMALL, recurrent="lstm", sequence_length=4)}),
+    "a memory that restarts": (
+        faulty,
+        {"config": replace(SMALL, recurrent="gru", sequence_length=4), "on_env_error": "restart"},
+    ),
+    "policies with and without a memory": (
+        kinds,
+        {"config": {"sign": replace(SMALL, recurrent="gru", sequence_length=4), "pointer": SMALL}},
+    ),
     "restarted": (faulty, {"on_env_error": "restart"}),
     "two players": (noughts_and_crosses, {"action_masks": True}),
 }
@@ -85,7 +93,7 @@ def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
 @pytest.mark.parametrize("name", SOURCES)
 def test_who_samples_and_where_changes_nothing(name: str) -> None:
     expected = expected_of(name)
-    assert expected.metrics["env_steps"] == STEPS or name == "restarted"
+    assert expected.metrics["env_steps"] == STEPS or "restart" in name
     for way, options in WAYS.items():
         if way in OF_EVERY_SOURCE or name == "plain":
             assert torch.equal(values_of(train(name, **options)), values_of(expected)), way
@@ -107,7 +115,7 @@ def test_two_learners_are_one_with_as_many_shards() -> None:
     assert torch.equal(values_of(train(distribution=MultiLearner(learners=2, shards=2))), expected)
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "restarted"])
+@pytest.mark.parametrize("name", [name for name in SOURCES if "restart" not in name])
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
     expected = expected_of(name)
     run = tmp_path / "run"
@@ -137,11 +145,6 @@ def test_it_can_be_checked(name: str) -> None:
     report = hybridppo.check_env(SOURCES[name][0], steps=60)
     assert report.is_usable, str(report)
     assert ("'action_mask'" in str(report)) == (name == "masked")
-
-
-def test_a_memory_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="recurrent does not work with agents that take turns"):
-        train(config=replace(SMALL, recurrent="lstm"))
 
 
 @pytest.mark.slow

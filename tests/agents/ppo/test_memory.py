@@ -13,7 +13,7 @@ import torch
 from loops import loop_of
 from ppo_settings import ppo_config
 from torch import Tensor, nn
-from toy_agents import ScriptedAgents
+from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import (
     MODES,
     DelayedCopy,
@@ -38,6 +38,8 @@ from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.system.interruption import Stopped
 
 CELLS = ("lstm", "gru", "mingru")
 every_cell = pytest.mark.parametrize("cell", CELLS)
@@ -203,10 +205,15 @@ def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> SequenceBatch:
     return batch
 
 
+def in_turns(scripts: Any = SCRIPTS[:3]) -> Any:
+    return TakingTurns(ScriptedAgents(scripts))
+
+
 WAYS: dict[str, tuple[PPOConfig, Any, dict[str, Any]]] = {
     **{mode.value: (SMALL, partial(scripted_vector, SCRIPTS, mode), {}) for mode in MODES},
     "one by one": (SMALL, partial(ScriptedEnv, SCRIPTS[0]), {}),
     "masks": (SMALL, HighestAllowed, {"action_masks": True}),
+    "agents in turn": (replace(SMALL, num_steps=25), lambda: TakingTurns(Matching()), {}),
     "whole episodes": (
         replace(SMALL, num_envs=1, episodes_per_rollout=3, num_minibatches=1), partial(ScriptedEnv, SCRIPTS[0]), {}
     ),
@@ -264,6 +271,121 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
             torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
         assert len(finals) == len(rollout.final_rows)
         agent.cut.learned()
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 6, 25])
+@every_cell
+def test_values_of_agents_in_turn_are_those_of_one_long_pass(cell: Any, num_steps: int) -> None:
+    """Over what each agent observed itself, also in steps that were open when a rollout ended."""
+    config = replace(SMALL, recurrent=cell, num_steps=12 * num_steps, num_envs=1, num_minibatches=1)
+    agent, rollouts = rollouts_of(config, in_turns, 5)
+    agent.cut.fit(3)
+    size, num_cut = config.memory.state_size, 0
+    actors, critics = torch.zeros(3, 1, size), torch.zeros(3, 1, size)
+    for rollout in rollouts:
+        values, final_values = agent.cut.values(
+            Backend(agent), rollout.observations, rollout.final_observations, rollout
+        )
+        assert rollout.turns is not None
+        assert rollout.states is not None
+        finals = {row: k for k, row in enumerate(rollout.final_rows.tolist())}
+        num_rows = len(rollout.rewards)
+        ended = rollout.terminated | rollout.truncated
+        for column, turns in enumerate(rollout.turns[0].tolist()):
+            for step in range(turns):  # the last may be open
+                row = rollout.observations[step, column][None, None]
+                starts = rollout.starts[step, column] if step < num_rows else ended[step - 1, column]
+                starts = starts.view(1, 1)
+                if step % config.sequence_length == 0 and step < num_rows:
+                    state = rollout.states[step // config.sequence_length, column]
+                    torch.testing.assert_close(state, torch.where(starts[0], 0.0, actors[column])[0])
+                with torch.no_grad():
+                    _, actors[column] = agent.actor(row, actors[column], starts)
+                    found, critics[column] = agent.critic(row, critics[column], starts)
+                torch.testing.assert_close(values[step, column], found[0, 0, 0], rtol=1e-4, atol=1e-5)
+                if (k := finals.get(3 * step + column)) is not None:
+                    num_cut += step == turns - 2 and not bool(starts)
+                    seen = rollout.final_observations[k][None, None]
+                    with torch.no_grad():
+                        final, _ = agent.critic(seen, critics[column], torch.zeros(1, 1, dtype=torch.bool))
+                    torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
+        agent.cut.learned()
+        torch.testing.assert_close(agent.cut.critic_state, critics[:, 0], rtol=1e-4, atol=1e-5)
+    assert num_cut or num_steps == 1
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+@every_cell
+def test_turns_of_a_parallel_environment_are_remembered_like_its_steps(cell: Any, end: str) -> None:
+    """Rewards, ends, states before each sequence, and values; the last step of a rollout may be open."""
+    script = [[(5, end)], [(5, end)]]
+    config = replace(SMALL, recurrent=cell)
+    agent, parallel = rollouts_of(config, partial(ScriptedAgents, script), 4)
+    twin, turns = rollouts_of(replace(config, num_steps=2 * config.num_steps), partial(in_turns, script), 4)
+    assert torch.equal(agent.parameters.values, twin.parameters.values)
+    for each in (agent, twin):
+        each.cut.fit(8)
+    for expected, found in zip(parallel, turns, strict=True):
+        number = len(found.rewards)
+        assert number in (config.num_steps - 1, config.num_steps)
+        for name in ("observations", "rewards", "terminated", "starts"):
+            assert torch.equal(getattr(found, name)[:number], getattr(expected, name)[:number]), name
+        torch.testing.assert_close(found.states, expected.states, rtol=0.0, atol=0.0)
+        values = [
+            each.cut.values(Backend(each), rollout.observations, rollout.final_observations, rollout)[0]
+            for each, rollout in ((agent, expected), (twin, found))
+        ]
+        num_values = min(map(len, values)) - (number == config.num_steps)
+        torch.testing.assert_close(values[1][:num_values], values[0][:num_values])
+        for each in (agent, twin):
+            each.cut.learned()
+        torch.testing.assert_close(twin.cut.critic_state, agent.cut.critic_state)
+
+
+class StopsAt:
+    """A flag that is set when it is read for the time of this number."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __getitem__(self, index: int) -> int:
+        self._left -= 1
+        return int(self._left < 0)
+
+
+@pytest.mark.parametrize("paused_at", [1, 6, 11, 23])
+def test_turns_that_are_paused_and_loaded_go_on_with_what_they_remembered(paused_at: int) -> None:
+    config = replace(SMALL, num_steps=25)
+    made = make_environments(lambda: TakingTurns(Matching()), config.num_envs)
+    agent = randomised(PPO(made.observation_space, made.action_space, config, seed=1))
+
+    def sampler() -> Any:
+        environments = make_environments(lambda: TakingTurns(Matching()), config.num_envs)
+        return Sampler(
+            environments, agent.distribution, num_steps=config.num_steps, env_seed=0, noise=np.random.default_rng(0),
+            memory=agent.memory,
+        )  # fmt: skip
+
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    whole, paused, loaded = sampler(), sampler(), sampler()
+    with placement.sampling(agent) as actor:
+        whole.collect(actor)
+        expected = whole.collect(actor)
+        paused.collect(actor)
+        paused._stop = StopsAt(paused_at)
+        with pytest.raises(Stopped):
+            paused.collect(actor)
+        paused._stop = bytearray(1)
+        assert loaded.load_state(*paused.state(), env_seed=0) is None
+        found = loaded.collect(actor)
+    for name, tensor in expected.tensors().items():
+        if name != "states":  # some have no steps
+            assert torch.equal(found.tensors()[name], tensor), name
+    batches = [batch_of(agent, Backend, rollout) for rollout in (expected, found)]
+    assert torch.equal(batches[0].actor_states, batches[1].actor_states)
+    for each in (whole, paused, loaded):
+        each.close()
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "masks"])

@@ -362,3 +362,12 @@ def test_agents_that_take_turns_give_the_bits_of_one_process(distribution: Any) 
     expected = hybridppo.train(in_turns, total_steps=STEPS, **options)
     found = hybridppo.train(in_turns, total_steps=STEPS, distribution=distribution, **options)
     assert torch.equal(found.agent.parameters.values, expected.agent.parameters.values)
+
+
+def test_a_memory_of_agents_that_take_turns_needs_samplers_here() -> None:
+    options: dict[str, Any] = {"placement": "cpu", "seed": 0, "progress": False, "action_masks": True}
+    run = partial(hybridppo.train, in_turns, total_steps=STEPS, config=replace(CONFIG, recurrent="gru"), **options)
+    found = run(distribution=SingleLearnerFine(env_workers=2))
+    assert torch.equal(found.agent.parameters.values, run().agent.parameters.values)
+    with pytest.raises(ConfigurationError, match="recurrent does not work with agents that take turns if samplers are"):
+        run(distribution=SingleLearnerCoarse(samplers=2))

@@ -34,7 +34,7 @@ def play(
         memory.before(step, actor, starts, states)
         known.append(actor.state[:, 0].tolist())
         actor.act()
-        memory.after(np.array(ended), restarted.get(step, {}))
+        memory.after(actor, np.array(ended), restarted.get(step, {}))
     memory.end(actor)
     return starts.tolist(), states[..., 0].tolist(), known
 
@@ -86,3 +86,29 @@ def test_a_new_start_forgets_everything() -> None:
     play(memory, actor, [[False, True]])
     memory.restart()
     assert memory.arrays.tolist() == [[0.0, 1.0, 0.0]] * 2
+
+
+def test_who_takes_turns_remembers_its_own_turns() -> None:
+    """The first acts in steps 0, 2, 4, 5 and 7, the second in the others; the first's episode ends in step 3."""
+    layout = MemoryLayout(1, 2)
+    memory, actor = EpisodeMemory(2, layout, skips_row_after_end=False, in_turns=True), Counting(2)
+    who = [0, 1, 0, 1, 0, 0, 1, 0]
+    waited = np.array([[turn == 1, turn == 0] for turn in who])
+    starts, states = np.zeros((8, 2), np.bool_), np.full((4, 2, 1), np.nan, np.float32)
+    known = []
+    for first, end in ((0, 4), (4, 8)):  # paused between
+        memory.begin(actor, waited[:first])
+        for step in range(first, end):
+            memory.before(step, actor, starts, states)
+            known.append(float(actor.state[who[step], 0]))
+            actor.act()
+            memory.after(actor, np.array([step == 3, False]), {}, waited[step], states)
+        memory.end(actor)
+        again = EpisodeMemory(2, layout, skips_row_after_end=False, in_turns=True)
+        again.arrays, memory = memory.arrays, again
+    assert known == [0, 0, 1, 1, 0, 1, 2, 2]
+    assert [bool(starts[step, column]) for step, column in enumerate(who)] == [True, True, False, False, True] + 3 * [
+        False
+    ]
+    # Before the first, third and fifth turn of the first, and the first and third of the second.
+    np.testing.assert_array_equal(states[..., 0], [[0, 0], [0, 2], [2, np.nan], [np.nan, np.nan]])

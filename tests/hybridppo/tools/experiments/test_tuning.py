@@ -25,7 +25,7 @@ def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -
     entry = tuned_entry(env_id)
     assert entry.config == hybridppo.tuned(env_id) == ppo_config(**ENTRIES[env_id]["config"])
     assert entry.total_steps >= 20_000
-    assert entry.source.startswith(("rl-baselines3-zoo", "CleanRL"))
+    assert entry.source.startswith(("rl-baselines3-zoo", "CleanRL", "Tianshou"))
     assert ENTRIES[env_id].keys() >= {"published_return", "return_here", "left_out"}
     if entry.return_here is None:
         assert "not measured here yet" in str(entry)
@@ -45,6 +45,9 @@ def test_settings_are_those_of_the_source_in_our_terms() -> None:
     hopper = hybridppo.tuned("Hopper-v5")  # whose values are clipped, and halved twice
     assert (hopper.clip_range_vf, hopper.value_coef, hopper.minibatch_size) == (0.2, 0.5, 64)
     assert hopper.anneal_learning_rate
+    walker = hybridppo.tuned("Walker2d-v5")  # whose vf_coef of 0.25 is of the squared error, and of 2,048 steps
+    assert (walker.value_coef, walker.batch_size, walker.minibatch_size, walker.num_epochs) == (0.5, 2048, 64, 10)
+    assert (walker.normalize_advantage, walker.log_std_init, walker.anneal_learning_rate) == (False, -0.5, True)
     cartpole = hybridppo.tuned("CartPole-v1")
     assert cartpole.anneal_learning_rate
     assert cartpole.anneal_clip_range

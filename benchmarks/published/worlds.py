@@ -17,6 +17,18 @@ def flat_grid(env_id: str) -> "gym.Env[Any, Any]":
     return TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
 
 
+def flat_minatar(game: str, max_episode_steps: int) -> "gym.Env[Any, Any]":
+    """A game of MinAtar as gymnax has it and gymnax-blines observes it: numbers in a row, and no action repeats."""
+    import minatar.gym
+
+    if f"MinAtar/{game}-v1" not in gym.registry:
+        minatar.gym.register_envs()
+    limits = {"sticky_action_prob": 0.0, "max_episode_steps": max_episode_steps}
+    env = FlattenObservation(gym.make(f"MinAtar/{game}-v1", disable_env_checker=True, **limits))
+    seen = Box(0.0, 1.0, env.observation_space.shape, np.float32)
+    return TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
+
+
 def control(domain: str, task: str) -> "gym.Env[Any, Any]":
     """A task of DeepMind's control suite as CleanRL takes it: by shimmy, flattened, 1,000 steps, which truncate."""
     from dm_control import suite

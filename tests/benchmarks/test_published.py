@@ -22,6 +22,9 @@ found = [{"table": row.table, "env": row.env, "training": value} for value in (4
 lines = run.as_markdown(found).splitlines()
 assert " 485 |" in next(line for line in lines if "CartPole" in line)
 assert "not run" in next(line for line in lines if "Acrobot" in line)
+seaquest = next(row for row in run.ROWS if row.env == "MinAtar/Seaquest-v1")  # of which nobody has a figure
+assert run.verdict(seaquest, 1.0, 2.0) == ""
+assert " none |" in next(line for line in lines if "Seaquest" in line)
 """
 
 

@@ -29,7 +29,7 @@ NAMES = (OURS, PEER, OURS + SHARED, PEER + SHARED, SHARED_BF16)
 def run_theirs(case: Case, shared: bool) -> dict[str, Any]:
     """A turn of stable-baselines3, on games as its own wrappers prepare them."""
     import ale_py
-    from peers import learn_by_stable_baselines3, their_agent
+    from peers.sb3 import learn_by_stable_baselines3, their_agent
     from stable_baselines3.common.env_util import make_atari_env
     from stable_baselines3.common.vec_env import VecFrameStack
 

@@ -106,20 +106,21 @@ class Mark:
 
     time: float
     env_steps: int
-    seconds_sampling: float
-    """Of this iteration."""
-    seconds_learning: float
-    """Of this iteration."""
+    seconds_sampling: float = 0.0
+    """Of this iteration; 0 if it is not known."""
+    seconds_learning: float = 0.0
+    """Of this iteration; 0 if it is not known."""
 
 
 def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
     """The counted iterations of a turn, from the marks at the ends of all; real steps of environments only."""
     marks = marks[case.warmup - 1 : case.warmup + case.iterations]
     steps, seconds = marks[-1].env_steps - marks[0].env_steps, marks[-1].time - marks[0].time
+    whole = {"env_steps": steps, "seconds": seconds, "steps_per_second": steps / seconds}
+    if not marks[-1].seconds_sampling:
+        return whole
     return {
-        "env_steps": steps,
-        "seconds": seconds,
-        "steps_per_second": steps / seconds,
+        **whole,
         "sampled_per_second": steps / sum(mark.seconds_sampling for mark in marks[1:]),
         "ms_sampling": 1e3 * statistics.mean(mark.seconds_sampling for mark in marks[1:]),
         "ms_learning": 1e3 * statistics.mean(mark.seconds_learning for mark in marks[1:]),

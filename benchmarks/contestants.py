@@ -19,9 +19,10 @@ from hybridppo.system.blas import choose_kernels
 
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 
+import peers  # noqa: E402
 from cases import CASES, MORE_CASES, SLOW_CASES, Case, Mark, our_config, work_done  # noqa: E402
 from limits import run_limits  # noqa: E402
-from peers import run_skrl, run_stable_baselines3  # noqa: E402
+from peers import sb3  # noqa: E402
 
 
 def run_hybridppo(
@@ -88,9 +89,9 @@ def main() -> int:
         settings = arguments.placement, arguments.learning_device, arguments.num_workers, arguments.vectorization
         result = run_hybridppo(case, *settings, **changes)
     elif arguments.contestant == "stable-baselines3":
-        result = run_stable_baselines3(case, arguments.vector, arguments.start_method)
+        result = sb3.run(case, None, arguments.vector, arguments.start_method)
     elif arguments.contestant == "skrl":
-        result = run_skrl(case)
+        result = peers.run("skrl", case)
     else:
         result = run_limits(case)
     print(json.dumps(result))

@@ -2,12 +2,13 @@
 
     make bench-peers
     python benchmarks/field.py --peers stable-baselines3,skrl,SBX --cases small --rounds 3
+    python benchmarks/field.py --checkouts ~/src         # which has `cleanrl` and `purejaxrl`, as they are cloned
     python benchmarks/field.py --install-only            # versions and sizes
 
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be
 installed, and what is installed but not measured, stays in the table with the reason. Turns are fresh processes, in
-reversed order every other round (`peers.py`, `contestants.py`): one torch thread, on as many cores as `--cores` says
-(`taskset`, on Linux). Sizes are those of a peer's environment without torch and what both have.
+reversed order every other round (`peers/turn.py`, `contestants.py`): one torch thread, on as many cores as `--cores`
+says (`taskset`, on Linux). Sizes are those of a peer's environment without torch and what both have.
 """
 
 import argparse
@@ -16,23 +17,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import machine
-import peers
-from cases import CASES, MORE_CASES, SLOW_CASES
-from turns import take_turns
+from cases import CASES, MORE_CASES, SLOW_CASES, Case
+from turns import take_turn, take_turns
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = {
-    "hybridppo": ["--placement", "cpu"],
-    "hybridppo, compiled": ["--placement", "cpu", "--compiled-updates", "--vectorization", "compiled"],
-    "hybridppo, overlap": ["--placement", "overlap", "--learning-device", "cpu"],
-}
-"""The flags of `contestants.py`."""
+KNOWN = CASES | MORE_CASES | SLOW_CASES
 
 
 @dataclass(frozen=True)
@@ -40,36 +36,34 @@ class Peer:
     """Another library."""
 
     requirements: tuple[str, ...]
-    """What pip installs; empty if there is no package."""
+    """What pip installs: the library first, whose version is shown; of scripts, what they need."""
     not_measured: str = ""
-    """Why `peers.py` has no turn of it."""
+    """Why `peers` has no turn of it."""
+    checkout: str = ""
+    """The folder below `--checkouts`, if there is no package."""
 
 
 PEERS: dict[str, Peer] = {
     "stable-baselines3": Peer(("stable-baselines3",)),
+    "sb3-contrib": Peer(("sb3-contrib",)),
     "SBX": Peer(("sbx-rl",)),
+    "CleanRL": Peer(("tyro", "tensorboard"), checkout="cleanrl"),
     "skrl": Peer(("skrl",)),
-    "TorchRL": Peer(("torchrl", "gymnasium")),
-    "sb3-contrib": Peer(("sb3-contrib",), "its PPO is that of stable-baselines3, with masks or a memory"),
     "Tianshou": Peer(("tianshou",)),
-    "RLlib": Peer(("ray[rllib]",), "measured by rllib.py, with two samplers beside ours"),
-    "rsl_rl": Peer(("rsl-rl-lib",), "its environments are tensors, and its actions are continuous"),
-    "Sample Factory": Peer(
-        ("sample-factory",), "its learner and samplers are processes that never wait for each other"
-    ),
-    "rl_games": Peer(("rl-games",), "no turn of it yet"),
+    "TorchRL": Peer(("torchrl",)),
+    "RLlib": Peer(("ray[rllib]",)),
+    "Sample Factory": Peer(("sample-factory",)),
+    "rsl_rl": Peer(("rsl-rl-lib",)),
+    "PureJaxRL": Peer(("gymnax<1", "brax", "navix", "distrax", "flax", "optax"), checkout="purejaxrl"),
     "PufferLib": Peer(("pufferlib==3.0.0",), "no turn of it yet"),
-    "Brax": Peer(("brax",), "its environments are programs of JAX"),
-    "CleanRL": Peer((), "scripts, and no package"),
-    "PureJaxRL": Peer((), "scripts, and no package"),
+    "rl_games": Peer(("rl-games",), "no turn of it yet"),
+    "Brax": Peer(("brax",), "its environments are programs of JAX, and its PPO has none of gymnasium's"),
 }
 MEGABYTE = 1_000_000
 
 
 def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
     """Make the peer's environment if it is not there; its version and size, or why there is none."""
-    if not peer.requirements:
-        return {"left_out": peer.not_measured}
     venv = venvs / name.replace(" ", "-")
     facts, python = venv / "facts.json", venv / "bin" / "python"
     if facts.exists():
@@ -77,11 +71,15 @@ def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
         return found
     shutil.rmtree(venv, ignore_errors=True)
     print(f"installing {name}", file=sys.stderr)
-    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint"]
+    torch_alone = venvs / "torch.txt"
+    torch_alone.parent.mkdir(parents=True, exist_ok=True)
+    versions = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    torch_alone.write_text("\n".join(line for line in versions if line.startswith("torch==")), encoding="utf-8")
     steps = (
         [sys.executable, "-m", "venv", str(venv)],
-        [*pip, "--constraint", str(ROOT / "constraints.txt"), "torch", "numpy", "gymnasium"],
-        [*pip, *peer.requirements],
+        [*pip, str(ROOT / "constraints.txt"), "torch", "numpy", "gymnasium[box2d,mujoco]"],
+        [*pip, str(torch_alone), *peer.requirements],
     )
     sizes = []
     for step in steps:
@@ -89,61 +87,101 @@ def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             errors = [line for line in lines if "Error: " in line or line.startswith("ERROR")] or lines[-1:]
-            return {"left_out": f"cannot be installed: {errors[0][:200]}"}
+            return {"left_out": f"cannot be installed: {' '.join(errors)[:200]}"}
         sizes.append(sum(path.stat().st_size for path in venv.rglob("*") if path.is_file() and not path.is_symlink()))
-    listed = subprocess.run([*pip[:3], "list", "--format", "json"], capture_output=True, text=True, check=True).stdout
-    versions = {each["name"].lower().replace("_", "-"): each["version"] for each in json.loads(listed)}
-    own = peer.requirements[0].partition("[")[0].partition("=")[0].lower().replace("_", "-")
-    made = {
-        "version": versions[own],
-        "torch": versions.get("torch"),
-        "gymnasium": versions.get("gymnasium"),
-        "megabytes": round((sizes[-1] - sizes[-2]) / MEGABYTE),
-    }
+    made = {**versions_in(python, peer), "megabytes": round((sizes[-1] - sizes[-2]) / MEGABYTE)}
     facts.write_text(json.dumps(made), encoding="utf-8")
     return made
 
 
-def commands(case: str, cores: int, names: list[str], arguments: argparse.Namespace) -> dict[str, list[str]]:
+def versions_in(python: Path, peer: Peer) -> dict[str, Any]:
+    """The versions of a peer's environment."""
+    command = [str(python), "-m", "pip", "list", "--format", "json"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    versions = {each["name"].lower().replace("_", "-"): each["version"] for each in json.loads(listed)}
+    own = peer.requirements[0].partition("[")[0].partition("=")[0].lower().replace("_", "-")
+    return {
+        "version": "" if peer.checkout else versions[own],
+        "torch": versions.get("torch"),
+        "gymnasium": versions.get("gymnasium"),
+    }
+
+
+def commit_of(checkout: Path) -> str:
+    """The commit of a checkout and its day."""
+    command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def ours(case: Case) -> dict[str, list[str]]:
+    """The flags of `contestants.py`: the plain loop, what can be compiled of the case, and learning while sampling."""
+    compiled = ["--placement", "cpu", "--compiled-updates"]
+    if case.env_id == "CartPole-v1":
+        compiled += ["--vectorization", "compiled"]
+    return {
+        "hybridppo": ["--placement", "cpu"],
+        **({} if case.has_images else {"hybridppo, compiled": compiled}),
+        "hybridppo, overlap": ["--placement", "overlap", "--learning-device", "cpu"],
+    }
+
+
+def commands(name: str, cores: int, names: list[str], arguments: argparse.Namespace) -> dict[str, list[str]]:
     """For each contestant the process that is its turn."""
     here = Path(__file__).parent
     pinned = ["taskset", "-c", ",".join(map(str, range(cores)))] if shutil.which("taskset") else []
-    end = [case] + (["--iterations", str(arguments.iterations)] if arguments.iterations else [])
-    ours = {
-        name: [*pinned, sys.executable, str(here / "contestants.py"), "hybridppo", *end, *flags]
-        for name, flags in OURS.items()
+    end = [name] + (["--iterations", str(arguments.iterations)] if arguments.iterations else [])
+    checkouts = ["--checkouts", str(arguments.checkouts)] if arguments.checkouts else []
+    own = {
+        contestant: [*pinned, sys.executable, str(here / "contestants.py"), "hybridppo", *end, *flags]
+        for contestant, flags in ours(KNOWN[name]).items()
     }
-    theirs = {
-        name: [
-            *pinned,
-            str(arguments.venvs / name.replace(" ", "-") / "bin" / "python"),
-            str(peers.__file__),
-            name,
-            *end,
-        ]
-        for name in names
-    }
-    return {**ours, **theirs}
+    theirs = {}
+    for peer in names:
+        python = str(arguments.venvs / peer.replace(" ", "-") / "bin" / "python")
+        theirs[peer] = [*pinned, python, str(here / "peers" / "turn.py"), peer, *end, *checkouts]
+    return own | theirs
+
+
+def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A case by turns: what has been found after each round, with the reasons of those that cannot take it."""
+    turns = commands(name, cores, names, arguments)
+    contestants = {tuple(command): contestant for contestant, command in turns.items()}
+    reasons: dict[str, str] = {}
+
+    def take(command: list[str]) -> dict[str, Any]:
+        try:
+            turn = take_turn(command)
+        except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError) as error:
+            turn = {"left_out": f"its turn fails: {error}"[:100]}
+        if "left_out" in turn:
+            reasons[contestants[tuple(command)]] = turn["left_out"]
+        return turn
+
+    rounds: list[dict[str, Any]] = []
+    for number in range(arguments.rounds):
+        order = dict(reversed(turns.items())) if number % 2 else turns
+        able = {contestant: command for contestant, command in order.items() if contestant not in reasons}
+        rounds += take_turns(able, 1, take=take)
+        yield {"case": name, "cores": cores, "words": KNOWN[name].in_words(), "left_out": reasons, "rounds": rounds}
 
 
 def as_markdown(result: dict[str, Any]) -> str:
     """A line for each library: its version, and what it reached on each case, in steps per second."""
-    cases = [
-        f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}, rounds: {len(run['rounds'])}"
-        for run in result["measured"]
+    runs = result["measured"]
+    heads = [
+        f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}, rounds: {len(run['rounds'])}" for run in runs
     ]
-    lines = [f"| | version | MB | {' | '.join(cases)} |", f"|---|---|---:|{'---:|' * len(cases)}"]
-    for name in [*OURS, *PEERS]:
-        facts = result["installed"].get(name, {})
-        if "left_out" in facts or (name in PEERS and not facts):
-            facts = facts or {"left_out": PEERS[name].not_measured or "not installed yet"}
-            lines.append(f"| {name} | {facts['left_out']} | |{' |' * len(cases)}")
-            continue
-        cells = [_speed(run, name) for run in result["measured"]]
-        if name in PEERS and not any(cells) and PEERS[name].not_measured and cells:
-            cells[0] = f"not measured: {PEERS[name].not_measured}"
-        lines.append(f"| {name} | {facts.get('version', '')} | {facts.get('megabytes', '')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    lines = [f"| | version | MB | {' | '.join(heads)} |", f"|---|---|---:|{'---:|' * len(heads)}"]
+    own = dict.fromkeys(name for run in runs for turns in run["rounds"] for name in turns if name not in PEERS)
+    for name in [*own, *PEERS]:
+        facts = result["installed"].get(name, {"left_out": "not installed yet"} if name in PEERS else {})
+        cells = [_speed(run, name) for run in runs]
+        if name in PEERS and PEERS[name].not_measured and "left_out" not in facts and cells:
+            cells = [f"not measured: {PEERS[name].not_measured}", *[""] * (len(cells) - 1)]
+        version = facts.get("left_out", facts.get("version", ""))
+        lines.append(f"| {name} | {version} | {facts.get('megabytes', '')} | {' | '.join(cells)} |")
+    reasons = {(name, reason): None for run in runs for name, reason in run.get("left_out", {}).items()}
+    return "\n".join([*lines, "", *(f"- {name}, where it has no figure: {reason}." for name, reason in reasons)])
 
 
 def _speed(run: dict[str, Any], name: str) -> str:
@@ -152,55 +190,43 @@ def _speed(run: dict[str, Any], name: str) -> str:
     return f"{median(found):,.0f}{ends}" if found else ""
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Bars of the first case, the fastest on top."""
-    import matplotlib.pyplot as plt
-
-    run = result["measured"][0]
-    speeds = {name: median(turns[name]["steps_per_second"] for turns in run["rounds"]) for name in run["rounds"][0]}
-    names = sorted(speeds, key=lambda name: speeds[name])
-    figure, axes = plt.subplots(figsize=(7, 0.4 * len(names) + 1))
-    axes.barh(names, [speeds[name] for name in names])
-    axes.set_xlabel(f"environment steps per second: {run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-
-
 def main() -> int:
     """Install, measure, and keep what was found."""
-    known = CASES | MORE_CASES | SLOW_CASES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS), help="(default %(default)s)")
-    parser.add_argument("--cases", default="small,wide,cheetah,racing", help=f"of {', '.join(known)}")
+    parser.add_argument("--cases", default="small,wide,cheetah,racing", help=f"of {', '.join(KNOWN)}")
     parser.add_argument("--cores", default="1,2", help="numbers of cores (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--venvs", type=Path, default=Path("build/peers"), help="the folder of the environments")
+    parser.add_argument("--checkouts", type=Path, help="the folder with `cleanrl` and `purejaxrl` as they are cloned")
     parser.add_argument("--install-only", action="store_true")
     arguments = parser.parse_args()
     names = arguments.peers.split(",")
-    installed = {name: install(name, PEERS[name], arguments.venvs) for name in names}
     path = machine.RESULTS / "field.json"
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"installed": {}, "measured": []}
-    result: dict[str, Any] = {
-        "installed": {**before["installed"], **installed},
-        "measured": list(before["measured"]),
-    }
-    able = [name for name in names if "left_out" not in installed[name] and not PEERS[name].not_measured]
+    result: dict[str, Any] = {"installed": {}, "measured": []}
+    if path.exists():
+        result |= {key: json.loads(path.read_text(encoding="utf-8"))[key] for key in result}
+    for name in names:
+        peer = PEERS[name]
+        checkout = arguments.checkouts / peer.checkout if arguments.checkouts and peer.checkout else None
+        if peer.checkout and checkout is None:
+            result["installed"][name] = {"left_out": "scripts, and no package: needs --checkouts"}
+            continue
+        result["installed"][name] = install(name, peer, arguments.venvs)
+        if checkout is not None and "left_out" not in result["installed"][name]:
+            result["installed"][name]["version"] = commit_of(checkout)
+    able = [name for name in names if "left_out" not in result["installed"][name] and not PEERS[name].not_measured]
+    before = result["measured"]
     for case in [] if arguments.install_only else arguments.cases.split(","):
         for cores in map(int, arguments.cores.split(",")):
-            about = {"case": case, "cores": cores}
-            others = [run for run in result["measured"] if not about.items() <= run.items()]
-            turns, rounds = commands(case, cores, able, arguments), []
-            for _ in range(arguments.rounds):
-                rounds += take_turns(turns, 1)
-                turns = dict(reversed(turns.items()))
-                result["measured"] = [*others, {**about, "words": known[case].in_words(), "rounds": rounds}]
+            before = [run for run in before if (run["case"], run["cores"]) != (case, cores)]
+            for found in measure(case, cores, able, arguments):
+                result["measured"] = [*before, found]
                 machine.save("field", result)
+            before = result["measured"]
     machine.save("field", result)
     print(as_markdown(result))
-    if result["measured"]:
-        draw(result, ROOT / "docs" / "pictures" / "field.png")
     print(f"Raw figures: {path}, {time.strftime('%Y-%m-%d')}")
     return 0
 

@@ -66,7 +66,7 @@ def run_theirs(case: Case) -> dict[str, Any]:
     """A turn of stable-baselines3, on what SuperSuit makes of the environment."""
     import supersuit
     from mpe2 import simple_spread_v3
-    from peers import learn_by_stable_baselines3, their_agent
+    from peers.sb3 import learn_by_stable_baselines3, their_agent
 
     one = supersuit.pettingzoo_env_to_vec_env_v1(simple_spread_v3.parallel_env())
     num_envs = case.num_envs // AGENTS

@@ -27,8 +27,8 @@ from typing import Any
 
 import cases
 import machine
-import peers
 import turns
+from peers import sb3
 
 PEER = "stable-baselines3"
 CONTESTANTS = ("hybridppo cpu", "hybridppo overlap", PEER)
@@ -68,7 +68,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
                 peaks.append(peaks_so_far())
 
         torch.set_num_threads(1)
-        agent = peers.their_agent(case, peers.their_environments(case, "dummy"))
+        agent = sb3.their_agent(case, sb3.their_environments(case, "dummy"))
         agent.learn(iterations * case.batch_size, callback=Reading(), log_interval=None)
     else:
         import hybridppo

@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 from cases import Case, our_config
 from many_agents import one_core, run_ours
-from peers import learn_by_stable_baselines3, their_agent, their_environments
+from peers.sb3 import learn_by_stable_baselines3, their_agent, their_environments
 from turns import in_words, medians, parser_of, print_and_keep, ratios, rounds_of
 
 CASE = Case(num_envs=8, hidden_sizes=(64, 64), warmup=2, iterations=12)

@@ -6,6 +6,7 @@ draws those of the documentation, `docs/pictures/`, from `benchmarks/results/`. 
 """
 
 import json
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,40 @@ def speed(results: Path, picture: Path) -> Path:
     return picture
 
 
+def field(results: Path, picture: Path) -> Path:
+    """What `field.py` measured: a panel for each case, the fastest on top; the picture's path."""
+    content = json.loads(results.read_text(encoding="utf-8"))
+    runs = content["measured"]
+    rows = (len(runs) + 1) // 2
+    figure = _figure(10, 0.6 + rows * (0.6 + 0.2 * max(len(run["rounds"][0]) for run in runs)))
+    panels = figure.subplots(rows, 2, squeeze=False).flat
+    for axes in list(panels)[len(runs) :]:
+        axes.set_axis_off()
+    for axes, run in zip(panels, runs, strict=False):
+        speeds = {
+            name: statistics.median(turns[name]["steps_per_second"] for turns in run["rounds"] if name in turns)
+            for name in run["rounds"][0]
+        }
+        names = sorted(speeds, key=lambda name: -speeds[name])
+        colours = [PARTS["sampling" if name.startswith("hybridppo") else "rest"] for name in names]
+        bars = axes.barh(names, [speeds[name] for name in names], color=colours)
+        axes.bar_label(bars, [f"{speeds[name]:,.0f}" for name in names], padding=3, fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlim(right=1.2 * max(speeds.values()))
+        axes.tick_params(labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_title(
+            f"{run['case']}: {run['words'].split(',')[0]}, {run['cores']} core{'s' * (run['cores'] > 1)}", fontsize=8
+        )
+        axes.spines[["top", "right"]].set_visible(False)
+    where = machine.in_one_line(content["machine"])
+    figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110, metadata={"Software": None})
+    return picture
+
+
 def _draw_rows(axes: Axes, rows: list[dict[str, Any]]) -> None:
     split = [parts_of(row) for row in rows]
     stacked_bars(axes, [row["candidate"] for row in rows], {part: [each[part] for each in split] for part in PARTS})
@@ -141,6 +176,7 @@ def main() -> int:
     """Draw what has been measured."""
     pictures = {
         "speed": ("fixed_work", speed),
+        "field": ("field", field),
         "textbook": ("textbook", textbook),
         "comparison": ("comparison", comparison),
         "comparison-cuda": ("comparison-cuda", comparison),

@@ -1,0 +1,60 @@
+"""PureJaxRL: its script, from a checkout, with layers as wide as the case says."""
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cases import (
+    CLIP_RANGE,
+    ENTROPY_COEF,
+    GAE_LAMBDA,
+    GAMMA,
+    LEARNING_RATE,
+    MAX_GRAD_NORM,
+    VALUE_COEF,
+    Case,
+)
+
+
+def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
+    """A turn of `ppo.py`: CartPole is gymnax's, a part of the compiled program, and values are clipped.
+
+    Iterations do not end for whoever looks on: the whole program is timed, after it has been compiled and run once.
+    """
+    if checkouts is None:
+        return {"left_out": "no package: scripts of a checkout (--checkouts)"}
+    if case.env_id != "CartPole-v1":
+        return {"left_out": "its environments are programs of JAX"}
+    import jax
+
+    folder = checkouts / "purejaxrl" / "purejaxrl"
+    sys.path.insert(0, str(folder))  # of its `wrappers`
+    source = (folder / "ppo.py").read_text(encoding="utf-8")
+    found: dict[str, Any] = {"__name__": "ppo"}
+    exec(compile(re.sub(r"\b64\b", str(case.hidden_sizes[0]), source), "ppo.py", "exec"), found)
+    steps = case.iterations * case.batch_size
+    config = {
+        "ENV_NAME": case.env_id,
+        "TOTAL_TIMESTEPS": steps,
+        "NUM_ENVS": case.num_envs,
+        "NUM_STEPS": case.num_steps,
+        "UPDATE_EPOCHS": case.num_epochs,
+        "NUM_MINIBATCHES": case.num_minibatches,
+        "LR": LEARNING_RATE,
+        "ANNEAL_LR": False,
+        "GAMMA": GAMMA,
+        "GAE_LAMBDA": GAE_LAMBDA,
+        "CLIP_EPS": CLIP_RANGE,
+        "ENT_COEF": ENTROPY_COEF,
+        "VF_COEF": VALUE_COEF,
+        "MAX_GRAD_NORM": MAX_GRAD_NORM,
+        "ACTIVATION": "tanh",
+    }
+    train = jax.jit(found["make_train"](config))
+    jax.block_until_ready(train(jax.random.PRNGKey(0)))
+    begun = time.perf_counter()
+    jax.block_until_ready(train(jax.random.PRNGKey(1)))
+    seconds = time.perf_counter() - begun
+    return {"env_steps": steps, "seconds": seconds, "steps_per_second": steps / seconds}

@@ -1,0 +1,72 @@
+"""RLlib."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from cases import (
+    CLIP_RANGE,
+    ENTROPY_COEF,
+    GAE_LAMBDA,
+    GAMMA,
+    LEARNING_RATE,
+    MAX_GRAD_NORM,
+    VALUE_COEF,
+    Case,
+    Mark,
+    work_done,
+)
+
+
+def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
+    """A turn of its PPO: on one core in one process, on more with a sampler on each."""
+    import ray
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+    cores = len(os.sched_getaffinity(0))
+    samplers = 0 if cores == 1 else cores
+    ray.init(address="local", num_cpus=samplers + 1, include_dashboard=False, log_to_driver=False)
+    widths = list(case.hidden_sizes)
+    layers: dict[str, Any] = {"fcnet_hiddens": widths, "fcnet_activation": "tanh", "head_fcnet_hiddens": []}
+    if case.has_images:
+        layers = {
+            "conv_filters": [(32, 8, 4), (64, 4, 2), (64, 3, 1)],
+            "conv_activation": "relu",
+            "head_fcnet_hiddens": widths,
+            "head_fcnet_activation": "relu",
+        }
+    config = (
+        PPOConfig()
+        .environment(case.env_id)
+        .env_runners(
+            num_env_runners=samplers,
+            num_envs_per_env_runner=case.num_envs // max(1, samplers),
+            rollout_fragment_length=case.num_steps,
+        )
+        .learners(num_learners=0)
+        .rl_module(model_config=DefaultModelConfig(vf_share_layers=False, **layers))
+        .training(
+            train_batch_size_per_learner=case.batch_size,
+            minibatch_size=case.minibatch_size,
+            num_epochs=case.num_epochs,
+            lr=LEARNING_RATE,
+            gamma=GAMMA,
+            lambda_=GAE_LAMBDA,
+            clip_param=CLIP_RANGE,
+            entropy_coeff=ENTROPY_COEF,
+            vf_loss_coeff=VALUE_COEF / 2,  # its value loss lacks the half
+            use_kl_loss=False,
+            grad_clip=MAX_GRAD_NORM,
+        )
+        .debugging(seed=1, log_level="ERROR")
+    )
+    algorithm = config.build_algo()
+    marks: list[Mark] = []
+    for _ in range(case.warmup + case.iterations):
+        found = algorithm.train()
+        marks.append(Mark(time.perf_counter(), int(found["env_runners"]["num_env_steps_sampled_lifetime"])))
+    algorithm.stop()
+    ray.shutdown()
+    return work_done(marks, case)

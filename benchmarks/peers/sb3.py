@@ -1,0 +1,116 @@
+"""stable-baselines3, and what its relatives share with it."""
+
+import importlib
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from cases import (
+    CLIP_RANGE,
+    ENTROPY_COEF,
+    GAE_LAMBDA,
+    GAMMA,
+    LEARNING_RATE,
+    MAX_GRAD_NORM,
+    VALUE_COEF,
+    Case,
+    Mark,
+    work_done,
+)
+
+
+def their_agent(case: Case, environments: Any, library: str = "stable_baselines3", name: str = "PPO") -> Any:
+    """The case's work in the words of stable-baselines3 or a relative of it: on the CPU, without a log."""
+    PPO = getattr(importlib.import_module(library), name)  # noqa: N806 - a class
+
+    heads = list(case.hidden_sizes)
+    policy: dict[str, Any] = {"net_arch": {"pi": heads, "vf": heads}}
+    if library != "sbx":
+        policy["activation_fn"] = torch.nn.Tanh  # that of sbx by itself
+    if case.has_images:  # whose features extractor is the convolutions and the first hidden layer
+        (features_dim,) = case.hidden_sizes
+        policy = {
+            "net_arch": {"pi": [], "vf": []},
+            "features_extractor_kwargs": {"features_dim": features_dim},
+            "share_features_extractor": False,
+        }
+    return PPO(
+        "CnnPolicy" if case.has_images else "MlpPolicy",
+        environments,
+        n_steps=case.num_steps,
+        n_epochs=case.num_epochs,
+        batch_size=case.minibatch_size,
+        learning_rate=LEARNING_RATE,
+        gamma=GAMMA,
+        gae_lambda=GAE_LAMBDA,
+        clip_range=CLIP_RANGE,
+        ent_coef=ENTROPY_COEF,
+        vf_coef=VALUE_COEF / 2,  # its value loss lacks the half
+        max_grad_norm=MAX_GRAD_NORM,
+        policy_kwargs=policy,
+        seed=0,
+        device="cpu",
+        verbose=0,
+    )
+
+
+def their_environments(case: Case, vector: str, start_method: str | None = None) -> Any:
+    """Its environments without a monitor: `dummy` steps them in turn, `subproc` each in a process of its own."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    makers = [partial(gym.make, case.env_id)] * case.num_envs
+    if vector == "dummy":
+        return DummyVecEnv(makers)
+    return SubprocVecEnv(makers, start_method=start_method)
+
+
+def run(
+    case: Case, checkouts: Path | None = None, vector: str = "dummy", start_method: str | None = None
+) -> dict[str, Any]:
+    """A turn of stable-baselines3, in environments that it makes."""
+    environments = their_environments(case, vector, start_method)
+    return learn_by_stable_baselines3(case, their_agent(case, environments))
+
+
+def learn_by_stable_baselines3(case: Case, agent: Any, **options: Any) -> dict[str, Any]:
+    """Its training: sampling is what its `collect_rollouts` does, learning the rest. Closes the environments.
+
+    `options` are further arguments of its `learn`.
+    """
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Marking(BaseCallback):
+        """Notes when rollouts begin and end; a rollout's beginning is the end of the iteration before."""
+
+        begins: list[float]
+        sampled: list[tuple[float, int]]
+
+        def _on_training_start(self) -> None:
+            self.begins, self.sampled = [], []
+
+        def _on_rollout_start(self) -> None:
+            self.begins.append(time.perf_counter())
+
+        def _on_rollout_end(self) -> None:
+            self.sampled.append((time.perf_counter(), self.num_timesteps))
+
+        def _on_training_end(self) -> None:
+            self.begins.append(time.perf_counter())
+
+        def _on_step(self) -> bool:
+            return True
+
+    torch.set_num_threads(1)
+    callback = Marking()
+    total_steps = (case.warmup + case.iterations) * case.batch_size
+    agent.learn(total_steps, callback=callback, log_interval=None, **options)  # None: never
+    agent.get_env().close()
+    marks = [
+        Mark(end, env_steps, sampled - begin, end - sampled)
+        for (begin, end), (sampled, env_steps) in zip(pairwise(callback.begins), callback.sampled, strict=True)
+    ]
+    return work_done(marks, case)

@@ -1,0 +1,37 @@
+"""A turn of another library: its result is a line of JSON.
+
+python benchmarks/peers/turn.py stable-baselines3 small
+python benchmarks/peers/turn.py CleanRL small --checkouts ~/src
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # its own folder has files with the names of libraries
+
+from cases import CASES, MORE_CASES, SLOW_CASES  # noqa: E402
+
+import peers  # noqa: E402
+
+
+def main() -> int:
+    """Run one turn."""
+    cases = CASES | MORE_CASES | SLOW_CASES
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peer", choices=peers.TURNS)
+    parser.add_argument("case", choices=cases)
+    parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
+    parser.add_argument("--checkouts", type=Path, help="the folder with `cleanrl` and `purejaxrl` as they are cloned")
+    arguments = parser.parse_args()
+    case = cases[arguments.case]
+    if arguments.iterations is not None:
+        case = replace(case, iterations=arguments.iterations)
+    print("\n" + json.dumps(peers.run(arguments.peer, case, arguments.checkouts)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,6 +21,7 @@ _GRU = {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 6}
 KINDS = {
     "rows": Kind(),
     "rows, autograd": Kind({"fast_updates": False}),
+    "rows, compiled": Kind({"compiled_updates": True}),
     "gru": Kind(_GRU),
     "lstm, autograd": Kind({**_GRU, "recurrent": "lstm", "fast_updates": False}),
     "mingru": Kind({**_GRU, "recurrent": "mingru"}),

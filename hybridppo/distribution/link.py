@@ -32,6 +32,8 @@ INNOCENT = "lost another"
 """The report of a learner that stops because another is missing."""
 SECONDS_BETWEEN_BEATS = 1.0
 """Seconds between the first learner's signs of life, while the others wait for work that it does alone."""
+BYTES_OF_SHORT = 512
+"""Bytes of the first message of `gather`. Learners with a replay buffer call it in every turn, with about 200 bytes."""
 TURNS_KEPT = 100
 """Commands of the first learner that stay in the store. No learner is as many behind: all meet in every iteration."""
 
@@ -150,11 +152,19 @@ class Link:
         return [ProcessGroupGloo.create_device(hostname=address_towards(*self._store_at))]
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The data of each process, in the order of their ranks."""
-        lengths = self._all_gather(torch.tensor([len(data)])).flatten().tolist()
-        own = torch.zeros(max(1, *lengths), dtype=torch.uint8)
-        own[: len(data)] = torch.from_numpy(np.frombuffer(data, np.uint8).copy()) if data else own[:0]
-        return [row.numpy()[:length].tobytes() for row, length in zip(self._all_gather(own), lengths, strict=True)]
+        """The data of each process, in the order of their ranks. Short data need one message, other data two."""
+        framed = len(data).to_bytes(8, "little") + data
+        parts = self._gathered(framed[:BYTES_OF_SHORT], BYTES_OF_SHORT)
+        lengths = [8 + int.from_bytes(part[:8], "little") for part in parts]
+        if (longest := max(lengths)) > BYTES_OF_SHORT:
+            more = self._gathered(framed[BYTES_OF_SHORT:], longest - BYTES_OF_SHORT)
+            parts = [part + rest for part, rest in zip(parts, more, strict=True)]
+        return [part[8:length] for part, length in zip(parts, lengths, strict=True)]
+
+    def _gathered(self, data: bytes, size: int) -> list[bytes]:
+        """The data of each process, with zeros up to this size."""
+        own = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+        return [row.numpy().tobytes() for row in self._all_gather(own)]
 
     def from_first(self, data: bytes) -> bytes:
         """The first process's data; that of the others is ignored."""

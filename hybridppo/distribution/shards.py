@@ -22,6 +22,10 @@ from hybridppo.networks.normalization import Moments, joint_moments, moments_of
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
 
+ROWS_NEVER_WITHOUT_STEPS = 32
+"""A shard whose replay buffer has at least so many time rows always has transitions, once it has one: only resets and
+restarts are rows without one."""
+
 
 class ShardedUpdate(Exchange):
     """Sums the gradients of all shards, each weighted by its share of the minibatch's steps.
@@ -36,6 +40,9 @@ class ShardedUpdate(Exchange):
 
     def __init__(self, parameters: FlatParameters, wire: Wire, first: int) -> None:
         self._parameters, self.wire, self.first = parameters, wire, first
+        self._can_draw, self._num_shards = False, 0
+        """Whether every shard has transitions in its replay buffer, and the number of shards; the same in all learners.
+        """
 
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
         """As in the base, for all shards."""
@@ -72,11 +79,13 @@ class ShardedUpdate(Exchange):
     ) -> "ShardedTransitions | None":
         """As in the base: each shard is a part, with a generator that depends on its number."""
         own = replay.num_valid_of_parts
-        num_valid = self.wire.gather(torch.tensor([[number] for number in own])).flatten().tolist()
+        if not self._can_draw or replay.capacity < ROWS_NEVER_WITHOUT_STEPS:
+            num_valid = self.wire.gather(torch.tensor([[number] for number in own])).flatten().tolist()
+            self._num_shards, self._can_draw = len(num_valid), all(num_valid)
         seed, (count, size) = int(generator.integers(2**63)), shape
-        if not all(num_valid):
+        if not self._can_draw:
             return None
-        sizes = _sizes(size, len(num_valid))[self.first : self.first + len(own)]
+        sizes = _sizes(size, self._num_shards)[self.first : self.first + len(own)]
         return ShardedTransitions(
             [draw(i, np.random.default_rng([seed, self.first + i]), (count, each)) for i, each in enumerate(sizes)],
             [each / size for each in sizes],

@@ -328,7 +328,7 @@ class BaseSampler(ABC):
         return {}
 
     def measure_infos(self, names: Sequence[str]) -> None:
-        """Sum up these entries of infos from now on; `info_metrics` returns their means over the last rollout.
+        """Sum up these entries of infos from now on; `info_metrics` returns their means.
 
         Raises:
             ConfigurationError: if the environments have no infos.
@@ -337,19 +337,24 @@ class BaseSampler(ABC):
         self._info_names = names
 
     def info_metrics(self) -> dict[str, float]:
-        """The means over the last rollout."""
-        return metrics_of(self._info_sums) if self._info_sums else {}
+        """The means over the rollouts since the last call. The first call warns of entries that no step has."""
+        sums = self._taken_infos()
+        found = metrics_of(sums) if sums else {}
+        missing = [name for name in self._info_names if f"info/{name}" not in found]
+        if missing and not self._has_warned_of_infos:
+            logger.warning("info_metrics: no step of the first iteration has %s in its info", ", ".join(missing))
+        self._has_warned_of_infos = True
+        return found
 
     def _measure_rollout(self) -> None:
         """Take the sums over the rollout that has ended."""
-        if not self._info_names:
-            return
-        sums = self._stepped.take_infos()
-        self._info_sums = [sums]
-        missing = [name for name in self._info_names if not sums[name][1]]
-        if missing and not self._has_warned_of_infos:
-            logger.warning("info_metrics: no step of the first rollout has %s in its info", ", ".join(missing))
-        self._has_warned_of_infos = True
+        if self._info_names:
+            self._info_sums.append(self._stepped.take_infos())
+
+    def _taken_infos(self) -> list[Sums]:
+        """The sums over each rollout since the last call."""
+        found, self._info_sums = self._info_sums, []
+        return found
 
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """Call a method or set an attribute in every environment, once the rollout under way has ended.

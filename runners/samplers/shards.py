@@ -97,7 +97,6 @@ class ShardsSampler(BaseSampler):
         self._count_exploration()
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
         of_shards: list[Metrics] = []
-        self._info_sums = []
         for process in self._gather(json.dumps(own, allow_nan=False).encode()):
             for steps, restarts, episodes, of_policies, metrics, infos in json.loads(process):
                 of_shards.append(metrics)
@@ -129,9 +128,11 @@ class ShardsSampler(BaseSampler):
         ]
         ended = sampler.statistics.since(episodes)
         counts = sampler.env_steps - steps, sampler.env_restarts - restarts
-        return *counts, ended, policies, sampler.metrics(), sampler._info_sums
+        return *counts, ended, policies, sampler.metrics(), sampler._taken_infos()
 
-    def measure_infos(self, names: Sequence[str]) -> None:  # noqa: D102 - as in the base
+    def measure_infos(self, names: Sequence[str]) -> None:
+        """As in the base. The process with the first shard warns."""
+        self._info_names, self._has_warned_of_infos = names, self._shard > 0
         for sampler in self._samplers:
             sampler.measure_infos(names)
 

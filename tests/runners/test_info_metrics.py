@@ -130,8 +130,10 @@ def test_rollouts_of_whole_episodes_have_them(max_lag: int) -> None:
 
 def test_off_policy_agents_tell_them_too() -> None:
     config = TD3Config(learning_starts=8, hidden_sizes=(8,), steps_per_iteration=20)
-    metrics = train(Steered, config=config, total_steps=40)[-1]
-    assert 1.0 <= metrics["info/profit"] <= 5.0
+    for metrics in train(Steered, config=config, total_steps=40):  # four episodes in 20 turns of a step
+        assert told(metrics) == {
+            "info/profit": 3.0, "info/won": 1.0, "episode_info/profit": 5.0, "episode_info/won": 1.0
+        }  # fmt: skip
 
 
 def test_episodes_that_were_broken_off_do_not_count() -> None:
@@ -169,9 +171,26 @@ def test_a_name_that_is_never_there_is_said_once(num_workers: int, caplog: pytes
     with caplog.at_level(logging.WARNING):
         metrics = train(info_metrics=("profit", "loss", "cost"), num_workers=num_workers)
     assert [r.message for r in caplog.records if "info_metrics" in r.message] == [
-        "info_metrics: no step of the first rollout has loss, cost in its info"
+        "info_metrics: no step of the first iteration has loss, cost in its info"
     ]
     assert set(told(metrics[-1])) == {"info/profit", "episode_info/profit"}
+
+
+def test_a_name_that_one_shard_has_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:
+    holder: list[Any] = []
+
+    class Holding(Trading):
+        def step(self, action: Any) -> Any:
+            holder.extend([self] * (not holder))
+            *result, info = super().step(action)
+            return *result, info if holder == [self] else {}
+
+    with caplog.at_level(logging.WARNING):
+        (metrics,) = train(Holding, distribution="multi:1:2", info_metrics=("profit", "loss"), total_steps=64)
+    assert [r.message for r in caplog.records if "info_metrics" in r.message] == [
+        "info_metrics: no step of the first iteration has loss in its info"
+    ]
+    assert metrics["info/profit"] == pytest.approx(np.mean([*range(1, 6)] * 3 + [1]))
 
 
 @pytest.mark.parametrize("value", [float("nan"), "much", np.ones(3)])

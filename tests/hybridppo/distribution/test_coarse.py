@@ -77,11 +77,17 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
 
 
-def test_rays_workers_sample_for_several_learners() -> None:
-    config = replace(CONFIG, num_envs=4)
-    alone = train(distribution="multi:1:2", config=config)
+@pytest.mark.parametrize(
+    "config",
+    [replace(CONFIG, num_envs=4), hybridppo.TD3Config(num_envs=4, hidden_sizes=(8,), learning_starts=64)],
+    ids=["ppo", "td3"],
+)
+def test_rays_workers_sample_for_several_learners(config: Any) -> None:
+    options: dict[str, Any] = {"env": "Pendulum-v1", "config": config, "total_steps": 4 * 256}
+    alone = train(distribution="multi:1:2", **options)
     address = ray.get_runtime_context().gcs_address
-    several = train(distribution="multi:2:2", config=config, num_workers=2, address=address)
+    several = train(distribution="multi:2:2", num_workers=2, address=address, **options)
+    assert alone.metrics["episodes"] > 0
     assert torch.equal(values_of(several), values_of(alone))
     assert counted(several.metrics) == counted(alone.metrics)
 

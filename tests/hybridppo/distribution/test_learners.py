@@ -191,6 +191,8 @@ TD3 = hybridppo.TD3Config(
 REPLAYED: dict[str, dict[str, Any]] = {
     "in one process": {},
     "Ornstein-Uhlenbeck": {"config": replace(TD3, exploration="ou", buffer_on="host")},
+    "DDPG": {"config": hybridppo.DDPGConfig(**{name: getattr(TD3, name) for name in vars(hybridppo.DDPGConfig())})},
+    "all_reduce": {"reduce": "all_reduce"},  # of two shards, which gives the bits of their order
     **PLACED,
 }
 
@@ -200,11 +202,11 @@ REPLAYED: dict[str, dict[str, Any]] = {
 def test_learners_share_updates_from_a_replay_buffer_and_are_resumed_with_another_number(
     way: str, tmp_path: Path
 ) -> None:
-    def options() -> dict[str, Any]:
+    def options(size: int) -> dict[str, Any]:
         made = {"env": "Pendulum-v1", "config": TD3, "vectorization": "sync", "total_steps": 1_024, **REPLAYED[way]}
         if "placement" in made:
             made["placement"] = hybridppo.Mirrored("cpu", "cpu", **made["placement"])
-        return made
+        return made | {"distribution": MultiLearner(size, shards=2, reduce=made.pop("reduce", "shards"))}
 
     def stop_after(iteration: int) -> Callable[[dict[str, float]], None]:
         def stop(metrics: dict[str, float]) -> None:
@@ -214,8 +216,8 @@ def test_learners_share_updates_from_a_replay_buffer_and_are_resumed_with_anothe
         return stop
 
     run, later = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
-    whole = train(distribution="multi:1:2", **options())
-    train(distribution="multi:2:2", run_dir=run, on_iteration=stop_after(2), **options())
+    whole = train(**options(1))
+    train(run_dir=run, on_iteration=stop_after(2), **options(2))
     hybridppo.resume(run, distribution="multi:1:2", on_iteration=stop_after(3), **later)
     resumed = hybridppo.resume(run, distribution="multi:2:2", **later)
     assert torch.equal(values_of(resumed), values_of(whole))
@@ -467,18 +469,25 @@ def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
 
 
 @beside_the_extras
-def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
-    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", STEPS, "--no-progress"]
-    ran = torchrun("train", "CartPole-v1", "--distribution", "multi", "--run-dir", tmp_path / "run", *flags)
+@pytest.mark.parametrize(
+    ("agent_config", "own_flags"),
+    [
+        (PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), ["--num-steps", 32]),
+        (hybridppo.TD3Config(num_envs=4, hidden_sizes=(8, 8)), ["--agent", "td3"]),
+        (hybridppo.DDPGConfig(num_envs=4, hidden_sizes=(8, 8)), ["--agent", "ddpg"]),
+    ],
+    ids=["ppo", "td3", "ddpg"],
+)
+def test_torchrun_gives_what_learners_started_here_do(agent_config: Any, own_flags: list[Any], tmp_path: Path) -> None:
+    steps = 1_200  # TD3 begins to learn after 1,000
+    flags = ["--num-envs", 4, "--hidden-sizes", 8, 8, "--total-steps", steps, "--no-progress", *own_flags]
+    ran = torchrun("train", "Pendulum-v1", "--distribution", "multi", "--run-dir", tmp_path / "run", *flags)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("training: return") == ran.stdout.count("run directory: ") == 1
+    assert ran.stdout.count("training: ") == ran.stdout.count("run directory: ") == 1
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["distribution"] == "multi:2:2"
     agent = hybridppo.load(tmp_path / "run")
-    same = train(
-        config=hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
-        distribution="multi:1:2",
-    )  # fmt: skip
+    same = train("Pendulum-v1", config=agent_config, seed=config["seed"], distribution="multi:1:2", total_steps=steps)
     assert torch.equal(agent.parameters.values, same.agent.parameters.values)
 
 
@@ -559,11 +568,12 @@ def free_port() -> int:
 
 
 @beside_the_extras
-def test_metrics_of_lag_are_those_of_all_learners() -> None:
+@pytest.mark.parametrize("config", [CONFIG, replace(TD3, n_steps=1)], ids=["ppo", "td3"])
+def test_metrics_of_lag_are_those_of_all_learners(config: Any) -> None:
     history: list[dict[str, float]] = []
     train(
-        distribution=MultiLearner(2), placement=hybridppo.Mirrored("cpu", "cpu", max_lag=3), num_workers=2,
-        on_iteration=history.append,
+        "Pendulum-v1", distribution=MultiLearner(2), placement=hybridppo.Mirrored("cpu", "cpu", max_lag=3),
+        num_workers=2, config=config, on_iteration=history.append,
     )  # fmt: skip
     assert all(0.0 <= metrics["policy_lag_mean"] <= 3 for metrics in history)
     assert 0.0 < history[-1]["samplers_busy"] <= 1.0

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ CONFIG = ppo_config(
 )  # fmt: skip
 EVERY_KIND = pytest.mark.parametrize(
     "kind",
-    only_by_default(("rows", "rows, autograd", "gru", "pool"), [pytest.param(k, id=n) for n, k in KINDS.items()]),
+    only_by_default(
+        ("rows", "rows, autograd", "rows, compiled", "gru", "pool"), [pytest.param(k, id=n) for n, k in KINDS.items()]
+    ),
 )
 
 
@@ -222,6 +225,31 @@ def test_moments_are_those_of_all_rows() -> None:
     mean, _, number = update.moments("observations", [*own, nothing])
     assert int(number) == 24
     assert torch.allclose(mean, values.mean(0), atol=1e-5)
+
+
+def test_learners_ask_each_other_for_transitions_until_all_have_some() -> None:
+    """A buffer of a few rows may be full of resets later, so they go on asking if it is so small."""
+    asked: list[list[list[int]]] = []
+
+    class Asking(Wire):
+        def gather(self, own: Tensor) -> Tensor:
+            asked.append(own.tolist())
+            return torch.cat((own, torch.tensor([[5], [6]])))  # of another learner with two shards
+
+    def drawn(replay: Any) -> Any:
+        return update.drawn(replay, generator, (1, 10), lambda part, own, shape: (part, own.integers(99), shape))
+
+    generator = np.random.default_rng(0)
+    update = ShardedUpdate(agent_of().parameters, Asking(2, Interruption(), Interruption()), 0)
+    assert drawn(SimpleNamespace(num_valid_of_parts=[3, 0], capacity=32)) is None
+    first, second = (drawn(SimpleNamespace(num_valid_of_parts=[3, 1], capacity=32)) for _ in range(2))
+    assert asked == [[[3], [0]], [[3], [1]]]
+    assert [part for part, *_ in first.own] == [0, 1]
+    assert [shape for *_, shape in first.own] == [(1, 2), (1, 3)]  # of ten rows for four shards
+    assert first.weights == second.weights == [0.2, 0.3]
+    assert [number for _, number, _ in first.own] != [number for _, number, _ in second.own]
+    assert drawn(SimpleNamespace(num_valid_of_parts=[0, 1], capacity=31)) is None
+    assert len(asked) == 3
 
 
 def test_a_rollout_cut_into_parts_and_joined_again_is_the_same() -> None:

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
+import torch
 from ppo_settings import ppo_config
 
-from hybridppo import ConfigurationError, DistributionError, MultiLearner
+from hybridppo import ConfigurationError, DistributionError, MultiLearner, TD3Config
 from hybridppo.agents import PPO
+from hybridppo.agents.ddpg.ddpg import TD3
 from hybridppo.distribution import launching
 from hybridppo.distribution import team as teams
 from hybridppo.distribution.launching import in_background
@@ -22,6 +25,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
 
+BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 CARTPOLE = gym.make("CartPole-v1")
 
 
@@ -64,6 +68,35 @@ def test_learners_that_do_not_hold_the_same_parameters_are_an_error() -> None:
     wire, (first, second) = pair(seeds=(1, 2))
     say(wire, first, b"")
     with pytest.raises(DistributionError, match="after 0 updates learner 1 does not hold the parameters"):
+        say(wire, second, b"")
+
+
+def test_parameters_are_compared_after_each_rollout_and_less_often_with_a_replay_buffer() -> None:
+    wire, (first, second) = pair()
+    say(wire, first, b"")
+    for learner in (first, second):
+        learner._agent.version = 1
+    with torch.no_grad():
+        first._agent.parameters.values.add_(1.0)
+    say(wire, first, b"")
+    with pytest.raises(DistributionError, match="after 1 updates learner 1 does not hold the parameters"):
+        say(wire, second, b"")
+    wire, (first, second) = pair()
+    for learner in (first, second):
+        learner._agent = TD3(BOX, BOX, TD3Config(hidden_sizes=(4,)), seed=1)
+    say(wire, first, b"")
+    say(wire, second, b"")
+    with torch.no_grad():
+        first._agent.parameters.values.add_(1.0)
+    for version in (1, teams.UPDATES_BETWEEN_CHECKS - 1):
+        for learner in (first, second):
+            learner._agent.version = version
+            say(wire, learner, b"")
+    wire.said.clear()
+    for learner in (first, second):
+        learner._agent.version = version + 1
+    say(wire, first, b"")
+    with pytest.raises(DistributionError, match="after 100 updates learner 1 does not hold the parameters"):
         say(wire, second, b"")
 
 

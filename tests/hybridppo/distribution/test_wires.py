@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hybridppo.distribution.link import Link
 from hybridppo.distribution.wires import Collective, InSharedMemory, Wire, wait_for
 from hybridppo.system.interruption import Interruption
 
@@ -105,6 +106,33 @@ def test_rows_may_become_longer_and_all_get_those_of_all(way: str) -> None:
         assert gathered.tolist() == [[0], [1], [2], [3]]
 
     at_once(2, exchanging, way)
+
+
+class Bytes(Link):
+    """Gathers bytes over the link of a wire, and counts the messages."""
+
+    def __init__(self, link: Any) -> None:
+        self.size, self.rank, self._link, self.messages = link.size, link.rank, link, 0
+
+    def _all_gather(self, own: Tensor) -> Tensor:
+        self.messages += 1
+        found: Tensor = self._link.gather_on_device(own)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("lengths", "messages"), [((0, 0, 0), 1), ((0, 3, 504), 1), ((505, 0, 504), 2), ((0, 70_000, 1), 2)]
+)
+def test_bytes_of_any_length_come_to_all_and_short_ones_in_one_message(lengths: tuple[int, ...], messages: int) -> None:
+    def of(rank: int) -> bytes:
+        return bytes((rank + i) % 251 for i in range(lengths[rank]))
+
+    def exchanging(wire: Wire, own: Interruption, agreed: Interruption, rank: int) -> None:
+        link = Bytes(wire._link)  # type: ignore[attr-defined]
+        assert link.gather(of(rank)) == [of(0), of(1), of(2)]
+        assert link.messages == messages
+
+    at_once(3, exchanging, "in order")
 
 
 def test_sums_in_order_are_those_of_one_learner_and_others_are_not_promised() -> None:

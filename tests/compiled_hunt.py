@@ -14,6 +14,7 @@ HUNTERS, PREY, LENGTH = 2, 3, 12
     observation_space=Box(-100.0, 100.0, (4,), np.float32),
     action_space=Discrete(3, start=-1),
     episode_length=LENGTH,
+    state_space=Box(-100.0, 100.0, (HUNTERS + PREY + 1,), np.float32),
 )
 class Hunt:
     """Each step moves by one, more or less; prey is caught by the hunter beside it."""
@@ -50,6 +51,11 @@ class Hunt:
         out[0], out[1] = state.x[agent], time
         out[2] = state.x[0] - state.x[agent]
         out[3] = state.caught[agent]
+
+    def observe_state(state, time, out):
+        out[0] = time
+        for agent in range(HUNTERS + PREY):
+            out[1 + agent] = state.x[agent] / 2
 
     def draw(state, time):
         picture = np.zeros((32, 32, 3), np.uint8)

@@ -24,6 +24,7 @@ from hybridppo.compiled import cuda_building
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
 from hybridppo.spaces.distributions import distribution_for
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -39,6 +40,7 @@ ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     "Catch": (Catch, 5, 40),
     "Choices": (Choices, 4, 30),
     "Hunt": (Hunt, 3, 16),
+    "Hunt with its state": (Hunt, 3, 16),
     "Numbers": (Numbers, 2, 12),
     "Tag": (
         tag(taggers=2, runners=4, episode_length=9, nearest=3, tagging_distance=0.2, egocentric=True),
@@ -53,8 +55,11 @@ LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12
 """Of episodes, so that some are truncated."""
 
 
-def side(source: Any, num_envs: int, num_steps: int, device: torch.device) -> tuple[Any, EnvironmentsOnDevice]:
-    environments: Any = make_environments(source, num_envs, vectorization="compiled")
+def side(
+    source: Any, num_envs: int, num_steps: int, device: torch.device, observes: Any = "own"
+) -> tuple[Any, EnvironmentsOnDevice]:
+    options = EnvironmentOptions() if observes == "own" else CriticsOptions(critic_observes=observes)
+    environments: Any = make_environments(source, num_envs, options, vectorization="compiled")
     distribution: Any = distribution_for(environments.action_space)
     return environments, EnvironmentsOnDevice(environments, distribution, device, num_steps=num_steps)
 
@@ -65,9 +70,10 @@ def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: 
     if name in LIMITS:
         source = replace(compiled_form(source), episode_length=LIMITS[name])
     launchers = cuda_building.LAUNCHERS
-    ours, tested = side(source, num_envs, num_steps, device)
+    observes = "state" if name == "Hunt with its state" else "own"
+    ours, tested = side(source, num_envs, num_steps, device, observes)
     before, launchers["cpu"] = launchers.get("cpu"), TwinLauncher
-    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"))
+    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"), observes)
     del launchers["cpu"]
     if before is not None:
         launchers["cpu"] = before

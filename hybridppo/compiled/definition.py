@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -52,6 +52,7 @@ AGENT_FUNCTIONS = {
 }
 """The functions of an environment with several agents, besides its phases."""
 PHASE, END = ("agent", "state", "action", "random"), ("state", "time")
+OBSERVE_STATE = ("state", "time", "out")
 DRAW, DRAW_OF_AGENTS = ("state",), ("state", "time")
 """The arguments of the optional function that draws pictures."""
 
@@ -65,6 +66,9 @@ class Definition(EnvironmentSpec):
 
     It is an environment wherever one is expected: `train(Slide, compiled=True)`.
     """
+
+    shows_state: bool = False
+    """Whether the state follows an agent's own observation in the rows that loops write."""
 
     def __call__(self, render_mode: str | None = None) -> PythonForm | PythonAgents:
         """An environment that Python steps, with gymnasium's interface, or PettingZoo's for several agents.
@@ -105,6 +109,11 @@ class Definition(EnvironmentSpec):
             uncounted=(kernels.__name__, perceptrons.__name__),
         )  # fmt: skip
 
+    @cached_property
+    def showing_state(self) -> Definition:
+        """The definition for critics that see the environment's state."""
+        return replace(self, shows_state=True)
+
     def gathered(
         self,
         loops: Iterable[Callable[..., Any]],
@@ -118,6 +127,11 @@ class Definition(EnvironmentSpec):
             kernels.given: "action[0]" if self.action_kind == "choice" else "action",
             **(kernels.OF_AGENTS if self.policies else kernels.OF_ONE),
         }
+        if self.shows_state:
+            end = self.observation_space.shape[0]
+            own[kernels.observe] = (
+                f"(observe(agent, state, time, out[:{end}]), observe_state(state, time, out[{end}:]))"
+            )
         return gather(
             self.name,
             {**self.functions, **{loop.__name__: loop for loop in loops}},
@@ -135,6 +149,7 @@ def environment(
     action_space: gym.Space[Any],
     episode_length: int = 0,
     policies: Mapping[str, int] | None = None,
+    state_space: gym.Space[Any] | None = None,
 ) -> Callable[[type], Definition]:
     """A decorator for the class of an environment.
 
@@ -145,6 +160,8 @@ def environment(
         action_space: `Discrete`, or a one-dimensional `MultiDiscrete` or float32 `Box`; of each agent.
         episode_length: steps after which an episode is truncated; 0 for never.
         policies: with several agents, their kinds with the number of agents of each.
+        state_space: with several agents, a one-dimensional float32 `Box` for critics that see the environment's state:
+            what `observe_state(state, time, out)` writes.
 
     Raises:
         ConfigurationError: with the argument that is not valid.
@@ -152,11 +169,14 @@ def environment(
     kinds = _kinds(policies)
     fields = _fields(state, sum(kinds.values()))
     require_whole("episode_length", episode_length, 0)
-    if not _is_vector(observation_space):
-        raise ConfigurationError(
-            f"observation_space must be a Box of one dimension and float32, got {observation_space}: write "
-            "Box(low, high, (size,), np.float32)"
-        )
+    if state_space is not None and not kinds:
+        raise ConfigurationError("state_space is for critics of several agents: leave it out, or pass policies")
+    for what, space in {"observation_space": observation_space, "state_space": state_space}.items():
+        if space is not None and not _is_vector(space):
+            raise ConfigurationError(
+                f"{what} must be a Box of one dimension and float32, got {space}: write "
+                "Box(low, high, (size,), np.float32)"
+            )
     is_choice = isinstance(action_space, gym.spaces.Discrete) or (
         isinstance(action_space, gym.spaces.MultiDiscrete) and len(action_space.shape) == 1
     )
@@ -175,6 +195,8 @@ def environment(
             functions |= {name: _function(written, name, PHASE) for name in phases}
             has_end = "end" in vars(written)
             functions["end"] = _function(written, "end", END) if has_end else _never
+            if state_space is not None:
+                functions["observe_state"] = _function(written, "observe_state", OBSERVE_STATE)
         draws = "draw" in vars(written)
         draw = _function(written, "draw", DRAW_OF_AGENTS if kinds else DRAW) if draws else None
         return Definition(
@@ -186,6 +208,7 @@ def environment(
             functions,
             kinds,
             phases,
+            cast("gym.spaces.Box | None", state_space),
             draw,
         )
 

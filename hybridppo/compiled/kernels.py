@@ -245,7 +245,7 @@ def rollout(world: Any, first: int, end: int, rows: Any, acted: Any, actors: Any
         rows: see above; the first row of observations is given.
         acted: outputs `[T, N, outputs]`; actions `[T, N, action]`; and noise `[T, N, noise]`.
         actors: the first agent of each kind and the number of agents, `[K + 1]`; and for the actor of each kind:
-            moments `[2, obs]`, which are subtracted from observations and multiplied with them, or `[2, 0]` for no
+            moments `[2, inputs]`, which are subtracted from observations and multiplied with them, or `[2, 0]` for no
             normalisation; weights `[layers, 1 + inputs, outputs]`, as large as the largest in whole tiles, with biases
             as first rows; the sizes of the layers, `[layers + 1]`; whether hidden layers have tanh (else ReLU); log
             standard deviations, the last outputs of a Gaussian actor; and their exponentials.
@@ -281,7 +281,7 @@ def act(
         for agent in range(first, end):
             n = i * num_agents() + agent
             if present[i, agent]:
-                normalize(observations[t, n], moments, here[count])
+                normalize(observations[t, n], moments, sizes[0], here[count])
                 who[count] = n
                 count += 1
             else:
@@ -315,13 +315,13 @@ def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, i
     return num_layers % 2 == 1
 
 
-def normalize(row: Any, moments: Any, out: Any) -> None:
-    """Normalise to mean 0 and deviation 1 and clip, with the same bits as `NormalizingActor`."""
+def normalize(row: Any, moments: Any, num_inputs: int, out: Any) -> None:
+    """Normalise the actor's inputs, the first of a row, to mean 0 and deviation 1 and clip, as `NormalizingActor`."""
     if moments.shape[1] == 0:
-        for k in range(len(row)):
+        for k in range(num_inputs):
             out[k] = row[k]
         return
-    for k in range(len(row)):
+    for k in range(num_inputs):
         number = (row[k] - moments[0, k]) * moments[1, k]
         out[k] = max(min(number, np.float32(10.0)), np.float32(-10.0))
 

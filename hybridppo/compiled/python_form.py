@@ -51,22 +51,23 @@ def states_of(spec: EnvironmentSpec, content: bytes | None = None) -> Array:
     return np.zeros(1, dtype) if content is None else np.frombuffer(bytearray(content), dtype)
 
 
-def observed(spec: EnvironmentSpec, observe: Callable[[Array], Any]) -> Array:
-    """The observation that `observe` writes.
+def observed(spec: EnvironmentSpec, name: str, size: int, observe: Callable[[Array], Any]) -> Array:
+    """The numbers that `observe` writes, which calls the environment's function of this name.
 
     Raises:
         EnvError: with the first number that is not written.
     """
-    out = np.full(spec.observation_space.shape, np.nan, np.float32)
+    out = np.full(size, np.nan, np.float32)
     observe(out)
     if np.isnan(out).any():
         again = np.zeros_like(out)
         observe(again)
         forgotten = np.flatnonzero(np.isnan(out) & ~np.isnan(again))  # unless it writes NaN itself
         if len(forgotten):
+            what = "an observation" if name == "observe" else "a state"
             raise EnvError(
-                f"{place_of(spec, 'observe')} does not write out[{forgotten[0]}]: an observation has {len(out)} "
-                "numbers, write each of them on every path"
+                f"{place_of(spec, name)} does not write out[{forgotten[0]}]: {what} has {size} numbers, write each of "
+                "them on every path"
             )
     return out
 
@@ -194,7 +195,9 @@ class PythonForm(_Stepped, gym.Env[Any, Any]):
         return self._observation(), reward, terminated, self._is_cut(), {}
 
     def _observation(self) -> Array:
-        return observed(self.definition, lambda out: self.definition.functions["observe"](self.fields, out))
+        spec = self.definition
+        size = spec.observation_space.shape[0]
+        return observed(spec, "observe", size, lambda out: spec.functions["observe"](self.fields, out))
 
 
 class PythonAgents(_Stepped):
@@ -209,6 +212,7 @@ class PythonAgents(_Stepped):
         self.possible_agents = list(spec.agents)
         self.agents: list[str] = []
         self._present = np.zeros(len(self.possible_agents), np.bool_)
+        self.state_space = spec.state_space
 
     def observation_space(self, agent: str) -> gym.spaces.Box:
         """The observation space of each agent."""
@@ -264,6 +268,12 @@ class PythonAgents(_Stepped):
         self._present[:] = state["present"]
         self.agents = [name for _, name in self._those_there()]
 
+    def state(self) -> Array:
+        """What `observe_state` writes, if the environment has a `state_space`."""
+        assert self.state_space is not None
+        observe, size = self.definition.functions["observe_state"], self.state_space.shape[0]
+        return observed(self.definition, "observe_state", size, lambda out: observe(self.fields, self._length, out))
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -271,8 +281,9 @@ class PythonAgents(_Stepped):
         return [(agent, self.possible_agents[agent]) for agent in np.flatnonzero(self._present).tolist()]
 
     def _observation(self, agent: int) -> Array:
-        observe = self.definition.functions["observe"]
-        return observed(self.definition, lambda out: observe(agent, self.fields, self._length, out))
+        spec = self.definition
+        observe, size = spec.functions["observe"], spec.observation_space.shape[0]
+        return observed(spec, "observe", size, lambda out: observe(agent, self.fields, self._length, out))
 
 
 class _InAnyOrder(PythonAgents):

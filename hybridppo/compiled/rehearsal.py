@@ -25,6 +25,8 @@ from hybridppo.errors import EnvError
 
 STEPS, FEWEST_STEPS = 200, 2
 """Steps of one agent. Several agents share them, with at least two each."""
+OF_ALL = ("end", "observe_state")
+"""Functions of an environment that are not called for an agent."""
 _NOT_THE_USERS = tuple(f"{Path(module).parent}{os.sep}" for module in (__file__, np.__file__))
 
 
@@ -53,7 +55,7 @@ def _look_at_source(definition: Definition, name: str) -> None:
     """Check the source, including paths that no step may reach."""
     function, fields = definition.functions[name], definition.state.names or ()
     where, first, tree = parsed(definition.name, function)
-    state = function.__code__.co_varnames[1 if definition.policies and name != "end" else 0]
+    state = function.__code__.co_varnames[1 if definition.policies and name not in OF_ALL else 0]
     returns = name in ("step", "reward", "end")
     if returns and _may_return_none(function.__code__):
         raise EnvError(f"{place_of(definition, name)} returns nothing on some path: {wanted_of(name)}")
@@ -109,6 +111,8 @@ def _step(definition: Definition) -> None:
         if definition.policies:
             environment.step({agent: space.sample() for agent in environment.agents})
             is_over = not environment.agents
+            if definition.state_space is not None:
+                environment.state()
         else:
             _, _, terminated, truncated, _ = environment.step(space.sample())
             is_over = terminated or truncated

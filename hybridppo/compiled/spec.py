@@ -30,6 +30,8 @@ class EnvironmentSpec:
     """With several agents, their kinds and the number of agents of each."""
     phases: tuple[str, ...] = ()
     """With several agents, the names of the phases."""
+    state_space: gym.spaces.Box | None = None
+    """With several agents, the space of what critics may see: what `observe_state` writes. One-dimensional, float32."""
     draw: Callable[..., Any] | None = None
     """Makes a picture of a state, `[height, width, 3]` of bytes; plain Python that is never compiled."""
 

@@ -20,6 +20,9 @@ from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.checks import finite_test
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_critics import OthersInRows, spaces_with_critics_part
+from hybridppo.spaces.rows import CriticObserves
 from hybridppo.system.validation import whole
 
 if TYPE_CHECKING:
@@ -40,20 +43,43 @@ class CompiledEnvironments(Environments):
         num_envs: number of environments.
         first: number of the first environment among those of the run, for messages.
         num_threads: number of threads; it changes no result.
+        critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
-        EnvError: if they cannot be compiled.
+        EnvError: if they cannot be compiled, or have no state that critics could see.
     """
 
     is_compiled = True
 
-    def __init__(self, definition: "Definition", num_envs: int, first: int = 0, num_threads: int = 1) -> None:
+    def __init__(
+        self,
+        definition: "Definition",
+        num_envs: int,
+        first: int = 0,
+        num_threads: int = 1,
+        critic_observes: CriticObserves = "own",
+    ) -> None:
         from hybridppo.compiled.building import build
 
+        if critic_observes == "state" and definition.state_space is None:
+            raise EnvError(
+                f"critic_observes='state' needs a state_space, and {definition.name} has none: pass state_space= to "
+                "compiled.environment and write `def observe_state(state, time, out)`, or use critic_observes='all'"
+            )
         agents = definition.agents
         shape = num_envs, max(1, len(agents))
         columns = int(np.prod(shape))
-        super().__init__(columns, definition.observation_space, definition.action_space)
+        observed = [definition.observation_space] * shape[1]
+        spaces = spaces_with_critics_part(observed, critic_observes, definition() if agents else None)
+        super().__init__(columns, spaces[0], definition.action_space)
+        definition = definition.showing_state if critic_observes == "state" else definition
+        own = spaces[0] if critic_observes == "state" else definition.observation_space
+        self.written = ObservationEncoder(own)
+        """Encodes the rows that loops write, without the observations of other agents."""
+        self.others: OthersInRows | None = None
+        """Adds the observations of other agents, if critics see them."""
+        if critic_observes == "all":
+            self.others = OthersInRows(spaces, self.encode.size)
         self.agents, self._num = agents, num_envs
         self.definition = definition
         self.kernels: Kernels = build(definition)
@@ -74,12 +100,12 @@ class CompiledEnvironments(Environments):
         bounds = [part * num_envs // self._num_threads for part in range(self._num_threads + 1)]
         self._parts_of_threads = list(pairwise(bounds))
         # Observations and rewards share one array, so that one test finds numbers that are not finite.
-        size = columns * self.encode.size
+        size = columns * self.written.size
         self._numbers = np.zeros(size + columns, np.float32)
         self._observations, self._rewards = self._numbers[:size].reshape(columns, -1), self._numbers[size:]
         self._sum = finite_test(self._numbers.size)
         self._terminated, self._truncated, self._absent = (np.zeros(columns, np.bool_) for _ in range(3))
-        self._finals = np.zeros((columns, self.encode.size), np.float32)
+        self._finals = np.zeros((columns, self.written.size), np.float32)
         # The loops write the row after the one that they act in; here, both are the same row.
         rows = self._observations
         self._both_observations = np.lib.stride_tricks.as_strided(rows, (2, *rows.shape), (0, *rows.strides))
@@ -96,7 +122,7 @@ class CompiledEnvironments(Environments):
         begin_all = partial(self.kernels.begin_all, self.world, self._both_observations, self.row())
         self._guarded(begin_all, "in their reset")
         self.require_finite(self._observations, self._rewards, "in their reset")
-        return self._observations.copy()
+        return self._seen().copy()
 
     def step(self, actions: Any) -> Step:
         """Final observations are those before the reset."""
@@ -113,11 +139,40 @@ class CompiledEnvironments(Environments):
         finals_of: list[int] = []
         finals: list[Array] = []
         if self._truncated.any():
-            finals_of = np.flatnonzero(self._truncated & ~self._terminated).tolist()
-            finals = [self._finals[i].copy() for i in finals_of]
-            if finals:
-                self.require_finite_finals(np.stack(finals), finals_of, when)
-        return self._observations, self._rewards, self._terminated, self._truncated, finals_of, finals
+            are_final = self._truncated & ~self._terminated
+            finals_of = np.flatnonzero(are_final).tolist()
+            if finals_of:
+                finals = list(self.finals_of(self._finals[None], are_final[None], when))
+        return self._seen(), self._rewards, self._terminated, self._truncated, finals_of, finals
+
+    def _seen(self) -> Array:
+        """The present rows, `[N, obs]`."""
+        return self.seen(self._observations, self.present.ravel())
+
+    def seen(self, rows: Array, are_there: Array) -> Array:
+        """Rows `[..., N, written]` with what critics see besides, `[..., N, obs]`.
+
+        Args:
+            rows: as loops write them.
+            are_there: `[..., N]`, which agents are present.
+        """
+        return rows if self.others is None else self.others.added(rows, are_there)
+
+    def finals_of(self, finals: Array, are_final: Array, when: str) -> Array:
+        """The final observations `[n, obs]` among rows `[T, N, written]`, in their order; `are_final` is `[T, N]`.
+
+        Raises:
+            EnvError: if a number is not finite.
+        """
+        found = finals[are_final]
+        self.require_finite_finals(found, np.nonzero(are_final)[1], when)
+        if self.others is None:
+            return found
+        steps, envs = np.nonzero(are_final.reshape(len(finals), self._num, -1).any(2))
+        cut = are_final.reshape(len(finals), self._num, -1)[steps, envs]
+        rows = finals.reshape(len(finals), self._num, -1, finals.shape[-1])[steps, envs]
+        rows[~cut] = 0
+        return self.others.added(rows, cut)[cut]
 
     @property
     def world(self) -> tuple[Any, ...]:
@@ -126,7 +181,7 @@ class CompiledEnvironments(Environments):
 
     def row(self) -> Array:
         """A new array for an observation; each thread needs one."""
-        return np.empty(self.encode.size, np.float32)
+        return np.empty(self.written.size, np.float32)
 
     def on_threads(self, loop: Callable[[int, int], None], when: str) -> None:
         """Call `loop(first, end)` for all environments, divided among the threads.
@@ -170,7 +225,7 @@ class CompiledEnvironments(Environments):
             raise self.failure(when, what) from error
 
     def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
-        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all or some columns.
+        """Refuse observations `[..., N, written]` and rewards `[..., N]` that are not finite, of all or some columns.
 
         Raises:
             EnvError: naming the first environment and number.
@@ -178,16 +233,16 @@ class CompiledEnvironments(Environments):
         for name, numbers, axis in (("observation", observations, -2), ("reward", rewards, -1)):
             if not np.isfinite(numbers).all():
                 place = np.argwhere(~np.isfinite(numbers))[0]
-                where = self.encode.names[place[-1]] if name == "observation" else ""
+                where = self.written.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
                 column = place[axis] if columns is None else columns[place[axis]]
                 raise self.failure(when, f"the {name} of {self._column(column)}: {name}{where} is {value}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
-        """Likewise for final observations `[n, obs]`, each of the environment in `envs`."""
+        """Likewise for final observations `[n, written]`, each of the environment in `envs`."""
         if not np.isfinite(finals).all():
             final, number = np.argwhere(~np.isfinite(finals))[0].tolist()
-            where, value = self.encode.names[number], finals[final, number]
+            where, value = self.written.names[number], finals[final, number]
             column = self._column(int(envs[final]))
             raise self.failure(when, f"the final observation of {column}: observation{where} is {value}")
 

@@ -103,12 +103,12 @@ def make_environments(
             "self_play is for PettingZoo's environments of several agents: leave it out, or give it "
             "hybridppo.TwoPlayers of a gymnasium environment"
         )
-    if isinstance(options, CriticsOptions) and (not environments.agents or environments.is_compiled):
+    if isinstance(options, CriticsOptions) and not environments.agents:
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
         raise ConfigurationError(
-            f"critic_observes={options.critic_observes!r} is for PettingZoo's environments of several agents, and "
-            "those of tensors: leave it out, or use critic_keys for a critic that sees other parts of observations"
+            f"critic_observes={options.critic_observes!r} is for environments of several agents: leave it out, or use "
+            "critic_keys for a critic that sees other parts of observations"
         )
     return environments
 
@@ -286,7 +286,8 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
     require_numba()
     if options.env_kwargs:
         raise ConfigurationError("env_kwargs does not work with vectorization='compiled': leave one of them out")
-    return CompiledEnvironments(compiled_definition(source, options), num_envs, first, options.env_threads)
+    definition = compiled_definition(source, options)
+    return CompiledEnvironments(definition, num_envs, first, options.env_threads, _critics_observe(options))
 
 
 def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:

@@ -87,3 +87,32 @@ class CriticRows:
         if state is not None:
             flat = np.concatenate((flat, state), axis=-1)
         return flat.take(self.source, axis=-1)
+
+
+class OthersInRows:
+    """Adds the observations of other agents to rows that are written without them, and takes them away.
+
+    Args:
+        spaces: the result of `spaces_with_critics_part` for "all".
+        width: numbers of a row.
+    """
+
+    def __init__(self, spaces: Sequence[gym.Space[Any]], width: int) -> None:
+        rows = CriticRows(spaces, width)
+        own = np.concatenate([slot * width + np.arange(width)[part] for slot, part in enumerate(rows.own)])
+        self._own: Array = own.reshape(len(spaces), -1)
+        """`[A, own]`: the places of the agents' own observations among all rows of an environment."""
+        self._source: Array = np.searchsorted(own, rows.source)
+        """`[A, W]`: as `CriticRows.source`, among own observations alone."""
+
+    def added(self, rows: Array, are_there: Array) -> Array:
+        """Rows `[..., N, W]` of own observations `[..., N, own]`; zeros for agents that are not there, `[..., N]`."""
+        apart = rows.reshape(*rows.shape[:-2], -1, self._own.size)
+        whole: Array = apart.take(self._source, axis=-1).reshape(*rows.shape[:-1], -1)
+        whole[~are_there] = 0
+        return whole
+
+    def removed(self, rows: Array) -> Array:
+        """Own observations `[..., N, own]` of rows `[..., N, W]`."""
+        apart = rows.reshape(*rows.shape[:-2], -1, self._source.size)
+        return apart.take(self._own, axis=-1).reshape(*rows.shape[:-1], -1)

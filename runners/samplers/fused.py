@@ -50,7 +50,7 @@ class Fused:
         fewest = FEWEST_ROWS_OF_AGENTS if environments.agents else FEWEST_ROWS
         self.num_rows = int(np.clip(STEPS_AT_ONCE // columns, fewest, MOST_ROWS))
         """The rows of a slice."""
-        self._finals = np.empty((self.num_rows, columns, environments.encode.size), np.float32)
+        self._finals = np.empty((self.num_rows, columns, environments.written.size), np.float32)
 
     def fill(self, buffer: RolloutBuffer, first: int, end: int) -> FinalObservations:
         """Fill rows `first` to `end` of a rollout whose row `first` has observations; return final observations.
@@ -60,7 +60,7 @@ class Fused:
         """
         environments = self._environments
         rows = slice(first, end)
-        observations, actions = buffer.observations[first : end + 1], buffer.actions[rows]
+        observations, actions = self._written(buffer.observations[first : end + 1]), buffer.actions[rows]
         acted = buffer.outputs[rows], actions.reshape(*actions.shape[:2], -1), buffer.noise[rows]
         results = (
             observations, buffer.rewards[rows], buffer.terminated[rows], buffer.truncated[rows], buffer.absent[rows],
@@ -80,13 +80,25 @@ class Fused:
         when = f"in the steps of rows {first} to {end - 1}"
         environments.on_threads(fill_rows, when)
         environments.require_finite(observations, buffer.rewards[rows], when)
-        truncated = buffer.truncated[rows]
-        if not truncated.any():
+        if environments.others is not None:
+            are_there = ~np.concatenate((buffer.absent[first + 1 : end], ~environments.present.reshape(1, -1)))
+            buffer.observations[first + 1 : end + 1] = environments.seen(observations[1:], are_there)
+        if not buffer.truncated[rows].any():
             return []
-        found = np.argwhere(truncated & ~buffer.terminated[rows])
-        finals = self._finals[found[:, 0], found[:, 1]]
-        environments.require_finite_finals(finals, found[:, 1], when)
-        return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]
+        are_final = buffer.truncated[rows] & ~buffer.terminated[rows]
+        finals = environments.finals_of(self._finals[: end - first], are_final, when)
+        return [
+            (first + t, env, final) for (t, env), final in zip(np.argwhere(are_final).tolist(), finals, strict=True)
+        ]
+
+    def _written(self, observations: Array) -> Array:
+        """The rows `[T + 1, N, written]` that the loop writes, of which the first is given."""
+        others = self._environments.others
+        if others is None:
+            return observations
+        rows = np.empty((*observations.shape[:2], self._finals.shape[2]), np.float32)
+        rows[0] = others.removed(observations[0])
+        return rows
 
 
 def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | None:

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from hybridppo.compiled.drawing import FusedDistribution
 from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.form import NumpyFeaturesActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.spaces.gaussian import DiagonalGaussian
 
 Array = NDArray[Any]
 
-FusedActor = NumpyActor | NormalizingActor
-"""Actors for compiled loops: plain MLPs, of normalised observations or not."""
+FusedActor = NumpyActor | NormalizingActor | NumpyFeaturesActor
+"""Actors for compiled loops: plain MLPs of an agent's own observation, normalised or not."""
 
 
 def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[Any, ...]:
@@ -24,10 +25,12 @@ def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[
         Moments, weights, the sizes of the layers, whether hidden layers use tanh, log standard deviations, and their
             exponentials.
     """
-    nothing = np.zeros((2, 0), np.float32)
-    moments, inner = (actor.moments, actor.inner) if isinstance(actor, NormalizingActor) else (nothing, actor)
+    mlp, own = _plain(actor)
+    moments = np.zeros((2, 0), np.float32)
+    if isinstance(actor, NormalizingActor):
+        moments = np.ascontiguousarray(actor.moments[:, own])
     is_gaussian = isinstance(distribution, DiagonalGaussian)
-    parameters = inner.parameters
+    parameters = mlp.parameters
     log_std = np.ascontiguousarray(parameters[0] if is_gaussian else np.zeros(0), np.float32)
     weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
     sizes = np.array([weights[0].shape[1], *(len(bias) for bias in biases)], np.int64)
@@ -36,10 +39,18 @@ def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[
     for layer, weight, bias in zip(packed, weights, biases, strict=True):
         layer[0, : len(bias)] = bias
         layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
-    return moments, packed, sizes, inner.activation == "tanh", log_std, np.exp(log_std)
+    return moments, packed, sizes, mlp.activation == "tanh", log_std, np.exp(log_std)
 
 
 def can_be_fused(actor: Any) -> TypeGuard[FusedActor]:
-    """Whether an actor is a plain MLP in NumPy's form, of normalised observations or not."""
-    inner = actor.inner if isinstance(actor, NormalizingActor) else actor
+    """Whether an actor is a plain MLP in NumPy's form, of one part of normalised observations or others."""
+    inner = _plain(actor)[0]
     return type(inner) is NumpyActor and not inner.has_mask
+
+
+def _plain(actor: Any) -> tuple[Any, slice]:
+    """An actor without what precedes its layers, and the numbers of a row that it takes."""
+    inner = actor.inner if isinstance(actor, NormalizingActor) else actor
+    if isinstance(inner, NumpyFeaturesActor) and inner.numbers is not None:
+        return inner.mlp, inner.numbers
+    return inner, slice(None)

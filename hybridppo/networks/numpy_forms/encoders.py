@@ -64,6 +64,9 @@ class NumpyEncoded:
             self._parts.append((part.numbers, slice(ends[part.images.start], ends[part.images.stop]), encoder))
             start = end
         self._rest = slice(form.end, layout.num_numbers)
+        is_plain = [num_layers for _, num_layers in form.parts] == [0] and not layout.images
+        self.numbers = form.parts[0][0].numbers if is_plain and form.end == layout.num_numbers else None
+        """The numbers of a row that it returns, if it does nothing else; else None."""
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, features]`."""

@@ -41,16 +41,18 @@ class NumpyFeaturesActor:
 
     def __init__(self, before: NumpyFeatures | NumpyEncoded, mlp: NumpyActor, parameters: Sequence[Array]) -> None:
         self.parameters, self.version = parameters, mlp.version
-        self._before, self._mlp = before, mlp
+        self._before, self.mlp = before, mlp
+        self.numbers = before.numbers if isinstance(before, NumpyEncoded) else None
+        """The numbers of a row that the MLP takes, if they are all it takes; else None."""
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        return self._mlp(self._before(observations))
+        return self.mlp(self._before(observations))
 
     @property
     def features(self) -> Array:
         """Like `NumpyActor.features`."""
-        return self._mlp.features
+        return self.mlp.features
 
 
 class NumpyPoliciesActor:

@@ -35,6 +35,7 @@ DEFINITIONS: dict[str, Definition] = {
     "Catch": Catch,
     "Choices": Choices,
     "Hunt": Hunt,
+    "Hunt with its state": Hunt.showing_state,
     "Numbers": Numbers,
     "Tag": tag(taggers=10, runners=1000),
     "TagOnGrid": tag_on_grid(),

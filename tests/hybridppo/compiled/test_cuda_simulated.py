@@ -23,6 +23,7 @@ SEEN = {
     "Catch": ("terminated", "truncated"),
     "Choices": ("terminated", "truncated"),
     "Hunt": ("terminated", "truncated", "absent"),
+    "Hunt with its state": ("terminated", "truncated", "absent"),
     "Numbers": ("terminated", "truncated"),
     "Tag": ("terminated", "absent"),
     "TagOnGrid": ("terminated",),

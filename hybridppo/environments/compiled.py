@@ -264,7 +264,7 @@ class CompiledEnvironments(Environments):
         dtype = str(self.states.dtype.descr)
         return [
             {
-                "num_envs": 1,
+                "num_envs": self.num_agents,  # columns
                 "present": self.present[i].tolist(),
                 "compiled": {
                     "fields": dtype,

@@ -161,7 +161,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("observes", OBSERVES)
+@pytest.mark.parametrize("observes", ["own", *OBSERVES])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: str, tmp_path: Path) -> None:
     run, config = tmp_path / "run", CONFIGS[name]

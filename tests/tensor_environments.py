@@ -98,6 +98,28 @@ def batched(samples: Sequence[Any], device: str) -> Any:
     return torch.as_tensor(np.stack([np.asarray(sample) for sample in samples]), device=device)
 
 
+class Grouped(TorchCartPole):
+    """CartPole in observation groups, as Isaac Lab has them; `critic` has the step of the episode, and how it goes."""
+
+    single_observation_space: Any = gym.spaces.Dict(
+        policy=TorchCartPole.single_observation_space, critic=Box(-np.inf, np.inf, (3,), np.float32)
+    )
+
+    def reset(self, *, seed: int | None = None) -> Any:
+        return self._grouped(super().reset(seed=seed)[0]), {}
+
+    def step(self, actions: Tensor) -> Any:
+        steps = self._steps + 1
+        observations, *others, infos = super().step(actions)
+        finals = self._grouped(infos["final_obs"], steps)
+        return self._grouped(observations), *others, {"final_obs": finals}
+
+    def _grouped(self, observations: Tensor, steps: Tensor | None = None) -> Any:
+        steps = self._steps if steps is None else steps
+        goes = observations[:, 1:3]
+        return {"policy": observations, "critic": torch.cat((steps[:, None].float(), goes.square()), 1)}
+
+
 class Broken(TorchCartPole):
     """CartPole whose step, from the third on, gives what `change` makes of its five results."""
 

@@ -4,7 +4,7 @@ Both have the interface that rsl_rl made common: observations are in named group
 resets an ended episode, and does not return its final observation. Neither package is imported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -18,22 +18,29 @@ class Simulator:
     Args:
         env: a `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, a `ManagerBasedRlEnv` of mjlab, or what
             `gymnasium.make` made of one; made by you, and closed by you where you give it to `train` itself.
-        group: of the observations, that the agent sees.
+        group: name of the observation group that the agent sees. Or names of several: observations are then a `Dict` of
+            them, and `actor_keys` and `critic_keys` select those of the actor and of the critic.
         clip_actions: between plus and minus that; None for as they are drawn.
 
     Raises:
         ValueError: if the environment has no such group.
     """
 
-    def __init__(self, env: Any, group: str, clip_actions: float | None = None) -> None:
+    def __init__(self, env: Any, group: str | Sequence[str], clip_actions: float | None = None) -> None:
         self.env, self.group = env, group
         inner = env.unwrapped
         groups = _parts(inner.single_observation_space)
-        if group not in groups:
-            raise ValueError(f"the environment has no observations {group!r}: it has {', '.join(groups)} (group=...)")
+        asked = [group] if isinstance(group, str) else list(group)
+        missing = next((name for name in asked if name not in groups), None)
+        if missing is not None or not asked:
+            what = f"no observations {missing!r}" if asked else "observations, and group=() names none"
+            raise ValueError(f"the environment has {what}: it has {', '.join(groups)} (group=...)")
         self.num_envs: int = inner.num_envs
         self.device: Any = inner.device
-        self.single_observation_space: gym.Space[Any] = gymnasiums(groups[group])
+        spaces = {name: gymnasiums(groups[name]) for name in asked}
+        self.single_observation_space: gym.Space[Any] = (
+            spaces[group] if isinstance(group, str) else gym.spaces.Dict(spaces)
+        )
         actions = gymnasiums(inner.single_action_space)
         if clip_actions is not None:
             actions = gym.spaces.Box(-clip_actions, clip_actions, actions.shape, np.float32)
@@ -48,14 +55,19 @@ class Simulator:
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments."""
         observations, infos = self.env.reset(seed=seed)
-        return observations[self.group], infos
+        return self._seen(observations), infos
 
     def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step all environments. If the task has a finite horizon, running out of time terminates an episode."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         if self._is_finite:
             terminated = terminated | truncated
-        return observations[self.group], rewards, terminated, truncated, infos
+        return self._seen(observations), rewards, terminated, truncated, infos
+
+    def _seen(self, observations: Any) -> Any:
+        if isinstance(self.group, str):
+            return observations[self.group]
+        return {name: observations[name] for name in self.group}
 
     def close(self) -> None:
         """End the simulation."""
@@ -65,14 +77,14 @@ class Simulator:
 class IsaacLab(Simulator):
     """An environment of Isaac Lab, whose observations for the policy are called `policy`."""
 
-    def __init__(self, env: Any, group: str = "policy", clip_actions: float | None = None) -> None:
+    def __init__(self, env: Any, group: str | Sequence[str] = "policy", clip_actions: float | None = None) -> None:
         super().__init__(env, group, clip_actions)
 
 
 class Mjlab(Simulator):
     """An environment of mjlab, whose observations for the policy are called `actor` (`policy` in early releases)."""
 
-    def __init__(self, env: Any, group: str = "actor", clip_actions: float | None = None) -> None:
+    def __init__(self, env: Any, group: str | Sequence[str] = "actor", clip_actions: float | None = None) -> None:
         super().__init__(env, group, clip_actions)
 
 

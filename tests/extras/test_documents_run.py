@@ -81,7 +81,7 @@ SERVES = Reason("goes on until it is ended", r"^tensorboard --logdir")
 WINDOW = Reason("opens a window", r"--window")
 REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) ")
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
-PACKAGES = Reason("needs what no extra installs", r"isaaclab|Playground")
+PACKAGES = Reason("needs what no extra installs", r"isaaclab|IsaacLab|Playground")
 COMPILED = Reason("is compiled by C++", r"#include")
 
 NOT_RUN = {
@@ -107,6 +107,7 @@ NOT_RUN = {
     "with placement.sampling(agent) as actor:": EXCERPT,
     "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
     "from isaaclab.app import": PACKAGES,
+    "env = hybridppo.tensors.IsaacLab": PACKAGES,
     "#include <torch/": COMPILED,
 }
 """All that is not run, with the reason."""

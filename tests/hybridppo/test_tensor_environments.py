@@ -1,6 +1,7 @@
 """Training in environments of tensors: how they are given, what is refused, what goes on after a stop."""
 
 import logging
+import shutil
 import signal
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
-from tensor_environments import Broken, Forgetful, Guessing, ScriptedTensors
+from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTensors
 
 import hybridppo
 import hybridppo.tensors
@@ -26,6 +27,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.spaces.on_tensors import TensorActions
+from hybridppo.tools.export.numpy_policy import Policy
 
 SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 
@@ -470,6 +472,56 @@ def test_a_state_that_is_not_whole_is_found() -> None:
     assert "its get_state() does not hold all of its state" in said
 
 
+# Observation groups
+
+SEEN = {"actor_keys": ("policy",), "critic_keys": ("policy", "critic")}
+GROUPED: dict[str, PPOConfig] = {
+    "plain": replace(SMALL, **SEEN),  # type: ignore[arg-type]
+    "normalised": replace(SMALL, **SEEN, normalize_observations=True, normalize_rewards=True),  # type: ignore[arg-type]
+    "a memory": replace(SMALL, **SEEN, recurrent="gru", recurrent_size=4, sequence_length=4),  # type: ignore[arg-type]
+    "the critic's alone": replace(SMALL, actor_keys=("policy",), critic_keys=("critic",)),
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "normalised"])
+def test_a_group_that_nobody_sees_changes_nothing(name: str) -> None:
+    """The actor's is CartPole's observation, and a critic of the same group is CartPole's agent, to the bit.
+
+    Moments of wider rows are summed in another order.
+    """
+    config = replace(GROUPED[name], critic_keys=("policy",))
+    expected = train(partial(TorchCartPole, episode_length=6), replace(config, actor_keys=None, critic_keys=None))
+    result = train(partial(Grouped, episode_length=6), config)
+    most = 0.0 if name == "plain" else 1e-5
+    torch.testing.assert_close(result.agent.parameters.values, expected.agent.parameters.values, rtol=0.0, atol=most)
+    other = train(partial(Grouped, episode_length=6), GROUPED[name])
+    assert result.agent.critic_network.parts != other.agent.critic_network.parts
+    seen = other.agent.observation_space.sample()
+    rows = torch.from_numpy(np.stack([other.agent._encode.one({**seen, "critic": seen["critic"] + i}) for i in (0, 1)]))
+    assert torch.equal(*other.agent.actor(rows))
+    assert not torch.equal(*other.agent.critic(rows))
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
+    env, config = partial(Grouped, episode_length=6), GROUPED[name]
+    run = tmp_path / "run"
+    plain = train(env, config, run_dir=run, checkpoint_seconds=0, placement=SingleDevice("cpu"))
+    for placement in (Mirrored("cpu", "cpu", force_copy=True, verify=True), Migrating("cpu", "cpu", force_copy=True)):
+        assert_same(train(env, config, placement=placement).agent, plain.agent)
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    assert_same(hybridppo.resume(run, env=env, progress=False).agent, plain.agent)
+    loaded, state = hybridppo.load(run), {"state": None} if config.recurrent else {}
+    pole = {"policy": np.array([0.1, 0.2, 0.03, -0.2], np.float32)}
+    acted = repr(loaded.act(pole, **state))
+    assert acted == repr(plain.agent.act(pole, **state))
+    assert len(hybridppo.evaluate(run, env=env, episodes=4, progress=False).returns) == 4
+    assert hybridppo.export(run, tmp_path / "policy.npz", check_steps=20).steps_checked == 20
+    exported = Policy(tmp_path / "policy.npz")
+    assert exported.about["observation_size"] == 4
+
+
 # Simulators
 
 
@@ -523,3 +575,12 @@ def test_simulators_are_trained_in(name: str, is_finite: bool, caplog: pytest.Lo
     assert inner.is_closed
     with pytest.raises(ValueError, match=f"no observations 'eye': it has {', '.join(groups)}"):
         kind(inner, "eye")
+    both = kind(Groups(4, groups, space, inner.single_action_space, is_finite), groups)
+    assert both.single_observation_space == Dict(dict.fromkeys(groups, Box(-np.inf, np.inf, (4,))))
+    config = replace(SMALL, actor_keys=groups[:1], critic_keys=groups)
+    agent = train(both, config).agent
+    assert agent.act({groups[0]: np.zeros(4, np.float32)}).shape == (1,)
+    with pytest.raises(ValueError, match=f"no observations 'eye': it has {', '.join(groups)}"):
+        kind(inner, (*groups, "eye"))
+    with pytest.raises(ValueError, match=r"group=\(\) names none"):
+        kind(inner, ())

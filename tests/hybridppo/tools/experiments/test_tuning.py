@@ -48,6 +48,7 @@ def test_settings_are_those_of_the_source_in_our_terms() -> None:
     walker = hybridppo.tuned("Walker2d-v5")  # whose vf_coef of 0.25 is of the squared error, and of 2,048 steps
     assert (walker.value_coef, walker.batch_size, walker.minibatch_size, walker.num_epochs) == (0.5, 2048, 64, 10)
     assert (walker.normalize_advantage, walker.log_std_init, walker.anneal_learning_rate) == (False, -0.5, True)
+    assert walker == hybridppo.tuned("Ant-v5")
     cartpole = hybridppo.tuned("CartPole-v1")
     assert cartpole.anneal_learning_rate
     assert cartpole.anneal_clip_range

@@ -20,7 +20,7 @@ from hybridppo.system.blas import choose_kernels
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 
 import peers  # noqa: E402
-from cases import CASES, MORE_CASES, SLOW_CASES, Case, Mark, our_config, work_done  # noqa: E402
+from cases import CASES, MORE_CASES, SLOW_CASES, Case, Mark, count_processor_time, our_config, work_done  # noqa: E402
 from limits import run_limits  # noqa: E402
 from peers import sb3  # noqa: E402
 
@@ -78,7 +78,10 @@ def main() -> int:
     parser.add_argument("--start-method", help="of the processes of stable-baselines3")
     parser.add_argument("--num-envs", type=int, help="the same work by so many environments")
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
+    parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
+    if arguments.processor_time:
+        count_processor_time()
     case = (CASES | MORE_CASES | SLOW_CASES)[arguments.case]
     if arguments.num_envs is not None:
         case = case.with_envs(arguments.num_envs)

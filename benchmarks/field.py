@@ -8,7 +8,9 @@
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be
 installed, and what is installed but not measured, stays in the table with the reason. Turns are fresh processes, in
 reversed order every other round (`peers/turn.py`, `contestants.py`): one torch thread, on as many cores as `--cores`
-says (`taskset`, on Linux). Sizes are those of a peer's environment without torch and what both have.
+says (`taskset`, on Linux). With `--processor-time`, seconds are those of the process on the processor, of all its
+threads, so that other work on the machine costs little. Sizes are those of a peer's environment without torch,
+gymnasium and what both have.
 """
 
 import argparse
@@ -113,15 +115,18 @@ def commit_of(checkout: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def ours(case: Case) -> dict[str, list[str]]:
-    """The flags of `contestants.py`: the plain loop, what can be compiled of the case, and learning while sampling."""
+def ours(case: Case, processor_time: bool) -> dict[str, list[str]]:
+    """The flags of `contestants.py`: the plain loop, what can be compiled of the case, and learning while sampling.
+
+    The last is for two cores, and is left out if seconds are those of a processor.
+    """
     compiled = ["--placement", "cpu", "--compiled-updates"]
     if case.env_id == "CartPole-v1":
         compiled += ["--vectorization", "compiled"]
     return {
         "hybridppo": ["--placement", "cpu"],
         **({} if case.has_images else {"hybridppo, compiled": compiled}),
-        "hybridppo, overlap": ["--placement", "overlap", "--learning-device", "cpu"],
+        **({} if processor_time else {"hybridppo, overlap": ["--placement", "overlap", "--learning-device", "cpu"]}),
     }
 
 
@@ -130,10 +135,11 @@ def commands(name: str, cores: int, names: list[str], arguments: argparse.Namesp
     here = Path(__file__).parent
     pinned = ["taskset", "-c", ",".join(map(str, range(cores)))] if shutil.which("taskset") else []
     end = [name] + (["--iterations", str(arguments.iterations)] if arguments.iterations else [])
+    end += ["--processor-time"] if arguments.processor_time else []
     checkouts = ["--checkouts", str(arguments.checkouts)] if arguments.checkouts else []
     own = {
         contestant: [*pinned, sys.executable, str(here / "contestants.py"), "hybridppo", *end, *flags]
-        for contestant, flags in ours(KNOWN[name]).items()
+        for contestant, flags in ours(KNOWN[name], arguments.processor_time).items()
     }
     theirs = {}
     for peer in names:
@@ -162,15 +168,14 @@ def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespa
         order = dict(reversed(turns.items())) if number % 2 else turns
         able = {contestant: command for contestant, command in order.items() if contestant not in reasons}
         rounds += take_turns(able, 1, take=take)
-        yield {"case": name, "cores": cores, "words": KNOWN[name].in_words(), "left_out": reasons, "rounds": rounds}
+        about = {"case": name, "cores": cores, "clock": "processor" if arguments.processor_time else "wall"}
+        yield {**about, "words": KNOWN[name].in_words(), "left_out": reasons, "rounds": rounds}
 
 
 def as_markdown(result: dict[str, Any]) -> str:
     """A line for each library: its version, and what it reached on each case, in steps per second."""
     runs = result["measured"]
-    heads = [
-        f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}, rounds: {len(run['rounds'])}" for run in runs
-    ]
+    heads = [f"{in_words(run)}, rounds: {len(run['rounds'])}" for run in runs]
     lines = [f"| | version | MB | {' | '.join(heads)} |", f"|---|---|---:|{'---:|' * len(heads)}"]
     own = dict.fromkeys(name for run in runs for turns in run["rounds"] for name in turns if name not in PEERS)
     for name in [*own, *PEERS]:
@@ -182,6 +187,12 @@ def as_markdown(result: dict[str, Any]) -> str:
         lines.append(f"| {name} | {version} | {facts.get('megabytes', '')} | {' | '.join(cells)} |")
     reasons = {(name, reason): None for run in runs for name, reason in run.get("left_out", {}).items()}
     return "\n".join([*lines, "", *(f"- {name}, where it has no figure: {reason}." for name, reason in reasons)])
+
+
+def in_words(run: dict[str, Any]) -> str:
+    """The case of a run, its cores and its clock."""
+    clock = ", processor time" if run.get("clock") == "processor" else ""
+    return f"{run['case']}, {run['cores']} core{'s' * (run['cores'] > 1)}{clock}"
 
 
 def _speed(run: dict[str, Any], name: str) -> str:
@@ -201,6 +212,7 @@ def main() -> int:
     parser.add_argument("--venvs", type=Path, default=Path("build/peers"), help="the folder of the environments")
     parser.add_argument("--checkouts", type=Path, help="the folder with `cleanrl` and `purejaxrl` as they are cloned")
     parser.add_argument("--install-only", action="store_true")
+    parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
     names = arguments.peers.split(",")
     path = machine.RESULTS / "field.json"

@@ -1,4 +1,4 @@
-"""Do agents with a memory remember? A T-maze, a symbol to repeat, CartPole without velocities; 5 seeds.
+"""Do agents with a memory remember? A T-maze, a symbol to repeat, CartPole without velocities, a MiniGrid; 5 seeds.
 
     python benchmarks/memory_tasks.py
     python benchmarks/memory_tasks.py --tasks "T-maze of 10,delayed copy of 10" --seeds 2

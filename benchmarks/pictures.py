@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from field import in_words
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -140,9 +141,7 @@ def field(results: Path, picture: Path) -> Path:
         axes.tick_params(labelsize=7)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_title(
-            f"{run['case']}: {run['words'].split(',')[0]}, {run['cores']} core{'s' * (run['cores'] > 1)}", fontsize=8
-        )
+        axes.set_title(f"{in_words(run)}: {run['words'].split(',')[0]}", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     where = machine.in_one_line(content["machine"])
     figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # its own folder has files with the names of libraries
 
-from cases import CASES, MORE_CASES, SLOW_CASES  # noqa: E402
+from cases import CASES, MORE_CASES, SLOW_CASES, count_processor_time  # noqa: E402
 
 import peers  # noqa: E402
 
@@ -25,7 +25,10 @@ def main() -> int:
     parser.add_argument("case", choices=cases)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--checkouts", type=Path, help="the folder with `cleanrl` and `purejaxrl` as they are cloned")
+    parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
+    if arguments.processor_time:
+        count_processor_time()
     case = cases[arguments.case]
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)

@@ -206,7 +206,7 @@ def _record_samplers(seen: Observed, recording: _Recording) -> None:
 
         return call
 
-    recording.around(RaySamplers, "_received", received)
+    recording.around(RaySamplers, "receive", received)
 
 
 def _record_server(seen: Observed, recording: _Recording) -> None:

@@ -71,10 +71,10 @@ def pytest_collection_finish() -> None:
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers and learners are copies of a process that is warm, but where tests look at how they start."""
     from hybridppo.distribution import launching
-    from hybridppo.runners.workers import pool
+    from hybridppo.runners.workers import local
 
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
-        monkeypatch.setattr(pool, "subprocess", WarmSubprocess)
+        monkeypatch.setattr(local, "subprocess", WarmSubprocess)
         monkeypatch.setattr(launching, "subprocess", WarmLearners)
 
 

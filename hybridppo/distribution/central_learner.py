@@ -6,10 +6,8 @@ Ray's (`ray_learners.py`).
 
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,8 +23,7 @@ from hybridppo.networks.normalization import Moments
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers.process import main
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.process import Trainer, main
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.threads import limit_threads
 
@@ -169,25 +166,22 @@ class Learner:
         self._environments.close()
 
 
-def serve(connection: "Connection[Any, Any]") -> None:
-    """Make the learner that the first messages describe, and let it talk through the connection."""
-    mine, setup = connection.recv(), cloudpickle.loads(connection.recv_bytes())
+def serve(trainer: Trainer) -> None:
+    """Make the learner, and let it talk through the connection."""
 
     def talk(kind: str, value: Any = None) -> tuple[str, Any]:
-        connection.send(("done", (kind, value), 0.0))
-        reply: tuple[str, Any] = connection.recv()
+        trainer.connection.send(("done", (kind, value), 0.0))
+        reply: tuple[str, Any] = trainer.connection.recv()
         if reply[0] == "close":
             raise EOFError
         return reply
 
-    learner = Learner(setup, mine["envs"], mine["seed"])
-    arrays = SharedArrays(setup["layout"], setup["path"])
+    learner = Learner(trainer.setup, trainer.envs, trainer.seed)
+    learner.heartbeat = trainer.heartbeat
     try:
-        learner.heartbeat = arrays["heartbeats"][mine["worker"]]
         learner.learn(talk)
     finally:
         learner.close()
-        arrays.close()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, DistributionError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
@@ -43,18 +42,15 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.workers.local import LocalProcesses
 from hybridppo.runners.workers.losses import Losses
-from hybridppo.runners.workers.pool import WorkerPool
-from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners.workers.pool import Pool
+from hybridppo.runners.workers.transport import Connections, WorkerLostError
 from hybridppo.runs.distribution_policies import Central
 from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import seed_of
-
-if TYPE_CHECKING:
-    from hybridppo.distribution.ray_learners import LearnerActors  # which loads Ray
 
 logger = logging.getLogger(__name__)
 
@@ -107,24 +103,6 @@ class BoundedLag:
     def forget(self, learner: int) -> None:
         """It is lost."""
         self._computing.pop(learner, None)
-
-
-class LearnerProcesses(WorkerPool):
-    """Learners in processes of this machine; the arguments are those of `LearnerActors`."""
-
-    def __init__(self, shares: list[slice], setup: dict[str, Any], timeout: float) -> None:
-        layout: dict[str, tuple[tuple[int, ...], str]] = {"heartbeats": ((len(shares), 1), "int64")}
-        self._arrays = arrays = SharedArrays(layout)
-        setup = {**setup, "layout": layout, "path": arrays.path}
-        heartbeats = arrays["heartbeats"]
-        module = "hybridppo.distribution.central_learner"
-        super().__init__(
-            shares, pack(setup), lambda number: int(heartbeats[number, 0]), timeout, module=module, role="learner"
-        )
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        super().close()
-        self._arrays.close()
 
 
 @dataclass
@@ -195,7 +173,7 @@ class Learners(BaseSampler):
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,
         }
-        self._pool = _pool(self._envs, setup, options.worker_timeout, over_ray=over_ray)
+        self._pool = Pool(_connections(self._envs, setup, options, over_ray=over_ray))
         self._here = set(range(learners))
         self._idle = list(range(learners))
         self._waiting: dict[int, tuple[Any, int] | None] = {}
@@ -203,7 +181,9 @@ class Learners(BaseSampler):
         self._norms = dict.fromkeys(range(learners), 0.0)
         self._updates = {number: Update(number) for number in range(learners)}
         self._done: deque[Update] = deque()
-        self._losses = Losses(learners, DistributionError, "a whole rollout", "what it had not learned from is")
+        self._losses = Losses(
+            self._pool, learners, DistributionError, "a whole rollout", "what it had not learned from is"
+        )
         self._closed = False
         try:
             for number in range(learners):
@@ -314,7 +294,7 @@ class Learners(BaseSampler):
 
     def _send(self, learner: int, kind: str, value: Any) -> None:
         try:
-            self._pool.send(learner, (kind, value))
+            self._pool.ask(learner, kind, value)
         except WorkerLostError as lost:
             self._lose(learner, lost)
 
@@ -342,10 +322,7 @@ class Learners(BaseSampler):
     def _start_anew(self, learner: int, env_seed: int) -> None:
         envs = self._envs[learner]
         self.env_restarts += envs.stop - envs.start
-        self._pool.end(learner)
-        self._pool.start(learner, env_seed)
-        self._pool.wait_until_ready([learner])
-        self._pool.send(learner, ("restart", self._restart(learner, env_seed)))  # it is idle when it has answered
+        self._pool.ask(learner, "restart", self._restart(learner, env_seed))  # it is idle when it has answered
 
     def _restart(self, learner: int, env_seed: int) -> dict[str, Any]:
         noise = seed_of(self._seed, f"noise of learner {learner} from {env_seed}")
@@ -371,14 +348,16 @@ class Learners(BaseSampler):
         raise EnvStateError(NOT_SAVED)
 
 
-def _pool(
-    envs: list[slice], setup: dict[str, Any], timeout: float, *, over_ray: bool
-) -> "LearnerProcesses | LearnerActors":
+def _connections(
+    envs: list[slice], setup: dict[str, Any], options: EnvironmentOptions, *, over_ray: bool
+) -> Connections:
     if not over_ray:
-        return LearnerProcesses(envs, setup, timeout)
-    from hybridppo.distribution.ray_learners import LearnerActors
+        module, restarts = "hybridppo.distribution.central_learner", options.restarts
+        return LocalProcesses(module, "learner", envs, setup, options.worker_timeout, restarts=restarts)
+    from hybridppo.distribution.ray_actors import Actors  # which loads Ray
+    from hybridppo.distribution.ray_learners import RemoteLearner
 
-    return LearnerActors(envs, setup, timeout)
+    return Actors(RemoteLearner, "learner", envs, setup, options.worker_timeout)
 
 
 class ServerOfParameters(LocalTeam):

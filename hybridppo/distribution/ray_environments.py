@@ -1,9 +1,7 @@
 """Environments over Ray: in each step they receive actions and send observations."""
 
 import contextlib
-import pickle
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.distribution.ray_pool import RayPool
+from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import RemoteEnvironments
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.making import to_send
@@ -19,6 +17,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
+from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.transport import WorkerLostError
 
 Array = NDArray[Any]
@@ -64,13 +63,15 @@ class RayEnvironments(Environments):
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
         self._workers = range(num_workers)
         self._restarts, self._seed = options.restarts, 0
-        self._losses = Losses(num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are")
         self._steps_since_loss = [0] * num_workers
         self._steering: list[Steering] = []
         spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
-        self._pool = RayPool(RemoteEnvironments, self._shares, setup, options.worker_timeout, role)
+        self._pool = Pool(Actors(RemoteEnvironments, role, self._shares, setup, options.worker_timeout))
+        self._losses = Losses(
+            self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
+        )
         try:
             for worker in self._workers:
                 self._pool.start(worker, 0)
@@ -79,12 +80,10 @@ class RayEnvironments(Environments):
             self.close()
             raise
 
-    def _answers(
-        self, workers: Collection[int], method: str, arguments_of: Callable[[int], tuple[Any, ...]]
-    ) -> dict[int, Any]:
+    def _answers(self, workers: Collection[int], method: str, arguments_of: Callable[[int], Any]) -> dict[int, Any]:
         """The answer of each worker to a call, or its `WorkerLostError` if it may be replaced."""
         for worker in workers:
-            self._pool.call(worker, method, *arguments_of(worker))
+            self._pool.ask(worker, method, arguments_of(worker))
         answers: dict[int, Any] = {}
         for worker, answer in self._pool.answers(workers, together=True):
             answers[worker] = answer if isinstance(answer, WorkerLostError) else answer[0]
@@ -97,16 +96,16 @@ class RayEnvironments(Environments):
         self._seed = seed
         rows: dict[int, Array] = {}
         while waiting := [worker for worker in self._workers if worker not in rows]:
-            answers = self._answers(waiting, "call", lambda i: ("reset", seed + self._shares[i].start))
+            answers = self._answers(waiting, "reset", lambda i: (seed + self._shares[i].start,))
             for worker, answer in answers.items():
                 if isinstance(answer, WorkerLostError):
-                    self._replace(worker, answer, partial(self._start, worker))  # and ask it likewise
+                    self._replace(worker, answer, lambda seed: None)  # and ask it likewise
                 else:
                     rows[worker] = answer[0]
         return np.concatenate([rows[worker] for worker in self._workers])
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
-        answers = self._answers(self._workers, "step", lambda i: (pickle.dumps(part_of(actions, self._columns[i])),))
+        answers = self._answers(self._workers, "step", lambda i: part_of(actions, self._columns[i]))
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []
@@ -135,36 +134,35 @@ class RayEnvironments(Environments):
         """Replace a lost worker; returns rows that begin episodes and do not count as a step."""
         first: list[Array] = []
 
-        def start(seed: int) -> None:
-            self._start(worker, seed)
-            answer = self._answers([worker], "call", lambda i: ("reset", seed))[worker]
+        def begin(seed: int) -> None:
+            answer = self._answers([worker], "reset", lambda i: (seed,))[worker]
             if isinstance(answer, WorkerLostError):
                 raise answer
             first.append(answer[0])
 
-        self._replace(worker, lost, start)
+        self._replace(worker, lost, begin)
         count = self._columns[worker].stop - self._columns[worker].start
         nothing = np.zeros(count, np.bool_)
         rewards = np.zeros(count, np.float32)
         return first[0], rewards, nothing, nothing, [], [], dict.fromkeys(range(count), 1), nothing, nothing
 
-    def _start(self, worker: int, seed: int) -> None:
-        self._pool.start(worker, seed)
-        self._pool.wait_until_ready([worker])
-        for steering in self._steering:
-            self._answers([worker], "call", lambda i, steering=steering: ("steer", steering))  # type: ignore[misc]
-
     def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
-        answers = self._answers(self._workers, "call", lambda i: ("steer", steering))
+        answers = self._answers(self._workers, "steer", lambda i: (steering,))
         for answer in answers.values():
             if isinstance(answer, WorkerLostError):
                 raise answer
         self._steering = latest(self._steering, steering)
         return [found for worker in self._workers for found in answers[worker][0]]
 
-    def _replace(self, worker: int, lost: WorkerLostError, start: Callable[[int], None]) -> None:
+    def _replace(self, worker: int, lost: WorkerLostError, begin: Callable[[int], None]) -> None:
         self._steps_since_loss[worker] = 0
-        self._losses.replace(worker, lost, self._seed + self._shares[worker].start, start)
+
+        def steer(seed: int) -> None:
+            for steering in self._steering:
+                self._answers([worker], "steer", lambda i, steering=steering: (steering,))  # type: ignore[misc]
+            begin(seed)
+
+        self._losses.replace(worker, lost, self._seed + self._shares[worker].start, steer)
 
     def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
         return [state for states in self._states("state") for state in states]
@@ -188,9 +186,7 @@ class RayEnvironments(Environments):
 
     def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
         """The result of a method at every worker."""
-        answers = self._answers(
-            self._workers, "call", lambda i: (method,) if arguments is None else (method, arguments[i])
-        )
+        answers = self._answers(self._workers, method, lambda i: () if arguments is None else (arguments[i],))
         for answer in answers.values():
             if isinstance(answer, WorkerLostError):  # the next step replaces it
                 raise EnvStateError(str(answer))

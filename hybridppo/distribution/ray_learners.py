@@ -1,25 +1,18 @@
 """Learners of `Central` in actors of Ray's, on any machine of its cluster."""
 
-import pickle
 import threading
-from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any, ClassVar
-
-import ray
+from typing import Any
 
 from hybridppo.distribution.central_learner import Learner
-from hybridppo.distribution.ray_pool import RayPool
-from hybridppo.distribution.remote import RemoteActor, answered
+from hybridppo.distribution.remote import Servant, answered
+from hybridppo.errors import EnvError
 
 
-class RemoteLearner(RemoteActor):
+class RemoteLearner(Servant):
     """A learner in a thread, which waits for each reply of the server."""
 
-    concurrency_groups: ClassVar[dict[str, int]] = {"control": 1}
-    _learner: Learner | None = None
-
-    def _make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+    def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
         self._learner = learner = Learner(setup, envs, seed)
         self._messages: SimpleQueue[Any] = SimpleQueue()
         self._replies: SimpleQueue[Any] = SimpleQueue()
@@ -32,33 +25,16 @@ class RemoteLearner(RemoteActor):
         threading.Thread(target=lambda: self._messages.put(answered(lambda: learner.learn(talk))), daemon=True).start()
         self._messages.get()  # it is ready
 
-    def reply(self, message: bytes) -> bytes:
+    def answer(self, kind: str, value: Any) -> Any:
         """Give the learner a reply; return its next message."""
-        self._replies.put(pickle.loads(message))
-        return pickle.dumps(self._messages.get())
+        self._replies.put((kind, value))
+        outcome, message, _ = self._messages.get()
+        if outcome == "error":
+            raise EnvError(message)
+        return message
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
-    def rows(self) -> int:
-        """How many rows of the rollout are sampled; -1 before `begin`."""
-        return -1 if self._learner is None else int(self._learner.heartbeat[0])
+    def rows(self) -> int:  # noqa: D102 - as in the base
+        return int(self._learner.heartbeat[0])
 
     def close(self) -> None:  # noqa: D102 - as in the base
-        if self._learner is not None:
-            self._learner.close()
-
-
-class LearnerActors(RayPool):
-    """Learners in actors.
-
-    Args:
-        shares: the environments of each.
-        setup: what they are made from.
-        timeout: seconds without a sign of life after which one is lost.
-    """
-
-    def __init__(self, shares: Sequence[slice], setup: dict[str, Any], timeout: float) -> None:
-        super().__init__(RemoteLearner, shares, setup, timeout, "learner")
-
-    def send(self, learner: int, message: tuple[str, Any]) -> None:
-        """Send a message."""
-        self.call(learner, "reply", pickle.dumps(message))
+        self._learner.close()

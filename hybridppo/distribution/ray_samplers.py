@@ -1,9 +1,8 @@
 """Samplers over Ray: in each iteration they receive parameters and send rollouts."""
 
 import contextlib
-import pickle
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,17 @@ import ray
 import ray.exceptions
 from numpy.typing import NDArray
 
-from hybridppo.distribution.ray_pool import RayPool
+from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
 from hybridppo.errors import DistributionError
 from hybridppo.runners.samplers.stepping import Flag
-from hybridppo.runners.workers.transport import Work, WorkerLostError
+from hybridppo.runners.workers.transport import Work
 from hybridppo.spaces.state_dependent import noise_row
 
 Array = NDArray[Any]
 
 
-class RaySamplers(RayPool):
+class RaySamplers(Actors):
     """A `Transport` whose workers are actors of Ray's.
 
     Args:
@@ -30,7 +29,7 @@ class RaySamplers(RayPool):
 
     def __init__(self, work: Work) -> None:
         setup = {**work.setup, "layout": work.layout}
-        super().__init__(RemoteSampler, work.shares, setup, work.options.worker_timeout, "sampler")
+        super().__init__(RemoteSampler, "sampler", work.shares, setup, work.options.worker_timeout)
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop: Flag = bytearray(1)
         self._columns, self._distribution = work.columns, work.setup["distribution"]
@@ -51,7 +50,7 @@ class RaySamplers(RayPool):
         self._parameters = flat
         for worker, tasks in self._tasks.items():
             if tasks:  # for parts that it has not begun
-                self._handles[worker].publish.remote(version, self._parameters)
+                self.tell(worker, "publish", (version, flat))
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
         self._attempt += 1
@@ -62,32 +61,30 @@ class RaySamplers(RayPool):
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
         if self._sent.get(worker) != self._version:
             parameters, self._sent[worker] = self._parameters, self._version
-        self.call(worker, "fill", pickle.dumps((task, parameters, noise)))  # Ray searches anything but bytes
+        self.send(worker, ("fill", (task, parameters, noise)))
         self._tasks.setdefault(worker, deque()).append((task, turn))
-
-    def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
-        self.call(worker, "ask", kind, value)
 
     def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._tasks.pop(worker, None)
         self._sent.pop(worker, None)
         super().start(worker, env_seed)
 
-    def _look_after(self, workers: Collection[int]) -> None:
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
         if self.stop[0]:
             self._stop(workers)
+        return super().wait(workers, seconds, together)
 
-    def _stop(self, workers: Collection[int]) -> None:
+    def _stop(self, workers: Sequence[int]) -> None:
         for worker in workers:
             # A part with an end is always filled: other samplers have stopped there.
             attempts = [task.attempt for task, _ in self._tasks.get(worker, ()) if task.end is None]
             if attempts and attempts[-1] > self._stopped.get(worker, 0):
                 self._stopped[worker] = attempts[-1]
-                self._handles[worker].stop.remote(attempts[-1])
+                self.tell(worker, "stop", attempts[-1])
 
-    def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
-        received = super()._received(worker)
-        if isinstance(received, WorkerLostError) or not self._tasks.get(worker):
+    def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
+        received = super().receive(worker)
+        if not self._tasks.get(worker):
             return received
         (expected, turn), ((task, filled, arrays), seconds) = self._tasks[worker].popleft(), received
         if task != expected or filled.version < task.version:
@@ -103,5 +100,5 @@ class RaySamplers(RayPool):
     def close(self) -> None:  # noqa: D102 - as in the base
         if ray.is_initialized():
             with contextlib.suppress(ray.exceptions.RayError):  # lost actors have ended
-                self._stop(self.workers)
+                self._stop(list(self.workers))
         super().close()

@@ -1,16 +1,13 @@
 """Evaluation beside the training, in a process that runs episodes with the NumPy form of the actor."""
 
-from typing import Any
-
 from hybridppo.environments.making import to_send
-from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, OwnActor, PoliciesForm
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.runners.evaluation import Episodes, Evaluation
-from hybridppo.runners.workers.pool import WorkerPool
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.local import LocalProcesses
+from hybridppo.runners.workers.pool import Pool
 from hybridppo.system.interruption import Stopped
 
 
@@ -28,21 +25,16 @@ class Beside:
     is_beside = True
 
     def __init__(self, episodes: Episodes, form: NumpyForm | PoliciesForm) -> None:
-        layout: dict[str, Any] = {"steps": ((1,), "int64"), "stop": ((1,), "uint8")}
-        self._arrays = SharedArrays(layout)
-        self._stop = self._arrays["stop"]
-        self._closed, self._is_ready = False, False
-        # `pack` names the source or the options if they cannot be pickled.
-        setup = {**vars(episodes), "source": to_send(episodes.source)}
-        setup |= {"form": form, "layout": layout, "path": self._arrays.path}
-        self._pool = WorkerPool(
+        self._is_ready = False
+        processes = LocalProcesses(
+            "hybridppo.runners.evaluators.process",
+            "evaluator",
             [slice(0, episodes.num_envs)],
-            pack(setup),
-            lambda worker: int(self._arrays["steps"][0]),
+            {**vars(episodes), "source": to_send(episodes.source), "form": form},
             episodes.options.worker_timeout,
-            module="hybridppo.runners.evaluators.process",
-            role="evaluator",
+            restarts=False,
         )
+        self._pool, self._stop = Pool(processes), processes.arrays["stop"]
         try:
             self._pool.start(0, episodes.seed)  # it imports its modules while the training begins
         except BaseException:
@@ -58,9 +50,8 @@ class Beside:
                 self._pool.wait_until_ready([0])
             except Stopped:  # `result` raises the error
                 return
-            self._arrays.unlink()
             self._is_ready = True
-        self._pool.send(0, ("evaluate", list(actor.parameters)))
+        self._pool.ask(0, "evaluate", list(actor.parameters))
 
     def result(self) -> Evaluation:
         """As in `Evaluator`."""
@@ -80,9 +71,5 @@ class Beside:
 
     def close(self) -> None:
         """As in `Evaluator`."""
-        if self._closed:
-            return
-        self._closed = True
         self.request_stop()
         self._pool.close()
-        self._arrays.close()

@@ -246,7 +246,7 @@ class LaggingSampler(BaseSampler):
     def _look(self, *, patient: bool) -> None:
         """Wait for one answer; or if not `patient`, take one answer of each worker that has answered already."""
         owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
-        for worker, answer in self._workers.transport.answers(owing, patience=None if patient else 0.0):
+        for worker, answer in self._workers.pool.answers(owing, patience=None if patient else 0.0):
             if isinstance(answer, WorkerLostError):
                 self._workers.replace(worker, answer)
             else:

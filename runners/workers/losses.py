@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hybridppo.errors import HybridPPOError
+from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.transport import WorkerLostError
 
 logger = logging.getLogger(__name__)
@@ -18,28 +19,29 @@ class Losses:
     """Counts how often each worker was lost, and starts others.
 
     Args:
-        num_workers: number of workers.
+        pool: the workers.
+        num_workers: their number.
         error: the type of error if a worker is lost too often.
         work: the work that ends a row of losses, for messages: "a whole rollout".
         dropped: what a loss drops, for messages: "its unfinished episodes are".
     """
 
-    def __init__(self, num_workers: int, error: type[HybridPPOError], work: str, dropped: str) -> None:
-        self._error, self._work, self._dropped = error, work, dropped
+    def __init__(self, pool: Pool, num_workers: int, error: type[HybridPPOError], work: str, dropped: str) -> None:
+        self._pool, self._error, self._work, self._dropped = pool, error, work, dropped
         self._losses, self._in_a_row = [0] * num_workers, [0] * num_workers
 
     def end_row(self, worker: int) -> None:
         """Count losses from 0 again, because the worker has done its work."""
         self._in_a_row[worker] = 0
 
-    def replace(self, worker: int, lost: WorkerLostError, seed: int, start: Callable[[int], None]) -> None:
+    def replace(self, worker: int, lost: WorkerLostError, seed: int, begin: Callable[[int], None]) -> None:
         """Start another worker in place of a lost one, and another again if that one is lost, too.
 
         Args:
             worker: its number.
             lost: its error.
             seed: its seed. The new one differs, because the old one might lead to the same failure.
-            start: starts a worker with a seed, and waits until it is ready.
+            begin: called with the seed of the new one when its environments are made.
 
         Raises:
             HybridPPOError: if it was lost too often in a row.
@@ -52,8 +54,12 @@ class Losses:
                 raise self._error(f"lost {times} times without {self._work} between, the last: {lost}") from lost
             logger.warning("%s\nAnother is started in its place, and %s dropped.", lost, self._dropped)
             sequence = np.random.SeedSequence([seed, self._losses[worker]])
+            env_seed = int(sequence.generate_state(1)[0] >> 1)
             try:
-                start(int(sequence.generate_state(1)[0] >> 1))
+                self._pool.end(worker)
+                self._pool.start(worker, env_seed)
+                self._pool.wait_until_ready([worker])
+                begin(env_seed)
             except WorkerLostError as again:
                 lost = again
             else:

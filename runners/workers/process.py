@@ -1,8 +1,8 @@
 """A worker process: steps its environments with its own actor, and writes its columns of the rollout.
 
-`Processes` starts it as `hybridppo.runners.workers.process ADDRESS`, with the key of the connection in its environment
-variables. It loads neither torch nor the script that started the training. It ends when told to, when the connection
-breaks, or when the trainer is gone while it steps: no worker outlives its trainer.
+`LocalProcesses` starts it as `hybridppo.runners.workers.process ADDRESS`, with the key of the connection in its
+environment variables. It loads neither torch nor the script that started the training. It ends when told to, when the
+connection breaks, or when the trainer is gone while it steps: no worker outlives its trainer.
 """
 
 import contextlib
@@ -14,9 +14,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
+from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
@@ -25,12 +26,37 @@ from hybridppo.runners.workers.share import Share, parameters_of
 from hybridppo.runners.workers.shared_arrays import PublishedParameters, SharedArrays
 from hybridppo.system.interruption import requests_to_end
 
+Array = NDArray[Any]
+
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def main(serve: "Callable[[Connection[Any, Any]], None]") -> None:
+class Trainer(NamedTuple):
+    """What the trainer has sent, and the connection to it."""
+
+    connection: "Connection[Any, Any]"
+    setup: dict[str, Any]
+    envs: slice
+    """The environments of this worker."""
+    seed: int
+    """The seed of the first of them."""
+    arrays: SharedArrays
+    heartbeat: Array
+    """`[1]`, the number of rows that are filled."""
+
+    def answer(self, answer: Callable[[str, Any], tuple[Any, float]]) -> None:
+        """Say that the worker is ready; answer each message with a result and its seconds, until the end."""
+        self.connection.send(("ready", None, 0.0))
+        while True:
+            kind, value = self.connection.recv()
+            if kind == "close":
+                return
+            self.connection.send(("done", *answer(kind, value)))
+
+
+def main(serve: Callable[[Trainer], None]) -> None:
     """Connect, and serve until the connection ends."""
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -38,7 +64,9 @@ def main(serve: "Callable[[Connection[Any, Any]], None]") -> None:
         sys.argv[1].replace("@", "\0"), authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE))
     )
     try:
-        serve(connection)
+        mine, setup = connection.recv(), cloudpickle.loads(connection.recv_bytes())
+        arrays = SharedArrays(*mine["shared"])
+        serve(Trainer(connection, setup, mine["envs"], mine["seed"], arrays, arrays["heartbeats"][mine["worker"]]))
     except (EOFError, ConnectionError):
         pass  # the trainer is gone
     except BaseException as error:
@@ -87,33 +115,31 @@ def _signals() -> list[signal.Signals]:
     return [signal.SIGINT, *requests_to_end()]
 
 
-def serve(connection: "Connection[Any, Any]") -> None:
-    """Make the environments that the first message describes; then fill rows for each message."""
-    mine = connection.recv()
-    setup = cloudpickle.loads(connection.recv_bytes())
-    share = Share(setup, mine["envs"], mine["seed"])
+def serve(trainer: Trainer) -> None:
+    """Make the environments; then fill rows, or answer other messages."""
+    setup, arrays = trainer.setup, trainer.arrays
+    share = Share(setup, trainer.envs, trainer.seed)
     try:
-        arrays = SharedArrays(setup["layout"], setup["path"])
-        numbers, fields = range(setup["num_buffers"]), setup["fields"]
-        whole = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in fields}) for i in numbers]
+        whole = [
+            RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]})
+            for i in range(setup["num_buffers"])
+        ]
         buffers = [buffer.of(share.columns) for buffer in whole]
         published = PublishedParameters(arrays)
         stop = arrays["stop"].data
-        share.stepper.heartbeat = arrays[f"heartbeat{mine['worker']}"].data
-        connection.send(("ready", None, None))
-        while True:
-            kind, value = connection.recv()
-            if kind == "close":
-                return
+        share.stepper.heartbeat = trainer.heartbeat.data
+
+        def answer(kind: str, value: Any) -> tuple[Any, float]:
             if kind != "fill":
-                connection.send(("done", share.answer(kind, value), 0.0))
-                continue
+                return share.answer(kind, value), 0.0
             turn, first, end = value
             # Workers that continue to the row of others do not stop before it.
             flag = stop if end is None else NEVER
             parameters, version = published.read()
-            answer = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
-            connection.send(("done", answer, share.stepper.seconds))
+            filled = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
+            return filled, share.stepper.seconds
+
+        trainer.answer(answer)
     finally:
         share.close()
 

@@ -61,20 +61,20 @@ class WorkerSampler(BaseSampler):
         workers = self._workers
         workers.publish(actor)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
-        for worker in workers.transport.workers:
+        for worker in workers.pool.workers:
             if not workers.fill(worker, self._turn_begun, first):
                 workers.transport.fill(worker, self._turn_begun, first)
         self._first = first
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
-        workers, transport = self._workers, self._workers.transport
+        workers, transport, pool = self._workers, self._workers.transport, self._workers.pool
         assert self._first is not None, "no rollout was begun"
         first = self._first
         answers: dict[int, tuple[int, FinalObservations]] = {}
         seconds = [0.0] * len(workers.columns)
 
         def wait_for(numbers: Sequence[int]) -> None:
-            for worker, answer in transport.answers(numbers):
+            for worker, answer in pool.answers(numbers):
                 if isinstance(answer, WorkerLostError):
                     workers.replace(worker, answer)
                 else:
@@ -84,7 +84,7 @@ class WorkerSampler(BaseSampler):
                     if filled.infos is not None:
                         workers.infos.append(filled.infos)
 
-        wait_for(transport.workers)
+        wait_for(pool.workers)
         filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
         # Workers that were stopped continue to the row of the one that is ahead.
         behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}

@@ -25,6 +25,7 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.losses import Losses
+from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
@@ -102,7 +103,8 @@ class Workers:
         size = sum(array.numel() for array in arrays)
         self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, pin_for)
         self.transport = transport(self.work)
-        self.losses = Losses(num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
+        self.pool = Pool(self.transport)
+        self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
         self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
@@ -111,8 +113,8 @@ class Workers:
         self._closed = False
         try:
             for worker in range(num_workers):
-                self.transport.start(worker, self._seed_of(worker))
-            self.transport.wait_until_ready(self.transport.workers)
+                self.pool.start(worker, self._seed_of(worker))
+            self.pool.wait_until_ready(self.pool.workers)
         except BaseException:
             self.close()
             raise
@@ -141,21 +143,18 @@ class Workers:
         if not self._restarts:
             raise error
 
-        def start(seed: int) -> None:
-            self.transport.end(worker)
-            self.transport.start(worker, seed)
-            self.transport.wait_until_ready([worker])
+        def begin(seed: int) -> None:
             again: list[tuple[str, Any]] = [("steer", steering) for steering in self._steering]
             if self._info_names:
                 again.append(("measure_infos", self._info_names))
             for message in again:
-                self.transport.ask(worker, *message)
-                for _, answer in self.transport.answers([worker]):
+                self.pool.ask(worker, *message)
+                for _, answer in self.pool.answers([worker]):
                     if isinstance(answer, WorkerLostError):
                         raise answer
 
         try:
-            self.losses.replace(worker, error, self._seed_of(worker), start)
+            self.losses.replace(worker, error, self._seed_of(worker), begin)
         except Stopped:  # there is no time to start another
             raise error from None
         self._lost(worker)
@@ -163,16 +162,16 @@ class Workers:
     def _ask(self, messages: Sequence[tuple[str, Any]]) -> list[Any]:
         """Send a message to each worker; return their answers. A worker that is lost is replaced, and asked again."""
         answers: dict[int, tuple[Any, float]] = {}
-        while waiting := [worker for worker in self.transport.workers if worker not in answers]:
+        while waiting := [worker for worker in self.pool.workers if worker not in answers]:
             for worker in waiting:
                 with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                    self.transport.ask(worker, *messages[worker])
-            for worker, answer in self.transport.answers(waiting):
+                    self.pool.ask(worker, *messages[worker])
+            for worker, answer in self.pool.answers(waiting):
                 if isinstance(answer, WorkerLostError):
                     self.replace(worker, answer)
                 else:
                     answers[worker] = answer
-        return [answers[worker][0] for worker in self.transport.workers]
+        return [answers[worker][0] for worker in self.pool.workers]
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """As `Environments.measure_infos`."""
@@ -238,7 +237,7 @@ class Workers:
         if not self._closed:
             self._closed = True
             self._lost = lambda worker: None  # the owner's function would keep its owner alive
-            self.transport.close()
+            self.pool.close()
 
 
 def _divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":

@@ -29,15 +29,15 @@ from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper
-from hybridppo.runners.workers.pool import WorkerPool
+from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.system.interruption import Interruption
 from hybridppo.training.train import Job
 
 OF_A_TRAINING = (
-    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, Placement,
+    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, Placement, Pool,
     Rollout, RolloutBuffer, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
-    TrainingRun, WorkerPool,
+    TrainingRun,
 )  # fmt: skip
 """Of what a training makes, all that must end with it."""
 

@@ -34,7 +34,7 @@ from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers import pool
+from hybridppo.runners.workers import local, pool
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.seeds import seed_of
@@ -486,7 +486,7 @@ def test_worker_killed_or_dead_in_native_code_is_named_with_its_signal(fault: An
 
 @posix
 def test_worker_killed_is_noticed_while_another_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr(local, "SECONDS_TO_CLOSE", 0.1)
 
     def fault(env: FaultyEnv, result: Any) -> Any:
         return at(4, 3, die)(env, at(0, 1, hang)(env, result))  # the first would keep its worker for ever

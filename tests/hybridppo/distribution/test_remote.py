@@ -20,7 +20,7 @@ pytest.importorskip("ray")
 
 from ppo_settings import ppo_config
 
-from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
+from hybridppo.distribution.remote import Fill, RemoteActor, RemoteSampler, new_rows
 
 pytestmark = pytest.mark.extras
 
@@ -32,7 +32,7 @@ class CapturedError(Exception):
 
 
 def fill(remote: Any, *message: Any) -> Any:
-    return pickle.loads(remote.fill(pickle.dumps(message)))
+    return pickle.loads(remote.answer(pickle.dumps(("fill", message))))
 
 
 def capture(work: Work) -> Any:
@@ -40,7 +40,7 @@ def capture(work: Work) -> Any:
 
 
 @pytest.fixture
-def share() -> tuple[RemoteSampler, Any, np.ndarray[Any, Any]]:
+def share() -> tuple[RemoteActor, Any, np.ndarray[Any, Any]]:
     """One of two workers, the actor's parameters, and noise for its two environments."""
     agent = PPO(*spaces(), ppo_config(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
     environments = make_environments("CartPole-v1", 4, vectorization="sync")
@@ -50,8 +50,10 @@ def share() -> tuple[RemoteSampler, Any, np.ndarray[Any, Any]]:
             noise=np.random.default_rng(0), transport=capture,
         )  # fmt: skip
     work: Work = captured.value.args[0]
-    remote = RemoteSampler()
-    kind, about, _ = remote.begin(pack({**work.setup, "layout": work.layout}), sys.path, work.shares[1], 5)
+    remote = RemoteActor()
+    kind, about, _ = remote.begin(
+        pack({**work.setup, "layout": work.layout, "kind of servant": RemoteSampler}), sys.path, work.shares[1], 5
+    )
     assert kind == "done", about
     flat = np.concatenate([array.detach().numpy().reshape(-1) for array in arrays_of(agent.actor)])
     return remote, flat, np.zeros((STEPS, 2, 2), np.float32)
@@ -82,10 +84,10 @@ def test_it_acts_by_the_version_that_it_is_asked_for_or_not_at_all(share: Any) -
 
 def test_a_stop_that_comes_before_its_part_holds_and_those_with_an_end_go_on(share: Any) -> None:
     remote, flat, noise = share
-    remote.stop(1)
+    remote.tell("stop", 1)
     assert fill(remote, TASK, flat, noise)[1][1].rows == 0
     first_half = replace(TASK, attempt=2, end=3)
-    remote.stop(2)
+    remote.tell("stop", 2)
     _, (_, filled, rows), _ = fill(remote, first_half, None, None)
     assert filled.rows == 3
     assert rows["rewards"].shape == (3, 2)

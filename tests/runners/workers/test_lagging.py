@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,6 +128,8 @@ class Scripted:
     lost_when_asked: int | None = None
     """or when it is asked for more."""
 
+    timeout, seconds_between_looks, asks_for_rows = 60.0, 1.0, False
+
     def __init__(self, work: Work) -> None:
         self.work = work
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
@@ -142,11 +144,17 @@ class Scripted:
     def workers(self) -> list[int]:
         return list(self._shares)
 
+    def name(self, worker: int) -> str:
+        return f"worker {worker}"
+
     def start(self, worker: int, env_seed: int) -> None:
         self._shares[worker] = Share(self.work.setup, self.work.shares[worker], env_seed)
-        self._asked[worker] = deque()
+        self._asked[worker] = deque([("ready", None)])
 
-    def wait_until_ready(self, workers: Sequence[int]) -> None:
+    def connect(self, worker: int, timeout: float) -> None:
+        pass
+
+    def all_ready(self) -> None:
         pass
 
     def publish(self, parameters: Sequence[Any], version: int) -> None:
@@ -157,35 +165,46 @@ class Scripted:
         if worker == type(self).lost_when_asked:
             type(self).lost_when_asked = None
             raise WorkerLostError(f"worker {worker} has died")
-        self.ask(worker, "fill", (turn, first, end))
+        self.send(worker, ("fill", (turn, first, end)))
 
-    def ask(self, worker: int, kind: str, value: Any) -> None:
+    def send(self, worker: int, message: tuple[str, Any]) -> None:
         if not self._asked[worker]:
             self._acts_by[worker] = self._published
-        self._asked[worker].append((kind, value))
+        self._asked[worker].append(message)
 
-    def answers(self, workers: Sequence[int], *, patience: float | None = None) -> Iterator[tuple[int, Any]]:
-        owing = set(workers) if patience is None else set()  # nothing is there before somebody waits for it
-        while owing:
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
+        if seconds == 0.0:  # nothing is there before somebody waits for it
+            return []
+        starting = [worker for worker in workers if self._asked[worker][0][0] == "ready"]
+        while not starting:
             worker = self.order[self._next % len(self.order)]
             self._next += 1
-            if worker == type(self).lost:
-                type(self).lost = None
-                yield worker, WorkerLostError(f"worker {worker} has died")
-                owing.discard(worker)
-            elif worker in owing:
-                owing.remove(worker)
-                kind, value = self._asked[worker].popleft()
-                acts_by, self._acts_by[worker] = self._acts_by[worker], self._published
-                share = self._shares[worker]
-                if kind == "fill":
-                    turn, first, end = value
-                    flag: Any = AfterSomeSteps(self.stop)
-                    yield worker, (share.fill(self.buffers[turn].of(share.columns), *acts_by, flag, first, end), 1.0)
-                else:
-                    yield worker, (share.answer(kind, value), 0.0)
+            if worker in workers:
+                return [worker]
+        return starting
 
-    def end(self, worker: int) -> None:
+    def receive(self, worker: int) -> tuple[Any, float]:
+        if worker == type(self).lost:
+            type(self).lost = None
+            raise WorkerLostError(f"worker {worker} has died")
+        kind, value = self._asked[worker].popleft()
+        if kind == "ready":
+            return None, 0.0
+        acts_by, self._acts_by[worker] = self._acts_by[worker], self._published
+        share = self._shares[worker]
+        if kind != "fill":
+            return share.answer(kind, value), 0.0
+        turn, first, end = value
+        flag: Any = AfterSomeSteps(self.stop)
+        return share.fill(self.buffers[turn].of(share.columns), *acts_by, flag, first, end), 1.0
+
+    def rows(self, worker: int) -> int:
+        return self._next
+
+    def silence(self, worker: int, rows: int, timeout: float) -> str:
+        raise AssertionError("each answers")
+
+    def kill(self, worker: int) -> None:
         self._shares[worker].close()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, Si
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.workers import pool
+from hybridppo.runners.workers import local
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
 SMALL = ppo_config(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
@@ -117,7 +117,7 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr(pool, "SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr(local, "SECONDS_TO_CLOSE", 0.1)
     with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 1 s, after 3 of its rollout"):
         train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()

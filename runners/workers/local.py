@@ -1,0 +1,227 @@
+"""Workers in processes of this machine: starts and ends them, and carries messages to and from them."""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any
+
+from hybridppo.environments.pickling import pack
+from hybridppo.errors import EnvError
+from hybridppo.rollouts.buffer import Layout
+from hybridppo.runners.workers.interpreter import command_of
+from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
+from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.transport import WorkerLostError, name_of
+from hybridppo.system.interruption import give_up_if_stopped
+
+SECONDS_TO_CLOSE = 5.0
+"""Seconds for workers to end by themselves before they are killed."""
+
+
+@dataclass(frozen=True)
+class _Starting:
+    """A worker that has not connected yet."""
+
+    listener: Listener
+    address: str
+    env_seed: int
+    since: float
+    """The time of its start."""
+
+
+class LocalProcesses:
+    """`Connections` to processes of this machine, which share arrays with this one.
+
+    Args:
+        module: the module that a process runs.
+        role: the name of a worker in messages.
+        shares: the environments of each worker.
+        setup: sent to all workers.
+        timeout: in seconds.
+        layout: of the shared arrays; `stop` and the workers' `heartbeats` are added.
+        restarts: whether another worker may be started in place of a lost one.
+    """
+
+    seconds_between_looks = 1.0
+    asks_for_rows = False
+
+    def __init__(
+        self,
+        module: str,
+        role: str,
+        shares: Sequence[slice],
+        setup: dict[str, Any],
+        timeout: float,
+        *,
+        layout: Layout | None = None,
+        restarts: bool,
+    ) -> None:
+        self._module, self._role, self._shares, self.timeout, self._restarts = module, role, shares, timeout, restarts
+        self._setup = pack(setup)  # it names the source or the options if they cannot be pickled
+        self._layout = {**(layout or {}), "stop": ((1,), "uint8"), "heartbeats": ((len(shares), 1), "int64")}
+        self.arrays = SharedArrays(self._layout)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._connections: dict[int, Connection[Any, Any]] = {}
+        self._starting: dict[int, _Starting] = {}
+
+    @property
+    def workers(self) -> Iterable[int]:
+        """As in the protocol."""
+        return self._processes
+
+    def name(self, worker: int) -> str:
+        """As in the protocol."""
+        return name_of(self._role, worker, self._shares[worker])
+
+    def start(self, worker: int, env_seed: int) -> None:
+        """Start a worker's process, which loads its modules meanwhile. See `connect`."""
+        key = secrets.token_bytes(32)
+        # One thread each, because the processes are the parallelism.
+        environment = {
+            **os.environ,
+            KEY_VARIABLE: key.hex(),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
+        address = _address_without_a_file()
+        listener = Listener(address, authkey=key)
+        address = address or str(listener.address)
+        command = command_of(self._module, address.replace("\0", "@"))
+        try:
+            with signals_blocked():
+                self._processes[worker] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        except BaseException:
+            listener.close()
+            raise
+        self._starting[worker] = _Starting(listener, address, env_seed, time.monotonic())
+
+    def connect(self, worker: int, timeout: float) -> None:
+        """Wait for a started worker to connect, and send its setup."""
+        if worker not in self._starting:
+            return
+        process, starting = self._processes[worker], self._starting.pop(worker)
+        with starting.listener as listener, ThreadPoolExecutor(1) as thread:
+            told = thread.submit(self._tell, worker, listener, starting.env_seed)
+            try:
+                while not told.done():
+                    if process.poll() is not None and not futures.wait([told], timeout=0.1).done:
+                        raise WorkerLostError(f"{self.name(worker)} ended at its start{self._how_it_ended(worker)}")
+                    if time.monotonic() - starting.since > timeout:
+                        raise WorkerLostError(
+                            f"{self.name(worker)} has not connected within {timeout:g} s of its start: Python hangs "
+                            "while it starts, or is slower than worker_timeout (--worker-timeout) allows"
+                        )
+                    give_up_if_stopped(self.name(worker))
+                    futures.wait([told], timeout=0.1)
+            except BaseException:  # the thread must end first
+                process.kill()
+                with contextlib.suppress(OSError):
+                    Client(starting.address).close()  # in place of the worker, which may never connect
+                raise
+            try:
+                told.result()
+            except (EOFError, OSError, AuthenticationError) as error:
+                raise self._died(worker) from error
+
+    def _tell(self, worker: int, listener: Listener, env_seed: int) -> None:
+        connection = self._connections[worker] = listener.accept()
+        shared = self._layout, self.arrays.path
+        connection.send({"worker": worker, "envs": self._shares[worker], "seed": env_seed, "shared": shared})
+        connection.send_bytes(self._setup)
+
+    def all_ready(self) -> None:
+        """Remove the name of the shared arrays, unless another worker may have to map them."""
+        if not self._restarts:
+            self.arrays.unlink()
+
+    def send(self, worker: int, message: tuple[str, Any]) -> None:
+        """As in the protocol."""
+        connection = self._connections[worker]
+        try:
+            connection.send(message)
+        except OSError as error:
+            with contextlib.suppress(EOFError, OSError, WorkerLostError):
+                while connection.poll():
+                    self.receive(worker)
+            raise self._died(worker) from error
+
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
+        """As in the protocol, but it never waits for more than one."""
+        by_connection: dict[Any, int] = {self._connections[worker]: worker for worker in workers}
+        return [by_connection[connection] for connection in wait(list(by_connection), seconds)]
+
+    def receive(self, worker: int) -> tuple[Any, float]:
+        """As in the protocol."""
+        try:
+            kind, value, seconds = self._connections[worker].recv()
+        except (EOFError, OSError) as error:
+            raise self._died(worker) from error
+        if kind == "error":
+            raise EnvError(f"{self.name(worker)} failed: {value}")
+        return value, seconds
+
+    def rows(self, worker: int) -> int:
+        """As in the protocol."""
+        return int(self.arrays["heartbeats"][worker, 0])
+
+    def silence(self, worker: int, rows: int, timeout: float) -> str:
+        """As in the protocol."""
+        return (
+            f"has made no step for {timeout:g} s, after {rows} of its rollout: a step or a reset hangs, or is slower "
+            "than worker_timeout (--worker-timeout) allows"
+        )
+
+    def _died(self, worker: int) -> WorkerLostError:
+        return WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}")
+
+    def _how_it_ended(self, worker: int) -> str:
+        try:
+            code = self._processes[worker].wait(timeout=SECONDS_TO_CLOSE)
+        except subprocess.TimeoutExpired:
+            return ""
+        if code < 0:
+            return f": killed by {signal.Signals(-code).name}"
+        return f": exit code {code}"
+
+    def kill(self, worker: int) -> None:
+        """As in the protocol."""
+        if worker in self._connections:
+            self._connections[worker].close()
+        self._processes[worker].kill()
+        self._processes[worker].wait()
+
+    def close(self) -> None:
+        """End all of them, and free the shared arrays; a second call does nothing."""
+        for worker, starting in self._starting.items():  # without waiting, because they have no work yet
+            starting.listener.close()
+            self._processes[worker].kill()
+        self._starting = {}
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):  # it has died before
+                connection.send(("close", None))
+            connection.close()
+        deadline = time.monotonic() + SECONDS_TO_CLOSE
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:  # within a long step
+                process.kill()
+                process.wait()
+        self._connections, self._processes = {}, {}
+        self.arrays.close()
+
+
+def _address_without_a_file() -> str | None:
+    """A name for a socket that is in no folder (on Linux), so that a killed trainer leaves no file."""
+    return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

@@ -63,6 +63,8 @@ class SyncEnvironments(SubEnvironments):
         self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
+        self._ended: list[int] = []
+        """The environments whose episodes ended in the last step."""
         self._sum = finite_test(self._numbers.size)
         if self.encode.layout.images and self.encode.layout.num_numbers:
             self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(num_envs))
@@ -80,20 +82,23 @@ class SyncEnvironments(SubEnvironments):
     def step(self, actions: Any) -> Step:
         """Final observations are the environments' own results of `step`."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
-        shape, infos = self._shape, self._infos
-        ended: list[int] = []
+        shape, infos, sub_environments = self._shape, self._infos, self.sub_environments
+        for i in self._ended:  # in the last step
+            terminated[i] = truncated[i] = False
+        self._ended = ended = list[int]()
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1
-        for i, (sub_env, action) in enumerate(zip(self.sub_environments, self._each_action(actions), strict=True)):
+        for i, action in enumerate(self._each_action(actions)):
             try:
-                observation, rewards[i], is_terminated, is_truncated, info = sub_env.step(action)
+                observation, rewards[i], is_terminated, is_truncated, info = sub_environments[i].step(action)
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape} before")
-                rows[i], terminated[i], truncated[i] = observation, is_terminated, is_truncated
+                rows[i] = observation
                 if infos is not None:
                     infos.step(i, info)
                 if is_terminated or is_truncated:
+                    terminated[i], truncated[i] = is_terminated, is_truncated
                     ended.append(i)
             except Exception as error:
                 self._recover(i, action, error)

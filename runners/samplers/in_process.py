@@ -125,7 +125,7 @@ class Sampler(BaseSampler):
             buffer.noise[rows] = distribution.draw_noise(generator, (rows.stop - rows.start, 1))
             filled, found = self._stepper.fill(buffer, actor, self._stop, first, end, num_episodes)
             finals, seconds = finals + found, seconds + self._stepper.seconds
-            num_episodes -= int((buffer.terminated | buffer.truncated)[first:filled].sum())
+            num_episodes -= int((buffer.terminated[first:filled] | buffer.truncated[first:filled]).sum())
             if num_episodes and filled < end:  # stopped
                 self.restart(self._env_seed)
                 return 0, []

@@ -70,7 +70,7 @@ class NumpyActor:
         """`[N, obs] -> [N, outputs]`; the result is reused by the next call."""
         if len(observations) != self._num_rows:
             self._allocate(len(observations))
-        self._observations[: self._num_rows] = observations
+        self._observations[...] = observations
         for layer, inputs, outputs in self._hidden:
             self._multiply(layer, inputs, out=outputs)
             self._activate(outputs, out=outputs)
@@ -110,7 +110,7 @@ class NumpyActor:
         # Written row by row, with room for whole chunks; the first layer sees columns.
         rows = np.zeros((num_chunks * width, sizes[0]), np.float32)
         rows[:, -1] = 1.0
-        self._observations = rows[:, :-1]
+        self._observations = rows[:num_rows, :-1]
         first = rows.reshape(*leading, width, sizes[0]).swapaxes(-1, -2)
         self._hidden[0] = (self._layers[0], first, outputs[0])
         if self._log_std is not None:

@@ -12,6 +12,8 @@ Array = NDArray[Any]
 
 LIMIT = 10.0
 """Normalised numbers are clipped to +- this."""
+_HIGHEST, _LOWEST = np.array(LIMIT, np.float32), np.array(-LIMIT, np.float32)
+# As arrays, because NumPy would convert a number in each step.
 EPSILON = 1e-8
 """Added to a variance, because it may be 0."""
 
@@ -78,7 +80,7 @@ class NormalizingActor:
         numbers = self._numbers
         np.subtract(self._layout.numbers(observations), self._mean, out=numbers)
         np.multiply(numbers, self._scale, out=numbers)
-        np.minimum(numbers, LIMIT, out=numbers)
-        np.maximum(numbers, -LIMIT, out=numbers)
+        np.minimum(numbers, _HIGHEST, out=numbers)
+        np.maximum(numbers, _LOWEST, out=numbers)
         outputs: Array = self.inner(self._rows)
         return outputs

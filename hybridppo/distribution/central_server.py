@@ -16,7 +16,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -369,20 +369,9 @@ class ServerOfParameters(LocalTeam):
     """
 
     def __init__(self, policy: Central, address: str | None) -> None:
-        self._learners, self._address = policy.learners, address
-        self._cluster: Cluster | None = None
-        self._max_lag = policy.learners - 1 if policy.max_lag is None else policy.max_lag
-
-    def __enter__(self) -> "ServerOfParameters":
-        if self._address is not None:
-            self._cluster = Cluster("central", self._address, self._learners)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
+        learners = self._learners = policy.learners
+        super().__init__(None if address is None else lambda: Cluster("central", address, learners))
+        self._max_lag = learners - 1 if policy.max_lag is None else policy.max_lag
 
     def settled(self, run: RunOptions) -> RunOptions:
         """With both numbers of the distribution."""

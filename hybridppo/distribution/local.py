@@ -1,10 +1,14 @@
 """A training's team: who makes environments, sampler and loop. Here, one process."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from typing_extensions import Self
+
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
+from hybridppo.distribution.cluster import Cluster
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -19,18 +23,31 @@ from hybridppo.runs.options import RunOptions
 
 
 class LocalTeam:
-    """The team of a training in this process. A team is a context, which ends what it has started."""
+    """The team of a training in this process. A team is a context, which ends what it has started.
+
+    Args:
+        connect: connects to a Ray cluster when the context begins; None if the team needs none.
+    """
 
     rank = 0
     """The number of this learner. The first has the run directory, and reports."""
 
-    def __enter__(self) -> "LocalTeam":
+    def __init__(self, connect: Callable[[], Cluster] | None = None) -> None:
+        self._connect = connect
+        self._cluster: Cluster | None = None
+        """The Ray cluster, within the context."""
+
+    def __enter__(self) -> Self:
+        if self._connect is not None:
+            self._cluster = self._connect()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End all started processes."""
+        """End all started processes, and leave the cluster."""
+        if self._cluster is not None:
+            self._cluster.close()
 
     def settled(self, run: RunOptions) -> RunOptions:
         """The options of the run, the same for all learners."""

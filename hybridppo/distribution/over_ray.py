@@ -1,6 +1,5 @@
 """Trainings with environments in a Ray cluster: `SingleLearnerCoarse`, `SingleLearnerFine`, `Environments`."""
 
-from types import TracebackType
 from typing import Any
 
 from hybridppo.agents.registry import AnyAgent, AnyConfig
@@ -44,18 +43,8 @@ class OverRay(LocalTeam):
         count: int,
         what: str,
     ) -> None:
-        self._policy, self._address, self._count, self._what = policy, address, count, what
-        self._cluster: Cluster | None = None
-
-    def __enter__(self) -> "OverRay":
-        self._cluster = Cluster(str(self._policy), self._address, self._count)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
+        super().__init__(lambda: Cluster(str(policy), address, count))
+        self._policy, self._count, self._what = policy, count, what
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with distribution {self._policy}"

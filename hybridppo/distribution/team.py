@@ -107,6 +107,7 @@ class Team(LocalTeam):
         self, policy: MultiLearner, rank: int, timeout: float, address: str | None = None, *, joins: bool = False
     ) -> None:
         assert policy.learners is not None
+        super().__init__(None if address is None else lambda: Cluster(str(policy), address, 0))
         self.policy, self.rank, self.size = policy, rank, policy.learners
         self.shards = policy.num_shards
         each = self.shards // self.size
@@ -114,8 +115,6 @@ class Team(LocalTeam):
         self.link: Link | None = None
         """To the other learners, once they have started; None without others."""
         self._timeout, self._joins = timeout, joins
-        self._address = address
-        self._cluster: Cluster | None = None
         self._launched: Launched | None = None
         self._agreed = Interruption()
         self._put_back: Callable[[], object] = bool
@@ -149,8 +148,7 @@ class Team(LocalTeam):
         return cls(policy, 0, timeout, address)
 
     def __enter__(self) -> "Team":
-        if self._address is not None:
-            self._cluster = Cluster(str(self.policy), self._address, 0)
+        super().__enter__()
         if self._joins:
             seconds = start_timeout(self._timeout)
             store, store_at = store_of_torchrun(self.rank, seconds), master_of_torchrun()
@@ -166,8 +164,7 @@ class Team(LocalTeam):
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(text_of(error))
         self._let_go(SECONDS_TO_CLOSE if error is None else 0.0)
-        if self._cluster is not None:
-            self._cluster.close()
+        super().__exit__(kind, error, traceback)
 
     def _let_go(self, seconds: float) -> None:
         """Release the other learners, which have this many seconds to end."""

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -116,20 +116,6 @@ def make_environments(
 def is_tensor_env(value: object) -> bool:
     """Whether an object is an environment of tensors (`hybridppo/environments/tensors.py`), by its attributes."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in OF_TENSORS)
-
-
-def require_single(source: EnvSource, what: str) -> str | Callable[..., Any]:
-    """The source, which must make a single environment.
-
-    Raises:
-        ConfigurationError: for an environment of tensors.
-    """
-    if is_tensor_env(source):
-        raise ConfigurationError(
-            f"{what} takes an environment's id or a function that makes a single one, and a {type(source).__name__} is "
-            "an environment of tensors"
-        )
-    return cast("str | Callable[..., Any]", source)
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:

@@ -21,8 +21,8 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
-from hybridppo.runners.samplers.tensor_block import allocated, load_into, require_like, rows_that_matter, with_finals
-from hybridppo.runners.samplers.under_way import RolloutUnderWay
+from hybridppo.runners.samplers.tensor_block import allocated, load_into, rows_that_matter, with_finals
+from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.on_tensors import TensorActions, words
 from hybridppo.system.validation import whole

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.samplers.under_way import require_like
 from hybridppo.spaces.distributions import Distribution
 
 
@@ -77,10 +78,3 @@ def load_into(name: str, mine: Tensor, tensors: dict[str, Tensor]) -> None:
     """Write a saved tensor into `mine`."""
     require_like(name, tensors.get(name), mine)
     mine.copy_(tensors[name])
-
-
-def require_like(name: str, tensor: Tensor | None, mine: Tensor | None) -> None:
-    """Refuse a tensor whose shape or type differs from that of `mine`, with a ValueError."""
-    found = [(None if each is None else (list(each.shape), each.dtype)) for each in (tensor, mine)]
-    if found[0] != found[1]:
-        raise ValueError(f"{name} is {found[0]}, not {found[1]}")

@@ -43,11 +43,14 @@ def rows_that_matter(
     return {name: (array, rows.get(name, slice(filled))) for name, array in buffer.arrays.items()}
 
 
-def require_like(name: str, tensor: Tensor, array: Array) -> None:
-    """Refuse a tensor whose shape or type differs from the array's, with a ValueError."""
-    if tuple(tensor.shape) != array.shape or tensor.numpy().dtype != array.dtype:
-        message = f"{name} is of shape {list(tensor.shape)} and type {tensor.dtype}"
-        raise ValueError(f"{message}, not {list(array.shape)} and {array.dtype}")
+def require_like(name: str, found: Tensor | None, like: Tensor | Array | None) -> None:
+    """Refuse a tensor whose shape or type differs from that of another tensor or array, with a ValueError."""
+    is_found, is_like = (
+        None if each is None else f"of shape {list(each.shape)} and type {str(each.dtype).removeprefix('torch.')}"
+        for each in (found, like)
+    )
+    if is_found != is_like:
+        raise ValueError(f"{name} is {is_found}, not {is_like}")
 
 
 def saved_finals(finals: FinalObservations) -> tuple[dict[str, Tensor], list[list[int]]]:

@@ -138,8 +138,9 @@ class Walk:
         """The digests of `nodes`."""
         found = {}
         for place, node in self.nodes.items():
-            with self._shared.stopwatch.charging(self._paths[place]):
-                found[place] = self._shared.digest_of(node)
+            before = self._shared.stopwatch.charge(self._paths[place])
+            found[place] = self._shared.digest_of(node)
+            self._shared.stopwatch.back_to(before)
         return found
 
     def since(self, began: Digests) -> Node:
@@ -208,20 +209,23 @@ class Walk:
         found = []
         for name, of in vars(value).items():
             path = attribute_path(value, name)
-            with self._shared.stopwatch.charging(path):
-                node = {"constant": class_name(of)} if _draws(value, of) else self._node(of, f"{place}.{name}", path)
-                found.append([name, node])
+            before = self._shared.stopwatch.charge(path)
+            node = {"constant": class_name(of)} if _draws(value, of) else self._node(of, f"{place}.{name}", path)
+            found.append([name, node])
+            self._shared.stopwatch.back_to(before)
         return found
 
     def _own_state(self, value: Any, place: str) -> Node:
         path = f"{class_name(value)}.get_state()"
-        with self._shared.stopwatch.charging(path):
-            try:
-                state = value.get_state()
-            except Exception as error:
-                raise EnvStateError(f"{path} failed: {type(error).__name__}: {error}") from error
-            self._shared.stopwatch.check()
-            return self._node(state, place, path)
+        before = self._shared.stopwatch.charge(path)
+        try:
+            state = value.get_state()
+        except Exception as error:
+            raise EnvStateError(f"{path} failed: {type(error).__name__}: {error}") from error
+        self._shared.stopwatch.check()
+        node = self._node(state, place, path)
+        self._shared.stopwatch.back_to(before)
+        return node
 
     def _pair(self, i: int, key: object, value: object, place: str, path: str) -> list[Node]:
         of_key = self._node(key, f"{place}{{{i}}}.key", f"a key of {path}")
@@ -321,10 +325,11 @@ class Walk:
 
 def _draws(owner: object, value: object) -> bool:
     """Whether an attribute is what an object of a known package draws with."""
-    kind = type(value)
+    if type(value).__name__ not in DRAWING:
+        return False
     # types made by SWIG have no module
-    package, of_owner = (str(getattr(each, "__module__", "")).partition(".")[0] for each in (kind, type(owner)))
-    return package == "pygame" and kind.__name__ in DRAWING and of_owner in KNOWN_PACKAGES
+    package, of_owner = (str(getattr(type(each), "__module__", "")).partition(".")[0] for each in (value, owner))
+    return package == "pygame" and of_owner in KNOWN_PACKAGES
 
 
 def is_known(value: object) -> bool:

@@ -1,9 +1,7 @@
 """What the environments of a process have in common while they are saved: the digests of their arrays, and the time."""
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
@@ -31,18 +29,21 @@ class Stopwatch:
         self.env = 0
         """The number of the environment whose attributes are charged now."""
 
-    @contextlib.contextmanager
-    def charging(self, path: str) -> Iterator[None]:
-        """Within it, time is charged to an attribute, and not to the one that it belongs to."""
-        before = self._at
-        self._charge(self.env, path)
-        yield
-        self._charge(*before)
+    def charge(self, path: str) -> tuple[int, str]:
+        """Charge time to an attribute from now on, and not to the one that it belongs to.
 
-    def _charge(self, env: int, path: str) -> None:
+        Returns:
+            What time was charged to before, for `back_to`; no context manager, because every attribute has its turn.
+        """
+        before = self._at
+        self.back_to((self.env, path))
+        return before
+
+    def back_to(self, at: tuple[int, str]) -> None:
+        """Charge time to this from now on."""
         now = perf_counter()
         self._charged[self._at] = self._charged.get(self._at, 0.0) + now - self._since
-        self._since, self._at = now, (env, path)
+        self._since, self._at = now, at
 
     def check(self) -> None:
         """Stop here if the time is up.
@@ -52,7 +53,7 @@ class Stopwatch:
         """
         if self._seconds is None or perf_counter() - self._began < self._seconds:
             return
-        self._charge(*self._at)
+        self.back_to(self._at)
         (env, path), seconds = max(self._charged.items(), key=lambda item: item[1])
         raise SlowStateError(
             f"saving the state of the environments takes more than {self._seconds:g} seconds, of which "
@@ -71,11 +72,11 @@ class Shared:
         self.stopwatch = Stopwatch(seconds)
         # By where they lie, and kept here, so that nothing else comes to lie there meanwhile.
         self._arrays: dict[Any, tuple[NDArray[Any], str]] = {}
+        self._as_text = json.JSONEncoder(default=self._of_array, allow_nan=False).encode
 
     def digest_of(self, node: Node) -> str:
         """Of what a node describes."""
-        text = json.dumps(node, default=self._of_array, allow_nan=False)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(self._as_text(node).encode(), digest_size=16).hexdigest()
 
     def is_digest_of(self, digest: str, node: Node) -> bool:
         """Whether a digest is that of a node; descriptions of format 1 have shorter ones, of all text."""

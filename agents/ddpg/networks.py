@@ -29,9 +29,9 @@ class Critics(nn.Module):
         return torch.cat([critic(inputs) for critic in self.critics], dim=-1)
 
     def first(self, observations: Tensor, actions: Tensor) -> Tensor:
-        """The value of the first critic, `[B]`."""
+        """The value of the first critic, `[B, 1]`."""
         values: Tensor = self.critics[0](torch.cat((observations, actions), dim=-1))
-        return values.squeeze(-1)
+        return values
 
 
 def actor_and_critics(

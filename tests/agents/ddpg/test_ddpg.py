@@ -119,6 +119,13 @@ def test_updates_are_the_papers_step_by_step(name: str, form: str) -> None:
     assert metrics["gradient_steps"] == 12
 
 
+def test_defaults_are_those_of_the_paper_and_its_authors_code() -> None:
+    """Fujimoto et al., 2018; TD3.py and main.py beside it."""
+    config = TD3Config()
+    assert (config.gamma, config.tau, config.exploration_std, config.batch_size) == (0.99, 0.005, 0.1, 256)
+    assert (config.policy_delay, config.target_noise_std, config.target_noise_clip) == (2, 0.2, 0.5)
+
+
 def test_one_update_of_many_steps_is_as_many_updates_of_one() -> None:
     config = CONFIGS["td3"]
     batches = minibatches(6, config)

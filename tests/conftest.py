@@ -61,6 +61,7 @@ def pytest_collection_finish() -> None:
     """From now on garbage is collected, among what tests make, and not among what was imported."""
     gc.enable()
     gc.freeze()
+    gc.set_threshold(20_000)  # by Python's own, collecting takes an eighth of a short training
     # pytest puts its handlers on each logger that does not propagate, several times for a test; torch has fifty.
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):

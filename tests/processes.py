@@ -147,7 +147,7 @@ def worker_processes() -> list[psutil.Process]:
 
 
 class _WarmProcess:
-    """What tests and the library use of `subprocess.Popen`, of a copy of a warm process."""
+    """What tests and the library use of `subprocess.Popen`, of a copy of a warm process, in a session of its own."""
 
     def __init__(
         self,
@@ -175,7 +175,6 @@ class _WarmProcess:
                 "arguments": arguments,
                 "cwd": str(cwd or os.getcwd()),
                 "env": dict(os.environ if env is None else env),
-                "session": start_new_session,
                 "ends_with_the_tests": ends_with_the_tests,
             }
             line = json.dumps(asked).encode() + b"\n"

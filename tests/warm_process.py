@@ -60,48 +60,68 @@ def import_workers() -> None:
 
 
 def serve(address: str) -> None:
-    """Fork for whoever asks, until the standard input is closed."""
+    """Fork for whoever asks, and say how each copy ended, until the standard input is closed."""
+    os.setsid()  # no group that a signal goes to
     if hasattr(signal, "pthread_sigmask"):  # whoever is first may have blocked some, as the library does for its own
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     assert threading.active_count() == 1  # of which no copy could be made
     gc.freeze()
+    gc.set_threshold(20_000)  # as in conftest.py
+    ended, wakes = os.pipe()
+    for handle in (ended, wakes):
+        os.set_blocking(handle, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes)
+    asking: dict[int, socket.socket] = {}  # by the copy that was made for each
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen(64)
         while True:
-            readable, _, _ = select.select([listening, 0], [], [])
+            readable, _, _ = select.select([listening, 0, ended], [], [])
             if 0 in readable:
                 shutil.rmtree(os.path.dirname(address), ignore_errors=True)
                 return
-            connection, _ = listening.accept()
-            if os.fork() == 0:
-                listening.close()
-                _attend(connection)
-            connection.close()
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+            if ended in readable:
+                os.read(ended, 4096)
+                _tell_how_copies_ended(asking)
+            if listening in readable:
+                connection, _ = listening.accept()
+                asked, handles = _read(connection)
+                pid = os.fork() if asked is not None else -1
+                if asked is not None and pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for each in (listening, connection, *asking.values()):
+                        each.close()
+                    os.close(ended)
+                    os.close(wakes)
+                    _become(asked, handles)
+                for handle in handles:
+                    os.close(handle)
+                if asked is None:
+                    connection.close()
+                    continue
+                asking[pid] = connection
+                with contextlib.suppress(OSError):  # whoever asked may be gone
+                    connection.sendall(f"{pid:8}".encode())
 
 
-def _attend(connection: socket.socket) -> None:
-    """In a process between the two, which is in no group that a signal goes to: start it, and say how it ended."""
-    os.setsid()
-    first, handles, _, _ = socket.recv_fds(connection, 1, 3)
-    line = first
+def _read(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """What is asked for, None if whoever asked was killed meanwhile; and the handles of its streams."""
+    line, handles, _, _ = socket.recv_fds(connection, 1, 3)
     while not line.endswith(b"\n"):
-        line += connection.recv(65536)
-    asked = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        _become(asked, handles)
-    for handle in handles:
-        os.close(handle)
-    with contextlib.suppress(OSError):  # whoever asked may be gone
-        connection.sendall(f"{pid:8}".encode())
-        _, status = os.waitpid(pid, 0)
-        connection.sendall(f"{os.waitstatus_to_exitcode(status):8}".encode())
-    os._exit(0)
+        more = connection.recv(65536)
+        if not more:
+            return None, handles
+        line += more
+    return json.loads(line), handles
+
+
+def _tell_how_copies_ended(asking: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            with asking.pop(found[0]) as connection, contextlib.suppress(OSError):
+                connection.sendall(f"{os.waitstatus_to_exitcode(found[1]):8}".encode())
 
 
 def _become(asked: dict[str, Any], handles: list[int]) -> None:
@@ -114,8 +134,7 @@ def _become(asked: dict[str, Any], handles: list[int]) -> None:
             if handle > 2:
                 os.close(handle)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if asked["session"]:
-            os.setsid()
+        os.setsid()
         os.chdir(asked["cwd"])
         os.environ.clear()
         os.environ.update(asked["env"])

@@ -17,7 +17,6 @@ from typing import Any
 
 import comparison
 import machine
-import pictures
 import torch
 
 TARGET = 4.0
@@ -95,6 +94,8 @@ def main() -> int:
     print(as_markdown(rows, summary))
     payload = {"arguments": {**vars(arguments), "output": None}, "summary": summary, "rows": rows}
     path = machine.save("textbook_quick" if arguments.quick else "textbook", payload, arguments.output)
+    import pictures  # with matplotlib, which takes longer to import than all else here
+
     print(f"\nRaw figures: {path}\nPicture: {pictures.textbook(path, path.with_suffix('.png'))}")
     return 0 if summary["met"] or arguments.quick else 1
 

@@ -396,7 +396,7 @@ def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
 def test_a_run_of_format_2_goes_on_with_the_rollout_that_was_under_way(tmp_path: Path) -> None:
     run = Path(shutil.copytree(OF_FORMAT_2, tmp_path / "run"))
     result = hybridppo.resume(run, progress=False)
-    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(8,))
     options: Any = {"num_workers": 2, "vectorization": "sync", "on_env_error": "restart"}
     placement = Mirrored("cpu", "cpu", max_lag=1)
     uninterrupted = hybridppo.train(
@@ -414,7 +414,7 @@ def test_a_run_of_format_2_goes_on_with_the_rollout_that_was_under_way(tmp_path:
 def test_a_run_begun_with_a_process_for_each_environment_goes_on_in_workers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = ppo_config(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=3, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     options: dict[str, Any] = {"config": config, "seed": 0, "placement": "cpu", "progress": False}
     run = tmp_path / "run"
     hybridppo.train("CartPole-v1", total_steps=48, run_dir=run, vectorization="sync", **options)
@@ -539,7 +539,9 @@ def test_the_best_by_return_can_be_loaded_and_evaluated(tmp_path: Path) -> None:
         scores[metrics["iteration"]] = metrics["episode_return_mean"] if metrics["episodes"] >= 100 else -math.inf
 
     # Learns fast, then is ruined by updates far too large.
-    config = ppo_config(num_envs=8, num_steps=32, hidden_sizes=(16,), learning_rate=0.3, anneal_learning_rate=False)
+    config = ppo_config(
+        num_envs=8, num_steps=32, num_epochs=1, hidden_sizes=(16,), learning_rate=0.3, anneal_learning_rate=False
+    )
     hybridppo.train(
         "CartPole-v1", total_steps=8192, seed=0, placement="cpu", vectorization="sync", progress=False, config=config,
         run_dir=path, checkpoint_seconds=0.0, keep_checkpoints=1, on_iteration=remember,

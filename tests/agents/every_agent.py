@@ -10,10 +10,10 @@ from hybridppo import DDPGConfig, TD3Config
 
 _OFF_POLICY: dict[str, Any] = {
     "num_envs": 4,
-    "train_frequency": 2,
+    "train_frequency": 5,
     "gradient_steps": 3,
     "batch_size": 8,
-    "buffer_size": 200,
+    "buffer_size": 120,
     "learning_starts": 20,
     "steps_per_iteration": 40,
     "n_steps": 3,

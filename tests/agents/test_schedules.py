@@ -38,8 +38,8 @@ CONFIG = ppo_config(
     num_epochs=2, max_grad_norm=0.3, learning_rate=1e-2,
 )  # fmt: skip
 OFF_POLICY: dict[str, Any] = {
-    "num_envs": 2, "train_frequency": 2, "batch_size": 8, "buffer_size": 200, "learning_starts": 20,
-    "steps_per_iteration": 40, "hidden_sizes": (8, 8),
+    "num_envs": 2, "train_frequency": 5, "gradient_steps": 3, "batch_size": 8, "buffer_size": 200,
+    "learning_starts": 20, "steps_per_iteration": 40, "hidden_sizes": (8, 8),
 }  # fmt: skip
 FORMS = {"by hand": {}, "compiled": {"compiled_updates": True}, "autograd": {"fast_updates": False}}
 OF_FORMS = [pytest.param(name, marks=pytest.mark.extras if name == "compiled" else ()) for name in FORMS]
@@ -98,15 +98,15 @@ def test_a_mapping_text_and_json_name_the_same_schedules() -> None:
 
 @cache
 def without_schedules(form: str) -> hybridppo.TrainResult:
-    return train(config=replace(CONFIG, **FORMS[form]))
+    return train(config=replace(CONFIG, **FORMS[form]), total_steps=64)
 
 
 @pytest.mark.parametrize("form", OF_FORMS)
 @pytest.mark.parametrize("field", OTHERS)
 def test_a_schedule_gives_what_the_configuration_with_the_value_does(field: str, form: str) -> None:
     config = replace(CONFIG, **FORMS[form])
-    scheduled = train(config=config, schedules={field: lambda done: OTHERS[field]})
-    assert same(scheduled, train(config=replace(config, **{field: OTHERS[field]})))
+    scheduled = train(config=config, schedules={field: lambda done: OTHERS[field]}, total_steps=64)
+    assert same(scheduled, train(config=replace(config, **{field: OTHERS[field]}), total_steps=64))
     assert not same(scheduled, without_schedules(form))
 
 

@@ -373,14 +373,17 @@ def test_a_missing_gpu_is_an_error(placement: str, tmp_path: Path, capsys: pytes
     assert not (tmp_path / "run").exists()
 
 
+ABSENT = ("--sampling-device", "cuda:77", "'cuda:77' was asked for")
+NO_DEVICE = ("--learning-device", "banana", "is no device: write")
+
+
 @pytest.mark.parametrize(
-    ("flag", "device", "part"),
+    ("placement", "flag", "device", "part"),
     [
-        ("--sampling-device", "cuda:77", "'cuda:77' was asked for"),
-        ("--learning-device", "banana", "is no device: write"),
+        *(("auto", *ABSENT), ("cuda", *ABSENT), ("hybrid", *ABSENT)),
+        *(("cpu", *NO_DEVICE), ("migrate", *NO_DEVICE), ("overlap", *NO_DEVICE)),
     ],
 )
-@pytest.mark.parametrize("placement", ["auto", "cpu", "cuda", "migrate", "hybrid", "overlap"])
 def test_a_device_that_is_not_there_is_an_error_with_every_placement(
     placement: str, flag: str, device: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,8 +39,10 @@ def written_out(file: Path) -> list[str]:
 
 
 def test_every_command_in_a_message_is_quoted() -> None:
-    files = [file for folder in (ROOT, ROOT / "agents", ROOT / "runners") for file in sorted(folder.rglob("*.py"))]
-    assert [found for file in files for found in written_out(file)] == []
+    folders = (ROOT, ROOT / "agents", ROOT / "runners")
+    files = {file.resolve() for folder in folders for file in folder.rglob("*.py")}
+    with_commands = [file for file in files if re.search("hybridppo |pip install", file.read_text(encoding="utf-8"))]
+    assert [found for file in sorted(with_commands) for found in written_out(file)] == []
 
 
 def test_a_command_is_read_back_by_the_shell_as_it_was_meant() -> None:

@@ -332,7 +332,7 @@ def test_a_run_that_was_killed_at_once_starts_from_it_again(tmp_path: Path) -> N
 
 def test_networks_of_other_sizes_are_refused_with_the_difference(tmp_path: Path) -> None:
     path = train().agent.save(tmp_path / "agent")
-    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
     with pytest.raises(CheckpointError, match=r"its networks are others: actor.* is \[8\] there and \[4\] here"):
         train(start_from=path, config=config, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -358,7 +358,7 @@ def test_resuming_a_finished_run_says_that_it_is_finished(tmp_path: Path, caplog
 def test_another_goal_says_what_it_does_to_what_is_annealed(
     anneals: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,), anneal_learning_rate=anneals)
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(8,), anneal_learning_rate=anneals)
     train(run_dir=tmp_path / "run", config=config)
     hybridppo.resume(tmp_path / "run", total_steps=4 * BATCH, progress=False)
     told = [message for message in caplog.messages if "total_steps was 64 and is 128" in message]

@@ -15,7 +15,7 @@ from toy_agents import Matching
 import hybridppo
 from hybridppo import HybridPPOError
 
-SMALL = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 QUIET: dict[str, Any] = {"placement": "cpu", "seed": 0, "progress": False, "total_steps": 16, "config": SMALL}
 
 

@@ -41,9 +41,11 @@ OF_A_TRAINING = (
 )  # fmt: skip
 """Of what a training makes, all that must end with it."""
 
-SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "hidden_sizes": (8,)}
+SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
 CONFIG = ppo_config(**SIZES)
-TD3 = TD3Config(num_envs=1, hidden_sizes=(8,), learning_starts=10, steps_per_iteration=32)
+TD3 = TD3Config(
+    num_envs=1, hidden_sizes=(8,), learning_starts=10, steps_per_iteration=32, train_frequency=4, gradient_steps=1
+)
 
 Options = dict[str, Any]
 WAYS: dict[str, Callable[[], Options]] = {
@@ -56,7 +58,9 @@ WAYS: dict[str, Callable[[], Options]] = {
     "lagging, in workers": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=3), "num_workers": 2},
     "auto": lambda: {"placement": "auto"},
     "workers": lambda: {"num_workers": 2},
-    "whole episodes": lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))},
+    "whole episodes": lambda: {
+        "config": ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, hidden_sizes=(8,))
+    },
     "tensors": lambda: {"env": lambda: TorchCartPole(2), "vectorization": "auto"},
     "compiled": lambda: {"vectorization": "compiled"},
     "compiled updates": lambda: {"config": ppo_config(**SIZES, compiled_updates=True)},
@@ -142,7 +146,7 @@ def test_nothing_outlives_a_training_that_was_interrupted_and_resumed(
         lambda: {},
         lambda: {"num_workers": 2},
         lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
-        lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))},
+        lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, hidden_sizes=(8,))},
     ],
     ids=["in this process", "workers", "in a thread", "whole episodes"],
 )

@@ -192,7 +192,7 @@ def test_the_parts_are_the_whole(max_lag: int, clock: Clock) -> None:
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_the_parts_are_the_whole_by_the_real_clock(max_lag: int) -> None:
     history: list[Metrics] = []
-    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train(
         "CartPole-v1",
         total_steps=20 * 32,

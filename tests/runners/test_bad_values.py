@@ -16,8 +16,8 @@ import hybridppo
 from hybridppo import EnvError
 from hybridppo.system.seeds import seed_of
 
-SMALL = ppo_config(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
-EPISODES = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=3, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+EPISODES = ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 SPACE = Dict(camera=Box(0, 255, (3, 3, 1), np.uint8), room=Discrete(25), speed=Tuple((Box(-1.0, 1.0, (2,)),)))
 WAYS: dict[str, dict[str, Any]] = {
     "in turn": {},

@@ -40,7 +40,7 @@ from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.seeds import seed_of
 
 NUM_ENVS = 6
-SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 FIRST_SEED = seed_of(0, "environments")
 """What environment 0 of a training with seed 0 is reset with."""
 
@@ -146,7 +146,7 @@ def test_action_mask_with_nothing_allowed_in_a_reset() -> None:
 
 
 def test_action_mask_with_nothing_allowed_in_whole_episodes() -> None:
-    config = ppo_config(num_envs=1, episodes_per_rollout=3, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=3, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     with pytest.raises(EnvError, match=r"failed in step 3 of its episode, 3 after .*allows no action, and the episode"):
         train(partial(FaultyEnv, masked(0, 3)), action_masks=True, config=config)
 

@@ -111,7 +111,7 @@ def test_agents_tell_each_by_itself() -> None:
             *result, infos = super().step(actions)
             return *result, {agent: {**infos.get(agent, {}), "profit": self._steps} for agent in actions}
 
-    small = ppo_config(num_envs=1, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    small = ppo_config(num_envs=1, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     metrics = train(Telling, config=small, info_metrics=("profit",), total_steps=30)[0]
     # Agents stay for 8, 7 and 6 steps; in the second episode the last is not there.
     steps = [*range(1, 9), *range(1, 8), *range(1, 7), *range(1, 9), *range(1, 8)]
@@ -123,7 +123,7 @@ def test_agents_tell_each_by_itself() -> None:
 
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_rollouts_of_whole_episodes_have_them(max_lag: int) -> None:
-    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     metrics = train(config=config, placement=hybridppo.Mirrored("cpu", "cpu", max_lag=max_lag), total_steps=40)
     assert [(each["info/profit"], each["episode_info/profit"]) for each in metrics] == [(3.0, 5.0)] * 4
 

@@ -28,8 +28,8 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.interruption import Stopped
 
-SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-STEPS = 4 * 140
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 3 * 140
 """Rollouts of about 140 steps: of 192 rows, those of agents that have left are none."""
 
 VARIANTS = [

@@ -296,12 +296,12 @@ class Fails(IdentityBox):
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("train_frequency", [1, 5])
 def test_environments_are_restarted_and_nothing_reaches_across(train_frequency: int, num_workers: int) -> None:
-    config = replace(CONFIG, train_frequency=train_frequency, n_steps=4, buffer_size=1_000)
+    config = replace(CONFIG, train_frequency=train_frequency, gradient_steps=1, n_steps=4, buffer_size=1_000)
     result, history = train(
-        config, env=Fails, on_env_error="restart", num_workers=num_workers, total_steps=400, vectorization="sync"
+        config, env=Fails, on_env_error="restart", num_workers=num_workers, total_steps=240, vectorization="sync"
     )
-    assert history[-1]["env_restarts"] >= 8
-    assert result.metrics["env_steps"] >= 400
+    assert history[-1]["env_restarts"] >= 5
+    assert result.metrics["env_steps"] >= 240
     assert np.isfinite(result.metrics["value_loss"])
 
 

@@ -165,14 +165,14 @@ def test_agents_and_whole_episodes_and_off_policy_and_tensors_are_steered() -> N
             told.append(self._do(run.environments))
 
     quiet: dict[str, Any] = {"total_steps": 64, "seed": 0, "progress": False}
-    small = ppo_config(num_envs=2, num_steps=32, num_minibatches=2, hidden_sizes=(8,))
+    small = ppo_config(num_envs=2, num_steps=32, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     for make in (Matching, lambda: TakingTurns(Matching())):
         hybridppo.train(
             make, config=small, placement="cpu", callbacks=[Tells(lambda e: e.call("observation_space", "player 0"))],
             **quiet,
         )  # fmt: skip
         assert told.pop() == [Discrete(4)] * 2
-    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train(
         Graded, config=config, placement="cpu", callbacks=[Tells(lambda e: e.call("set_difficulty", 1.0))], **quiet
     )

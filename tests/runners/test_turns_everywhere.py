@@ -20,8 +20,8 @@ from hybridppo import (
     SingleDevice,
 )
 
-SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-STEPS = 4 * 24 * 5
+SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 4 * 24 * 4
 
 
 def plain() -> Any:

@@ -142,6 +142,8 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, obse
         "workers": {"num_workers": 2},
         "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluate_every": 100},
     }
+    if (name, observes) != ("masked", "all"):  # what moves is parameters, whatever they are of
+        del ways["mirrored"]
     for way, options in ways.items():
         assert torch.equal(values_of(train(name, observes, **options)), expected), way
     *_, last = sorted((run / "checkpoints").iterdir())
@@ -159,7 +161,7 @@ def test_agents_act_on_their_own_observation_alone(tmp_path: Path) -> None:
     assert [loaded.act(i, action_mask=np.ones(4, np.int8)) for i in range(4)] == [
         agent.act(i, action_mask=np.ones(4, np.int8)) for i in range(4)
     ]
-    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz").steps_checked == 1000
+    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=50).steps_checked == 50
 
 
 def test_with_a_memory(tmp_path: Path) -> None:

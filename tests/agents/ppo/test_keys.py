@@ -19,10 +19,10 @@ from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 
 SMALL = ppo_config(
-    num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16),
+    num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16),
     actor_keys=("policy",), critic_keys=("policy", "privileged"),
 )  # fmt: skip
-STEPS = 4 * 32 * 3
+STEPS = 4 * 16 * 3
 
 
 class Asymmetric(gym.Env[Any, Any]):
@@ -147,6 +147,8 @@ def test_who_samples_and_where_changes_nothing(name: str, tmp_path: Path) -> Non
         "workers": {"num_workers": 2},
         "saved": {"run_dir": run, "checkpoint_seconds": 0},
     }
+    if name not in ("vectors", "a memory"):  # what moves is parameters, whatever they are of
+        del ways["mirrored"]
     for way, others in ways.items():
         assert torch.equal(values_of(train(make, config, **{**options, **others})), expected), way
     *_, last = sorted((run / "checkpoints").iterdir())
@@ -181,8 +183,8 @@ def test_it_is_overlapped() -> None:
 def test_the_policy_is_taken_away_without_what_it_does_not_see(name: str, tmp_path: Path) -> None:
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
-    found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make, check_steps=200)
-    assert found.steps_checked == 200
+    found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make, check_steps=50)
+    assert found.steps_checked == 50
     from hybridppo.tools.export.numpy_policy import Policy
 
     about = Policy(tmp_path / "policy.npz").about

@@ -28,7 +28,9 @@ from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.precision import supports_bf16
 
-CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
+CONFIG = ppo_config(
+    num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2
+)
 GAUSSIAN = Box(-1.0, 1.0, (3,))
 
 
@@ -345,7 +347,7 @@ def test_auto_measures_the_agent_that_is_trained(monkeypatch: pytest.MonkeyPatch
     like = PPO.like
     monkeypatch.setattr(PPO, "like", lambda self, config, **options: made.append(self) or like(self, config, **options))
     config = replace(CONFIG, num_steps=32)
-    options: dict[str, Any] = {"total_steps": 64 * 100, "callbacks": [StopAfter(1)]}  # what is short is not measured
+    options: dict[str, Any] = {"total_steps": 64 * 200, "callbacks": [StopAfter(1)]}  # what is short is not measured
     result = train(placement="auto", config=config, networks=cartpole_networks, **options)
     assert made
     assert all(agent is result.agent for agent in made)

@@ -137,7 +137,7 @@ def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) 
         }
         return parts[kind]
 
-    options = {"total_steps": 160, **PLACEMENTS[where]}
+    options = {"total_steps": 128, **PLACEMENTS[where]}
     expected = train(**options, **own())
     assert train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options, **own()).interrupted
     with pytest.raises(hybridppo.RunDirectoryError, match="pass it again in Python"):

@@ -44,7 +44,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
     return record
 
 
-def train(env: Any = "Acrobot-v1", *, iterations: int = ITERATIONS, **options: Any) -> hybridppo.TrainResult:
+def train(env: Any = "MountainCar-v0", *, iterations: int = ITERATIONS, **options: Any) -> hybridppo.TrainResult:
     options = {"seed": 3, "placement": "auto", "config": CONFIG, "progress": False} | options
     return hybridppo.train(env, total_steps=iterations * CONFIG.batch_size, **options)
 
@@ -68,17 +68,17 @@ def test_networks_that_workers_cannot_run_are_sampled_here(fields: Any, recorded
     assert config_of(tmp_path / "run")["num_workers"] == (0 if fields else 2)
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_measuring_changes_nothing_of_the_result(env: str) -> None:
     assert torch.equal(parameters(train(env)), parameters(train(env, placement="cpu")))
 
 
 def test_a_measured_choice_is_what_its_name_gives(recorded: Any, tmp_path: Path) -> None:
     recorded(slow_steps)
-    result = train(run_dir=tmp_path / "run")
+    result = train(iterations=5, run_dir=tmp_path / "run")
     assert config_of(tmp_path / "run")["num_workers"] == 2
-    assert torch.equal(parameters(result), parameters(train(placement="cpu", num_workers=2)))
-    assert torch.equal(parameters(result), parameters(train(placement="cpu")))
+    assert torch.equal(parameters(result), parameters(train(iterations=5, placement="cpu", num_workers=2)))
+    assert torch.equal(parameters(result), parameters(train(iterations=5, placement="cpu")))
 
 
 def test_overlap_is_taken_only_where_it_is_allowed(recorded: Any, tmp_path: Path) -> None:

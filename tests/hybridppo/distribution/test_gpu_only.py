@@ -19,7 +19,7 @@ from hybridppo.distribution import link
 from hybridppo.environments.torch_cartpole import TorchCartPole
 
 CONFIG = ppo_config(
-    num_envs=8, num_steps=16, num_epochs=3, num_minibatches=4, hidden_sizes=(8,), learning_rate=1e-3,
+    num_envs=8, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3,
     normalize_observations=True, normalize_rewards=True, target_kl=1e-5, fast_updates=False,
 )  # fmt: skip
 STEPS = 4 * CONFIG.batch_size

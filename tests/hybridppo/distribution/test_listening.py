@@ -13,7 +13,7 @@ import hybridppo
 from hybridppo.environments.torch_cartpole import TorchCartPole
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="macOS shows sockets to the administrator only")
-CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8, 8))
 OF_RAY = ("coarse:2", "fine:2", "environments:2")
 
 
@@ -36,7 +36,7 @@ def reachable() -> set[tuple[str, str]]:
     ("distribution", "options"),
     [
         ("local", {"num_workers": 2}),
-        ("local", {"evaluate_every": 128, "evaluate_beside": True}),
+        ("local", {"evaluate_every": 64, "evaluate_beside": True}),
         ("multi:2", {}),
         ("gpu:2", {}),
         ("central:2", {}),

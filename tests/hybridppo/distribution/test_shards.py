@@ -100,7 +100,7 @@ def test_whoever_has_which_the_bits_are_the_same(num_learners: int, kind: Kind) 
     alone = share(agent_of(config, kind), 4, said=said)
     sampled = rollouts_of(alone, kind)
     learned = []
-    for _ in range(3):
+    for _ in range(2):
         rollout = in_parts(next(sampled), 4)
         learned.append((rollout, alone.update(rollout)))
     each = 4 // num_learners
@@ -119,7 +119,7 @@ def test_whole_batches_in_shards_are_those_of_one_piece_up_to_rounding(kind: Kin
     config = replace(CONFIG, num_epochs=3, num_minibatches=1)  # or other rows would come together
     whole, sharded = agent_of(config, kind), share(agent_of(config, kind), 4)
     sampled, before = rollouts_of(whole, kind), whole.parameters.values.detach().clone()
-    for _ in range(4):
+    for _ in range(2):
         rollout = next(sampled)
         ours, theirs = sharded.update(in_parts(rollout, 4)), whole.update(rollout)
         assert ours.keys() == theirs.keys()

@@ -26,7 +26,7 @@ SCRIPTS: list[AgentScript] = [
     [(2, "both"), (4, "terminated")],
 ]
 """The agents leave at other times than each other, and the second is not there in every third episode."""
-SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
 class FirstAction:
@@ -336,7 +336,7 @@ def test_an_environment_without_agents_is_refused() -> None:
 
 
 def test_rollouts_of_whole_episodes_are_refused() -> None:
-    config = ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, hidden_sizes=(8,))
     with pytest.raises(ConfigurationError, match="whole episodes come from one environment"):
         hybridppo.train(Matching, total_steps=100, placement="cpu", config=config, progress=False)
 

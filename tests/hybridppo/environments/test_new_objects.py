@@ -18,7 +18,7 @@ import hybridppo
 from hybridppo import EnvError
 from hybridppo.environments.making import make_environments
 
-SMALL = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 TWICE = "returned the same .* object twice: let every call make a new one"
 
 
@@ -123,7 +123,7 @@ class SameInWorkers:
 
 
 def test_within_a_worker_process_all_are_new() -> None:
-    config = ppo_config(num_envs=4, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=4, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     with pytest.raises(EnvError, match=TWICE):
         train(SameInWorkers(), config=config, num_workers=2)
 
@@ -157,7 +157,7 @@ def test_what_is_forgotten_may_have_the_same_place_in_memory() -> None:
 
 def test_one_environment_is_enough_where_one_is_stepped() -> None:
     made = IdentityDiscrete()
-    config = ppo_config(num_envs=1, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     train(lambda: made, config=config)
     with pytest.raises(EnvError, match=TWICE):
         train(lambda: made, config=config)

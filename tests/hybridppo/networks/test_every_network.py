@@ -22,7 +22,7 @@ from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.auto import search
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
-STEPS = 64 * 4
+STEPS = 64 * 3
 
 every_kind = pytest.mark.parametrize(
     "kind",
@@ -62,6 +62,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
     "two workers": {"num_workers": 2},
 }
+MIGRATING = ("lstm, normalised", "a pool, normalised")
+"""Kinds with everything that may move to a learner and back: parameters, buffers, and a state of the optimizer."""
 
 
 @pytest.mark.parametrize("env", only_by_default(tuple(ENVIRONMENTS)[:1], list(ENVIRONMENTS)))
@@ -70,7 +72,8 @@ def test_who_samples_and_where_changes_nothing(kind: str, env: str) -> None:
     source = env_of(kind) if env == "discrete" else ENVIRONMENTS[env]
     expected = expected_of(kind) if env == "discrete" else train(kind, source)
     for way, options in WAYS.items():
-        assert_same(train(kind, source, **options), expected, way)
+        if way != "migrating" or kind in MIGRATING:
+            assert_same(train(kind, source, **options), expected, way)
     other = train(kind, source, seed=1)
     assert not torch.equal(other.agent.parameters.values, expected.agent.parameters.values)
 
@@ -101,9 +104,9 @@ def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_p
     expected, run = expected_of(kind, overlaps), tmp_path / "run"
     assert_same(train(kind, placement=placement(), run_dir=run, checkpoint_seconds=0, keep_checkpoints=9), expected)
     checkpoints = sorted((run / "checkpoints").iterdir())
-    for later in checkpoints[3:]:  # as if it had been stopped before
+    for later in checkpoints[2:]:  # as if it had been stopped before
         shutil.rmtree(later)
-    assert 0 < int(checkpoints[2].name) < STEPS
+    assert 0 < int(checkpoints[1].name) < STEPS
     source = env_of(kind)
     again = {} if isinstance(source, str) else {"env": source}
     assert_same(hybridppo.resume(run, progress=False, **again), expected)

@@ -28,8 +28,8 @@ from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
 SMALL: dict[str, Any] = {
-    "num_envs": 1, "buffer_size": 200, "learning_starts": 20, "steps_per_iteration": 40, "batch_size": 8,
-    "hidden_sizes": (16, 16),
+    "num_envs": 1, "train_frequency": 4, "gradient_steps": 2, "buffer_size": 200, "learning_starts": 20,
+    "steps_per_iteration": 40, "batch_size": 8, "hidden_sizes": (16, 16),
 }  # fmt: skip
 PLACEMENTS = {
     "one device": lambda: SingleDevice("cpu"),
@@ -66,7 +66,7 @@ def own_networks(observation_space: Any, action_space: Any, config: Any, generat
 
 
 def train(**options: Any) -> Any:
-    arguments = {"total_steps": 64 * 4, "seed": 0, "placement": SingleDevice("cpu"), "vectorization": "sync"}
+    arguments = {"total_steps": 64 * 3, "seed": 0, "placement": SingleDevice("cpu"), "vectorization": "sync"}
     return hybridppo.train(
         "CartPole-v1", config=CONFIG, networks=own_networks, progress=False, **{**arguments, **options}
     )

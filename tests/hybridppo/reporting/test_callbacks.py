@@ -117,7 +117,7 @@ class Stopping(Callback):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_callback_may_end_the_training(way: str, tmp_path: Path) -> None:
-    result = train(6, callbacks=[Stopping()], run_dir=tmp_path / "run", evaluation_episodes=1, **WAYS[way])
+    result = train(4, callbacks=[Stopping()], run_dir=tmp_path / "run", evaluation_episodes=1, **WAYS[way])
     assert result.stopped_by == "enough"
     assert result.metrics["iteration"] == 2
     assert not result.interrupted
@@ -125,7 +125,7 @@ def test_a_callback_may_end_the_training(way: str, tmp_path: Path) -> None:
     assert result.evaluation is not None
     assert (tmp_path / "run" / "result.json").exists()
     resumed = hybridppo.resume(tmp_path / "run", progress=False)
-    whole = train(6, **WAYS[way])
+    whole = train(4, **WAYS[way])
     assert torch.equal(parameters(resumed.agent), parameters(whole.agent))
     assert resumed.stopped_by is None
 
@@ -153,13 +153,13 @@ def test_an_error_is_named_and_loses_nothing(hook: str, way: str, tmp_path: Path
 
     message = rf"the callback .*Late failed in {hook}, after iteration 3: ZeroDivisionError: no luck; the training up"
     with pytest.raises(CallbackError, match=message) as caught:
-        train(6, callbacks=[Late(), recorder], run_dir=path, checkpoint_seconds=1e6, **options)
+        train(4, callbacks=[Late(), recorder], run_dir=path, checkpoint_seconds=1e6, **options)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert load_latest(path / "checkpoints")[1].state["runner"]["iteration"] == 3
     assert len((path / "metrics.jsonl").read_text().splitlines()) == 3
     assert recorder.told[-1] == "end"
     resumed = hybridppo.resume(path, progress=False)
-    assert torch.equal(parameters(resumed.agent), parameters(train(6, **WAYS[way]).agent))
+    assert torch.equal(parameters(resumed.agent), parameters(train(4, **WAYS[way]).agent))
 
 
 def test_an_error_at_the_start_is_named(tmp_path: Path) -> None:

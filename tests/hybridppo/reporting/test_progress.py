@@ -13,7 +13,7 @@ from hybridppo.reporting import progress
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.system.figures import shown_number, shown_returns
 
-SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
 def train(**options: Any) -> hybridppo.TrainResult:

@@ -16,7 +16,7 @@ from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners.workers import processes as workers
 from hybridppo.system.accelerator import Host, accelerator_of
 
-CONFIG = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 
 
 class FakeAccelerator(Host):

@@ -16,7 +16,7 @@ from hybridppo import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lock import FolderLock, locked, wait_until_free
 
-CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 HOLDING = """
 import sys
 from pathlib import Path

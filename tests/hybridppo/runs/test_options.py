@@ -29,7 +29,7 @@ from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, change
 from hybridppo.runs.settings import Settings
 
 OPTIONS = fields_of(*GROUPS)
-CONFIG = ppo_config(num_envs=2, num_steps=8, hidden_sizes=(4,))
+CONFIG = ppo_config(num_envs=2, num_steps=8, num_epochs=1, hidden_sizes=(4,))
 SOME: dict[str, Any] = {
     "total_steps": 32,
     "total_episodes": 1000,
@@ -143,8 +143,16 @@ def parameters(config: Any, name: str = "", value: Any = None) -> torch.Tensor:
 
 
 SMALL = {
-    PPOConfig: ppo_config(num_envs=2, num_steps=16, hidden_sizes=(4,)),
-    TD3Config: TD3Config(num_envs=2, steps_per_iteration=32, learning_starts=8, batch_size=8, hidden_sizes=(8,)),
+    PPOConfig: ppo_config(num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(4,)),
+    TD3Config: TD3Config(
+        num_envs=2,
+        train_frequency=4,
+        gradient_steps=2,
+        steps_per_iteration=32,
+        learning_starts=8,
+        batch_size=8,
+        hidden_sizes=(8,),
+    ),
 }
 
 

@@ -63,7 +63,7 @@ def test_without_git_nothing_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_keeps_the_origin_that_it_began_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     options: dict[str, Any] = {"placement": "cpu", "seed": 0, "progress": False, "run_dir": folder / "run"}
     monkeypatch.setattr("sys.orig_argv", ["first"])
     hybridppo.train("CartPole-v1", total_steps=16, config=config, **options)

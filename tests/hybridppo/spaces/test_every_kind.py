@@ -24,7 +24,7 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
-SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 3 * SMALL.batch_size
 """Rollouts end within an episode, and at an episode's end."""
 TO_LEARN = ppo_config(
@@ -213,7 +213,8 @@ def test_its_space_as_json(name: str) -> None:
 def test_by_hand_is_autograd(name: str, masks: bool) -> None:
     """The agreement of the two is looked at in every run; here over a whole update."""
     results = [
-        train(name, masks, replace(SMALL, fast_updates=fast), total_steps=SMALL.batch_size) for fast in (True, False)
+        train(name, masks, replace(SMALL, num_epochs=2, fast_updates=fast), total_steps=SMALL.batch_size)
+        for fast in (True, False)
     ]
     is_plain = "image" not in name and "encoded" not in name and "memory" not in name
     forms = [type(result.agent.loop().backend) for result in results]

@@ -31,7 +31,7 @@ from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout
 from hybridppo.spaces.serialization import MOST_NUMBERS, space_from_json, space_to_json
 
-SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16,), activation="relu")
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,), activation="relu")
 CROSSING = Crossing(torch.device("cpu"), Counters())
 
 SHAPES = {
@@ -340,10 +340,10 @@ def test_gymnasium_makes_such_images(stack: bool) -> None:
         return gym.wrappers.FrameStackObservation(gym.wrappers.GrayscaleObservation(env), 4) if stack else env
 
     config = ppo_config(num_envs=1, num_steps=24, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
-    result = train(make, config=config, total_steps=48)
+    result = train(make, config=config, total_steps=24)
     layout = ImageLayout(4, 96, 96, True) if stack else ImageLayout(3, 96, 96, False)
     assert ImageLayout.of(result.agent.observation_space) == layout
-    assert result.metrics["env_steps"] == 48
+    assert result.metrics["env_steps"] == 24
 
 
 @pytest.mark.slow

@@ -81,13 +81,18 @@ CASES = [
     ),
 ]
 
+IN_FILES_ALONE = (
+    "both: discrete", "both: multi-discrete", "both: multi-binary", "both: multi-binary of a list",
+    "both: keys of NumPy", "observed: truths of three axes", "observed: image with channels first",
+)  # fmt: skip
+"""Spaces that are trained in like another: `test_every_space_is_the_same_from_json` has what is their own."""
 CHOSEN = [
     str(case.id)
     for case in CASES
-    if "bounded " not in str(case.id)
-    or str(case.id).split()[-1] in ("bool", "int8", "float16", "longdouble", "float128")
+    if str(case.id) not in IN_FILES_ALONE
+    and ("bounded " not in str(case.id) or str(case.id).split()[-1] in ("bool", "float16"))
 ]
-"""Of the types of bounded numbers, those that are read and written in ways of their own."""
+"""Of the types of bounded numbers, two that are read and written in ways of their own."""
 
 
 def member(space: gym.Space[Any], generator: np.random.Generator) -> Any:

@@ -171,7 +171,7 @@ def test_act_takes_the_mean_or_a_matrix_of_its_own_each_time() -> None:
 
 
 def test_sampled_evaluations_follow_their_seed() -> None:
-    config = ppo_config(use_sde=True, num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(use_sde=True, num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     agent = hybridppo.train(IdentityBox, total_steps=32, config=config, placement="cpu", progress=False).agent
 
     def returns(seed: int) -> Any:

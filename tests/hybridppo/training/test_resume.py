@@ -38,7 +38,7 @@ from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointD
 from hybridppo.system.interruption import Interruption, Stopped, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-ITERATIONS = 8
+ITERATIONS = 5
 SIGNALS = [signal.SIGINT, *requests_to_end()]
 
 CPU: dict[str, Any] = {"placement": SingleDevice("cpu")}
@@ -161,7 +161,7 @@ needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="os.kill ends
 )
 def test_many_stops_change_nothing(env: str, way: str, tmp_path: Path, stops: Stops) -> None:
     options = PLACEMENTS[way]
-    assert_resumes_exactly(env, options, tmp_path, stops, times=5 if "hybrid" in way else 10)
+    assert_resumes_exactly(env, options, tmp_path, stops, times=4 if "hybrid" in way else 6)
 
 
 @needs_signals

@@ -127,7 +127,9 @@ def test_the_metrics_tell_of_it_when_it_is_there(tmp_path: Path) -> None:
 
 def test_steps_are_those_of_all_environments(tmp_path: Path) -> None:
     for num_envs in (1, 4):
-        config = ppo_config(num_envs=num_envs, num_steps=64 // num_envs, num_minibatches=2, hidden_sizes=(4,))
+        config = ppo_config(
+            num_envs=num_envs, num_steps=64 // num_envs, num_epochs=1, num_minibatches=2, hidden_sizes=(4,)
+        )
         path = tmp_path / str(num_envs)
         hybridppo.train("CartPole-v1", total_steps=256, run_dir=path, **arguments(config=config), evaluate_every=100)
         assert [line["env_steps"] for line in evaluated(path)] == [128, 256]
@@ -141,7 +143,9 @@ def test_never_is_0_or_none(tmp_path: Path) -> None:
 
 
 def test_every_evaluation_is_of_the_same_episodes(tmp_path: Path) -> None:
-    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
+    config = ppo_config(
+        num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(8,), learning_rate=1e-12
+    )  # learns nothing
     train(config=config, run_dir=tmp_path / "run", evaluate_every=BATCH)
     returns = [line["returns"] for line in evaluated(tmp_path / "run")]
     assert len(returns) == 6

@@ -31,6 +31,7 @@ from hybridppo.agents.ppo.normalizing import RewardNormalizer
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import HybridPPOError
+from hybridppo.networks.precision import supports_bf16
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import vtrace
@@ -543,7 +544,9 @@ def lagging_rollout(agent: PPO, versions: bool) -> Rollout:
 
 def agent_of(**settings: Any) -> PPO:
     space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
-    return PPO(space, gym.spaces.Discrete(2), ppo_config(num_envs=2, num_steps=8, num_minibatches=2, **settings))
+    return PPO(
+        space, gym.spaces.Discrete(2), ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, **settings)
+    )
 
 
 @pytest.mark.parametrize("correction", ["vtrace", "none"])
@@ -577,7 +580,7 @@ def test_an_unknown_correction_is_refused() -> None:
 # Trainings
 
 
-SMALL = ppo_config(num_envs=4, num_steps=32, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=4, num_steps=32, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 LAGGING = Mirrored("cpu", "cpu", max_lag=3)
 
 
@@ -621,7 +624,10 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+NO_BF16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="this processor does not multiply bfloat16")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=NO_BF16 if kind == "bf16" else ()) for kind in KINDS])
 def test_every_kind_of_training_may_lag(kind: str) -> None:
     result, history = train(**{"num_workers": 2, **KINDS[kind]})
     assert max(metrics["policy_lag"] for metrics in history) <= 3

@@ -22,7 +22,7 @@ from hybridppo.runners.workers import pool
 
 pytestmark = pytest.mark.cold_workers  # started as they are elsewhere
 
-SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16,))
+SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
 TRAIN = """
 import sys
 import gymnasium as gym, numpy as np

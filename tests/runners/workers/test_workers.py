@@ -26,7 +26,7 @@ from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.workers import local
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
-SMALL = ppo_config(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
+SMALL = ppo_config(num_envs=6, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 
 
 def train(env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -> tuple[hybridppo.TrainResult, list]:

@@ -104,15 +104,15 @@ def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable
 
     settings: dict[str, Any] = {**SMALL, "hidden_sizes": (8, 8), **config}
     options = {"seed": 0, "placement": "cpu", "progress": False, "action_masks": masks}
-    hybridppo.train(make, total_steps=96, config=ppo_config(**settings), run_dir=path, **options)
+    hybridppo.train(make, total_steps=64, config=ppo_config(**settings), run_dir=path, **options)
     return make
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_numpy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     make = trained(tmp_path / "run", POLICIES[name])
-    exported = hybridppo.export(tmp_path / "run", tmp_path / "new" / "policy.npz", env=make, check_steps=60)
-    assert exported.steps_checked == 60
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "new" / "policy.npz", env=make, check_steps=30)
+    assert exported.steps_checked == 30
     assert exported.largest_difference < 1e-4
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["numpy_policy.py", "policy.npz"]
 

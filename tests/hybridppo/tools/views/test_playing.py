@@ -70,7 +70,7 @@ def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("playing") / "run"
-    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=path, **QUIET)
     return path
 
@@ -136,7 +136,7 @@ def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
     def make(length: int, render_mode: str | None = None) -> gym.Env[Any, Any]:
         return gym.wrappers.TimeLimit(Numbered(render_mode), length)
 
-    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     run_dir = tmp_path / "run"
     hybridppo.train(make, env_kwargs={"length": 5}, total_steps=32, config=config, run_dir=run_dir, **QUIET)
     assert hybridppo.play(run_dir, env=partial(make, render_mode="human")).lengths == (5,)
@@ -188,7 +188,7 @@ class Seen(TorchCartPole):
 @pytest.fixture(scope="module")
 def tensor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("playing") / "run"
-    config = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train(TorchCartPole(4), total_steps=128, config=config, run_dir=path, seed=0, progress=False)
     return path
 
@@ -208,7 +208,7 @@ class DrawnTurns(TakingTurns):
 
 
 def test_agents_that_take_turns_are_played(tmp_path: Path) -> None:
-    config = ppo_config(num_envs=2, num_steps=24, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
     hybridppo.train(DrawnTurns, total_steps=96, **options)
     played = hybridppo.play(tmp_path / "run", episodes=2, env=partial(DrawnTurns, "human"))
@@ -220,7 +220,7 @@ def test_agents_that_take_turns_are_played(tmp_path: Path) -> None:
 
 
 def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: Path) -> None:
-    config = ppo_config(num_envs=2, num_steps=24, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     for name, seed in (("one", 0), ("other", 1)):
         options = {**QUIET, "seed": seed, "config": config, "action_masks": True, "run_dir": tmp_path / name}
         hybridppo.train(DrawnTurns, total_steps=96, **options)
@@ -264,7 +264,7 @@ def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> Non
 
 def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path) -> None:
     spaces = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3)), Tuple((Discrete(2), Box(-1.0, 1.0, (2,))))
-    config = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train(Guessing(2, *spaces), total_steps=32, config=config, run_dir=tmp_path / "run", progress=False)
     env: Any = Guessing(3, *spaces)
     env.render_mode = "human"

@@ -181,7 +181,7 @@ def test_where_there_is_no_terminal_frames_follow_each_other_in_its_signs(run_di
 
 
 def test_a_real_run_is_shown_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     options = {"seed": 0, "placement": "cpu", "progress": False}
     hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
     with pytest.raises(SystemExit) as exited:

@@ -37,7 +37,7 @@ def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
     Raises:
         BadValueError: if it has no mask.
     """
-    if not isinstance(observation, Mapping) or MASK not in observation:
+    if not isinstance(observation, (dict, Mapping)) or MASK not in observation:
         raise BadValueError(f"its observation has no part {MASK!r}, as its space has: {shown(observation)}")
     info = {MASK: observation[MASK]}
     if len(observation) == 2:

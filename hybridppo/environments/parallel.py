@@ -332,7 +332,7 @@ def _spaces_of(env: Any, agents: tuple[Any, ...], kind: str) -> list[gym.Space[A
 
 
 def _of(infos: Any, key: Any) -> Any:
-    return infos.get(key) if isinstance(infos, Mapping) else None
+    return infos.get(key) if isinstance(infos, (dict, Mapping)) else None
 
 
 def number_of(agent: Any, reward: Any) -> Any:

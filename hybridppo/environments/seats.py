@@ -90,6 +90,8 @@ class Seat(gym.Env[Any, Any]):
         self.action_space = gym.spaces.Tuple([actions[column] for column in range(len(self.agents))])
         self._folder = Path()
         self._pools: Mapping[str, tuple[list[str], list[float]]] = {}
+        self._opponents: dict[str, Opponent] = {}
+        """The opponents of this episode that have played, by policy."""
 
     @property
     def saved(self) -> object:
@@ -104,6 +106,7 @@ class Seat(gym.Env[Any, Any]):
     def use_folder(self, folder: str) -> None:
         """Load opponents from this folder."""
         self._folder = Path(folder)
+        self._opponents.clear()
 
     def set_opponents(self, pools: Mapping[str, tuple[list[str], list[float]]], ladder: Mapping[str, Any]) -> None:
         """Draw the opponents of each policy by these names and weights from the next episode on.
@@ -127,6 +130,7 @@ class Seat(gym.Env[Any, Any]):
             seed = None
             memory.gains[:] = 0.0
             memory.states = [None] * len(inner.agents)
+            self._opponents.clear()
             teams = [team for team in self._teams if inner.present[team].any()]
             if not teams:
                 continue
@@ -152,8 +156,7 @@ class Seat(gym.Env[Any, Any]):
             array[:] = 0
         seats = [inner.turn] if inner.takes_turns else np.flatnonzero(inner.present).tolist()
         self._play(seats, action)
-        if inner.present[memory.team].any():
-            self._others_play()
+        self._others_play()
         self._show()
         self.is_over = not self.present.any()
         if self.is_over:
@@ -172,6 +175,7 @@ class Seat(gym.Env[Any, Any]):
         """As in `ParallelEnvironment`."""
         self.present[:] = present
         memory, inner = self._memory, self._inner
+        self._opponents.clear()
         inner.rows[:] = memory.rows
         inner.put_present(np.array(memory.present))
         inner.masks[:] = memory.masks
@@ -184,9 +188,10 @@ class Seat(gym.Env[Any, Any]):
 
     def _show(self) -> None:
         """Show the learner's seats as they are now."""
-        team, inner = self._memory.team, self._inner
-        columns = [self._columns[seat] for seat in team]
-        self._rows[columns], self.present[columns] = inner.rows[team], inner.present[team]
+        inner = self._inner
+        for seat in self._memory.team:
+            column = self._columns[seat]
+            self._rows[column], self.present[column] = inner.rows[seat], inner.present[seat]
         self.turn = self._columns[inner.turn]
 
     def _seats_of(self, policy: str) -> list[int]:
@@ -197,9 +202,11 @@ class Seat(gym.Env[Any, Any]):
     def _others_play(self) -> bool:
         """If agents take turns, let the others act until the learner's turn; whether the learner is still present."""
         team, inner = self._memory.team, self._inner
-        while inner.takes_turns and inner.present[team].any() and inner.turn not in team:
+        while is_present := any(inner.present[seat] for seat in team):
+            if not inner.takes_turns or inner.turn in team:
+                break
             self._play([inner.turn], None)
-        return bool(inner.present[team].any())
+        return is_present
 
     def _play(self, seats: Sequence[int], own_actions: Any) -> None:
         """Let the agents in these seats act; the learner by its columns of `own_actions`."""
@@ -226,9 +233,10 @@ class Seat(gym.Env[Any, Any]):
     def _chosen(self, policy: str, seats: Sequence[int]) -> Sequence[Any]:
         memory, inner = self._memory, self._inner
         if policy in memory.opponents:
-            act = self._opponent_of(self._folder / policy / memory.opponents[policy])
-            rows = np.stack([inner.own_rows[seat] for seat in seats])
-            actions, states = act(rows, memory.generator, [memory.states[seat] for seat in seats])
+            if policy not in self._opponents:
+                self._opponents[policy] = self._opponent_of(self._folder / policy / memory.opponents[policy])
+            rows = np.array([inner.own_rows[seat] for seat in seats])
+            actions, states = self._opponents[policy](rows, memory.generator, [memory.states[seat] for seat in seats])
             for seat, state in zip(seats, states, strict=True):
                 memory.states[seat] = state
             return actions

@@ -106,15 +106,13 @@ def spaces_of_policy(
 def _space_of(space: gym.Space[Any], policy: str, agents: Sequence[str], kind: str) -> gym.Space[Any]:
     if not isinstance(space, SpacesOfAgents):
         return space
-    (first, model), *others = [(name, space.spaces[name]) for name in agents]
-    for name, other in others:
-        if other != model:
-            raise ConfigurationError(
-                f"agents of one policy have the same spaces, and of policy {policy!r} the {kind} space of {first!r} is "
-                f"{shown(model)}, that of {name!r} {shown(other)}: give them a policy each (policy_of=...), or make "
-                "their spaces alike, as by padding (supersuit's pad_observations_v0 and pad_action_space_v0 do)"
-            )
-    return model
+    if difference := space.difference(agents):
+        raise ConfigurationError(
+            f"agents of one policy have the same spaces, and of policy {policy!r} the {kind} space {difference}: give "
+            "them a policy each (policy_of=...), or make their spaces alike, as by padding (supersuit's "
+            "pad_observations_v0 and pad_action_space_v0 do)"
+        )
+    return space.spaces[agents[0]]
 
 
 def acting_together(

@@ -380,9 +380,8 @@ class ServerOfParameters(LocalTeam):
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with {self._learners} learners of a server of parameters"
         if not isinstance(config, PPOConfig):
-            raise ConfigurationError(
-                f"learners share the gradients of PPO only, got {type(config).__name__}: use distribution='local'"
-            )
+            given = "several policies" if hasattr(config, "policies") else type(config).__name__
+            raise ConfigurationError(f"learners share the gradients of PPO only, got {given}: use distribution='local'")
         needed = {"episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1}
         asked = {name: getattr(config, name) for name in needed} | {
             "num_workers": run.num_workers or 0,

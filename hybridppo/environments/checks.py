@@ -21,11 +21,11 @@ Array = NDArray[Any]
 TRUTHS = (bool, np.bool_)
 
 
-def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True) -> tuple[Any, float, bool, bool, Any]:
-    """The result of `step`, cast if that loses nothing; `bounds` also checks the bounds of the space.
+def five_of(result: Any) -> Any:
+    """The result of `step`, which must have five values.
 
     Raises:
-        BadValueError: if it is not an observation of the space, a number, two flags, and infos.
+        BadValueError: if it has others.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         size = f" of {len(result)}" if isinstance(result, tuple) else ""
@@ -33,7 +33,16 @@ def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True
             f"its step returned a {type(result).__name__}{size} instead of the five values of gymnasium.Env.step: "
             "observation, reward, terminated, truncated, info"
         )
-    observation, reward, terminated, truncated, info = result
+    return result
+
+
+def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True) -> tuple[Any, float, bool, bool, Any]:
+    """The result of `step`, cast if that loses nothing; `bounds` also checks the bounds of the space.
+
+    Raises:
+        BadValueError: if it is not an observation of the space, a number, two flags, and infos.
+    """
+    observation, reward, terminated, truncated, info = five_of(result)
     observation = encode.checked(observation, bounds=bounds)
     number = float(as_scalar("its reward", as_numbers("its reward", reward)))
     require_finite("its reward", np.asarray(number))

@@ -88,8 +88,11 @@ class SubEnvironment:
             episode_steps: steps of the episode before the error.
 
         Raises:
-            EnvError: if no restart is allowed, or the environment has failed too often in a row.
+            EnvError: if no restart is allowed, or the environment has failed too often in a row; or if it is the error,
+                as of self-play's opponents, which no restart brings back.
         """
+        if isinstance(error, EnvError):
+            raise error
         if self._on_error == "raise":
             raise self._failure(when, error) from error
         if episode_steps >= STEPS_TO_RECOVER:

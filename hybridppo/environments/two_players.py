@@ -4,7 +4,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.errors import BadValueError, shown
+from hybridppo.environments.checks import five_of
+from hybridppo.errors import BadValueError, EnvError, shown
 
 CURRENT_PLAYER = "current_player"
 """The key of infos that says whose turn it is, as in EnvPool's games of two players."""
@@ -22,11 +23,16 @@ class TwoPlayers:
 
     Args:
         env: the environment.
+
+    Raises:
+        EnvError: if it is no gymnasium environment.
     """
 
     possible_agents = ("player_0", "player_1")
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"TwoPlayers takes a gymnasium.Env, got {shown(env)}")
         self.env, self.metadata, self.render_mode = env, env.metadata, env.render_mode
         self.agents: list[str] = []
         self.agent_selection = ""
@@ -72,8 +78,7 @@ class TwoPlayers:
             self.agents.remove(agent)
             self.agent_selection = self.agents[0] if self.agents else agent
             return
-        result: Any = self.env.step(action)
-        observation, reward, *ends, info = result
+        observation, reward, *ends, info = five_of(self.env.step(action))
         self._ends = ends[0], ends[1]
         self._rewards[agent] = 0.0
         for each in self.agents:

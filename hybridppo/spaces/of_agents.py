@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.errors import EnvError
+from hybridppo.errors import EnvError, shown
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
@@ -34,6 +34,14 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
 
     def __init__(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         super().__init__(list(spaces.items()))
+
+    def difference(self, agents: Sequence[str]) -> str | None:
+        """Which two of these agents have different spaces, as the end of a sentence; None if all are equal."""
+        (first, model), *others = [(name, self.spaces[name]) for name in agents]
+        parts = (
+            f"of {first!r} is {shown(model)}, that of {name!r} {shown(one)}" for name, one in others if one != model
+        )
+        return next(parts, None)
 
     @cached_property
     def layout(self) -> RowLayout:  # type: ignore[override]

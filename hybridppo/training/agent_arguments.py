@@ -99,14 +99,19 @@ class AgentAsked:
         Raises:
             ConfigurationError: if the existing one was made for other spaces.
         """
-        differ = isinstance(environments.observation_space, SpacesOfAgents)
-        differ = differ or isinstance(environments.action_space, SpacesOfAgents)
+        spaces = environments.observation_space, environments.action_space
+        parts = zip(("observation", "action"), spaces, strict=True)
+        differ = [
+            f"the {kind} space {space.difference(environments.agents)}"
+            for kind, space in parts
+            if isinstance(space, SpacesOfAgents)
+        ]
         if differ and not isinstance(self.config, PoliciesConfig):
             kinds = ", ".join(
                 f'"{name}": PPOConfig()' for name in dict.fromkeys(map(policy_by_name, environments.agents))
             )
             raise ConfigurationError(
-                f"the agents of this environment have different spaces: train a policy for each kind, "
+                f"the agents of this environment have different spaces: {differ[0]}. Train a policy for each kind, "
                 f"config={{{kinds}}}, or make their spaces alike, as by padding (supersuit's pad_observations_v0 and "
                 "pad_action_space_v0 do)"
             )
@@ -114,7 +119,6 @@ class AgentAsked:
             require_spaces_of(self.agent, environments, error=ConfigurationError)
             return self.agent
         kind = self.agent if self.agent is not None else agent_class(self.config)
-        spaces = environments.observation_space, environments.action_space
         return make_agent(kind, *spaces, self.config, seed=seed, **self.parts)
 
 

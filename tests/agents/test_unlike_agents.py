@@ -272,6 +272,15 @@ def test_what_cannot_be_trained_is_said(options: dict[str, Any], message: str) -
         train(**options)
 
 
+@pytest.mark.parametrize("config", [CONFIGS["sign"], {"all": CONFIGS["sign"]}])
+def test_spaces_that_differ_are_named(config: Any) -> None:
+    message = (
+        r"the observation space of 'sign_0' is Discrete\(4\), that of 'pointer_0' Box\(.*\)\. Train a policy for each"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        train(config=config, policy_of=lambda name: "all")
+
+
 def test_an_agent_of_other_spaces_is_refused_in_an_evaluation() -> None:
     agents = train(total_steps=64).agents
     swapped = {"sign": agents["pointer"], "pointer": agents["sign"]}

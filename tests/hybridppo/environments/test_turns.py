@@ -270,6 +270,19 @@ def test_infos_must_say_whose_turn_it_is(player: Any) -> None:
         rollouts_of(partial(two_players, [(1.0, False, False, player)]), 4)
 
 
+class PassesTooLittle(Pass):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+def test_what_is_no_gymnasium_environment_has_no_two_players() -> None:
+    with pytest.raises(EnvError, match="its step returned a tuple of 4 instead of the five values"):
+        rollouts_of(lambda: TwoPlayers(PassesTooLittle([(1.0, False, False, 1)])), 4)
+    game: Any = Game([])
+    with pytest.raises(EnvError, match=r"TwoPlayers takes a gymnasium.Env, got .*Game"):
+        TwoPlayers(game)
+
+
 def test_masks_may_be_a_part_of_observations() -> None:
     for within in (True, False):
         environments = make_environments(

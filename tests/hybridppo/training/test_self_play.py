@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
-from toy_agents import Matching, TakingTurns, Unlike
+from toy_agents import Matching, TakingTurns, Unlike, noughts_and_crosses
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
@@ -97,6 +97,11 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "in turns": (Counting, {}),
     "masked": (masked, {"action_masks": True}),
     "with memories": (Counting, {"config": replace(SMALL, recurrent="gru", recurrent_size=8, sequence_length=8)}),
+    "two players": (noughts_and_crosses, {"action_masks": True}),
+    "policies with memories in turns": (
+        Counting,
+        {"config": dict.fromkeys(("first", "second"), replace(SMALL, recurrent="gru", sequence_length=4))},
+    ),
     "critics see all": (Duel, {"config": {"player": replace(SMALL, critic_observes="all")}}),
     "two policies": (Duel, {"config": {"left": SMALL, "right": SMALL}}),
     "two policies in turns": (Counting, {"config": {"first": SMALL, "second": SMALL}}),
@@ -345,6 +350,18 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
         hybridppo.resume(run, env=Duel, total_steps=10 * BATCH, progress=False)
     with pytest.raises(EnvError, match=r"the snapshot .* is gone: self-play needs all"):
         opponent_of(run / "snapshots" / "000000000000")
+
+
+class LosesSnapshots(hybridppo.Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        for snapshot in (run.run_dir / "snapshots").rglob("0*"):
+            snapshot.unlink()
+
+
+def test_a_snapshot_that_goes_in_a_training_is_one_error(tmp_path: Path) -> None:
+    """Restarts of the environment would not bring it back."""
+    with pytest.raises(EnvError, match=r"^the snapshot \S* is gone: self-play needs all that are in its pool; the"):
+        train(run_dir=tmp_path / "run", iterations=100, callbacks=[LosesSnapshots()], on_env_error="restart")
 
 
 class Interrupting(Counting):

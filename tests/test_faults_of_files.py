@@ -396,7 +396,7 @@ def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
 def test_a_run_of_format_2_goes_on_with_the_rollout_that_was_under_way(tmp_path: Path) -> None:
     run = Path(shutil.copytree(OF_FORMAT_2, tmp_path / "run"))
     result = hybridppo.resume(run, progress=False)
-    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,))
     options: Any = {"num_workers": 2, "vectorization": "sync", "on_env_error": "restart"}
     placement = Mirrored("cpu", "cpu", max_lag=1)
     uninterrupted = hybridppo.train(

@@ -1,10 +1,11 @@
 """Every pair of features in one small training: it trains and goes on to the same bits, or is refused in words."""
 
+import re
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
+from toy_agents import TakingTurns
 from toy_combined import Toy, ToyAgents
 
 import hybridppo
-from hybridppo import Mirrored, MultiLearner
+from hybridppo import Central, Mirrored, MultiLearner, SelfPlay, TD3Config
 from hybridppo.networks.precision import supports_bf16
+from hybridppo.rollouts.advantages import gae
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,123 @@ def test_the_page_says_which_pairs_combine() -> None:
     said = {row[0].strip(): set(filter(None, row[2].strip().split(", "))) for row in rows[1:]}
     refused = [PAIRS[pair] for pair in REFUSED]
     assert said == {name: {a if b == name else b for a, b in refused if name in (a, b)} for name in FEATURES}
+
+
+# Many agents
+
+
+WAYS = ("several policies", "self-play", "critics that see more", "turns")
+"""Ways to train many agents, each of which is tried with every other, and with each of `WITH_AGENTS`."""
+OF_ONE = ("agents that leave", "bf16", "export")
+"""Features that are not tried again here: agents of `ToyAgents` leave anyway."""
+
+
+class OwnPPO(hybridppo.PPO):
+    """An algorithm of one's own."""
+
+
+WITH_AGENTS = {name: feature for name, feature in FEATURES.items() if name not in OF_ONE} | {
+    "a lag of 2": Feature(options={"placement": Mirrored("cpu", "cpu", max_lag=2), "num_workers": 2}),
+    "Central": Feature(options={"distribution": Central(2)}),
+    "an agent of your own": Feature(options={"agent": OwnPPO}),
+    "advantages of your own": Feature(options={"advantages": gae}),
+    "networks of your own": Feature(options={"networks": lambda *_: None}),
+    "schedules that are functions": Feature(
+        {"anneal_learning_rate": False}, {"schedules": {"learning_rate": lambda progress: 1e-3 * (1.0 - progress)}}
+    ),
+    "keys of observations": Feature({"actor_keys": ("own",)}),
+    "TD3": Feature(options={"config": TD3Config(num_envs=2)}, env={"kind": "numbers"}),
+}
+"""A further option joins by a line."""
+SINGLE, NO_MAPPING = "whole episodes come from one environment", "does not work with several policies (config is a"
+REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
+    "stacked frames": dict.fromkeys(WAYS, "frame_stack=2 is for environments of one agent: leave it out"),
+    "whole episodes": {
+        **dict.fromkeys(WAYS, SINGLE), "several policies": "episodes_per_rollout does not work with several policies",
+    },
+    "gSDE": {"several policies": "use_sde does not work with several policies: leave it out"},
+    "shared trunk": {"critics that see more": "critic_observes does not work with shared_trunk: leave one out"},
+    "Central": {
+        "several policies": "learners share the gradients of PPO only, got several policies: use distribution='local'",
+        "self-play": "does not work with 2 learners of a server of parameters: use distribution='local'",
+    },
+    "an agent of your own": {"several policies": f"agent {NO_MAPPING}"},
+    "advantages of your own": {"several policies": f"advantages {NO_MAPPING}"},
+    "networks of your own": {
+        "several policies": f"networks {NO_MAPPING}",
+        "critics that see more": "critic_observes is for the library's networks, and networks= was given",
+    },
+    "schedules that are functions": {"several policies": f"schedules that are functions {NO_MAPPING}"},
+    "keys of observations": {"critics that see more": "critic_observes does not work with actor_keys"},
+    "TD3": {
+        "several policies": "have a PPOConfig for each policy",
+        "self-play": "self_play is for PPO (PPOConfig): leave it out",
+        "turns": "an agent with a replay buffer learns from environments of one agent",
+    },
+}  # fmt: skip
+"""By option and way, what the error says."""
+NOT_TRIED = {"TD3": {"critics that see more"}, "networks of your own": {*WAYS}, "keys of observations": {*WAYS}}
+"""Combinations that are not refused: TD3 has no such field, and the others need networks or spaces of their own."""
+
+
+def in_turns(**options: Any) -> Any:
+    return TakingTurns(ToyAgents(**options))
+
+
+def settings_of_agents(*names: str) -> tuple[Any, dict[str, Any]]:
+    """The environment of some ways and options, and the arguments of `train`."""
+    features = [WITH_AGENTS[name] for name in names if name in WITH_AGENTS]
+    env: Any = partial(in_turns if "turns" in names else ToyAgents, **env_of(features).keywords)
+    options: dict[str, Any] = {"seed": 0, "placement": "cpu", "progress": False, **merged(features, "options")}
+    observes = {"critic_observes": "all"} if "critics that see more" in names else {}
+    config = options.pop("config", None) or ppo_config(**{**BASE, **merged(features, "config"), **observes})
+    if "several policies" in names:
+        config = {"stays": config, "leaves": config}
+    if "self-play" in names:
+        options["self_play"] = SelfPlay(snapshot_every=32)
+    return env, {**options, "config": config}
+
+
+def pairs_of_agents() -> list[Any]:
+    """Every combination that trains; the default tests try each option with one way."""
+    found: list[Any] = list(combinations(WAYS, 2))
+    for (number, way), (place, option) in product(enumerate(WAYS), enumerate(WITH_AGENTS)):
+        if way not in REFUSED_OF_AGENTS.get(option, {}) and way not in NOT_TRIED.get(option, ()):
+            marks = [pytest.mark.extras] if place % len(WAYS) != number else []
+            found.append(pytest.param(way, option, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("way", "other"), pairs_of_agents())
+def test_many_agents_train_with_it(way: str, other: str, tmp_path: Path) -> None:
+    env, options = settings_of_agents(way, other)
+    result = hybridppo.train(env, total_steps=STEPS, run_dir=tmp_path / "run", **options)
+    losses = [value for name, value in result.metrics.items() if name.endswith("policy_loss")]
+    assert len(losses) == (2 if "several policies" in (way, other) else 1)
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize(
+    ("option", "way"), [(option, way) for option, ways in REFUSED_OF_AGENTS.items() for way in ways]
+)
+def test_what_many_agents_cannot_have_is_refused_in_words(option: str, way: str, tmp_path: Path) -> None:
+    def train() -> None:
+        env, options = settings_of_agents(way, option)
+        hybridppo.train(env, total_steps=STEPS, run_dir=tmp_path / "run", **options)
+
+    with pytest.raises(hybridppo.HybridPPOError, match=re.escape(REFUSED_OF_AGENTS[option][way])):
+        train()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_page_of_many_agents_says_what_is_refused() -> None:
+    page = (PAGE.parent / "several_agents.md").read_text(encoding="utf-8")
+    table = page[page.index("## What is refused") :]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line[:2] == "| "]
+    said = {row[0].strip(): set(row[2].strip().split(", ")) for row in rows[1:]}
+    assert {name: ways for name, ways in said.items() if name in WITH_AGENTS} == {
+        name: {"all"} if len(ways) == len(WAYS) else {*ways} for name, ways in REFUSED_OF_AGENTS.items()
+    }
 
 
 def test_an_environment_that_fails_while_an_export_is_compared_is_one_error(tmp_path: Path) -> None:

@@ -299,12 +299,18 @@ class TakingTurns:
         self._truncated = dict.fromkeys(self.agents, False)
         self._begin_round()
 
+    @property
+    def infos(self) -> dict[str, Any]:
+        return {agent: {} if self._within else self._infos.get(agent, {}) for agent in self.agents}
+
+    def observe(self, agent: str) -> Any:
+        info = self._infos.get(agent, {})
+        return {"observation": self._seen[agent], **info} if self._within else self._seen[agent]
+
     def last(self) -> Any:
         agent = self.agent_selection
-        ends, info = (self._terminated[agent], self._truncated[agent]), self._infos.get(agent, {})
-        if self._within:
-            return {"observation": self._seen[agent], **info}, self._sums[agent], *ends, {}
-        return self._seen[agent], self._sums[agent], *ends, info
+        ends = self._terminated[agent], self._truncated[agent]
+        return self.observe(agent), self._sums[agent], *ends, self.infos[agent]
 
     def step(self, action: Any) -> None:
         agent = self.agent_selection

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import kind_of
 
 Array = NDArray[Any]
 
@@ -43,6 +44,22 @@ def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
     if len(observation) == 2:
         return next(part for key, part in observation.items() if key != MASK), info
     return {key: part for key, part in observation.items() if key != MASK}, info
+
+
+def mask_for_sample(space: gym.Space[Any], mask: Any) -> Any:
+    """A valid mask in the form that `space.sample(mask)` takes: of int8, and in tuples for a MultiDiscrete."""
+    if mask is None or isinstance(space, gym.spaces.Box):
+        return None
+    if isinstance(space, gym.spaces.Dict):
+        return {key: mask_for_sample(part, mask[key]) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(map(mask_for_sample, space.spaces, mask))
+    if not isinstance(space, gym.spaces.MultiDiscrete):
+        return np.asarray(mask).astype(np.int8)
+    parts: Any = np.split(kind_of(space).flat_mask(mask).astype(np.int8), np.cumsum(space.nvec.ravel())[:-1])
+    for length in reversed(space.nvec.shape[1:]):
+        parts = [tuple(parts[i : i + length]) for i in range(0, len(parts), length)]
+    return tuple(parts)
 
 
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from hybridppo.environments.action_masks import mask_for_sample
 from hybridppo.environments.options import SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.turns import agents_environment
@@ -244,7 +245,7 @@ class Seat(gym.Env[Any, Any]):
         for seat in seats:  # there is no snapshot yet
             space = self._random_actions[seat]
             space.seed(int(memory.generator.integers(2**31)))
-            found.append(space.sample(inner.masks[seat]))
+            found.append(space.sample(mask_for_sample(space, inner.masks[seat])))
         return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from hybridppo.environments.action_masks import has_mask
+from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time, steps_to_repeat
 from hybridppo.environments.checks import describe_error
@@ -290,7 +290,8 @@ def _sampler(environments: Environments, seed: int) -> Any:
 
     def sample() -> Any:
         masks = env.masks if has_agents else [getattr(env, "mask", None)]
-        actions = [each.sample(mask) for each, mask in zip(spaces.spaces, masks, strict=True)]
+        pairs = zip(spaces.spaces, masks, strict=True)
+        actions = [each.sample(mask_for_sample(each, mask)) for each, mask in pairs]
         if isinstance(space, SpacesOfAgents):
             return actions
         empty: Any = create_empty_array(space, count)

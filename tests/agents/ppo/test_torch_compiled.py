@@ -13,6 +13,7 @@ import torch
 from ppo_settings import ppo_config
 from stop_after import StopAfter
 from torch import nn
+from toy_combined import ToyAgents
 from toy_environments import HighestAllowed
 
 import hybridppo
@@ -79,6 +80,18 @@ def test_it_learns_what_autograd_does_and_goes_on_to_the_same_bits(kind: str, tm
     own = {name: options[name] for name in names}
     resumed = hybridppo.resume(tmp_path / "run", progress=False, **own)
     assert torch.equal(resumed.agent.parameters.values, whole.agent.parameters.values)
+
+
+@pytest.mark.parametrize("sizes", [pytest.param(((4,), (8,)), marks=needs_a_compiler)])
+def test_each_of_several_policies_is_compiled(sizes: tuple[tuple[int, ...], ...]) -> None:
+    configs = [replace(CONFIG, fast_updates=False, hidden_sizes=own) for own in sizes]
+    found = train(ToyAgents, config=dict(zip(("stays", "leaves"), configs, strict=True)))
+    plain = [replace(config, torch_compile=False) for config in configs]
+    expected = train(ToyAgents, config=dict(zip(("stays", "leaves"), plain, strict=True)))
+    for name, agent in found.agents.items():
+        assert type(agent.loop().backend) is TorchCompiled
+        own = expected.agents[name].parameters.values
+        torch.testing.assert_close(agent.parameters.values, own, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("first", [pytest.param(size, marks=needs_a_compiler) for size in (5, 6)])

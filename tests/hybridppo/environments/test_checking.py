@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import SyncVectorEnv
 from toy_agents import FaultyAgents, Matching, TakingTurns
 
@@ -193,6 +193,47 @@ def test_a_mask_is_obeyed_and_told_of() -> None:
 
     report = hybridppo.check_env(Masked, steps=200)
     assert [finding.fix for finding in report.findings] == ["train with action_masks=True (--action-masks)"]
+
+
+FORMS_OF_MASKS: dict[str, tuple[Any, Any, Any]] = {
+    "booleans": (Discrete(3), np.array([True, False, False]), 0),
+    "numbers": (Discrete(3), [0, 1, 0], 1),
+    "a flat MultiDiscrete": (MultiDiscrete([2, 3]), np.array([0, 1, 0, 0, 1]), [1, 2]),
+    "a MultiDiscrete of two rows": (MultiDiscrete([[2, 2], [2, 3]]), [0, 1, 1, 0, 1, 0, 0, 0, 1], [[1, 0], [0, 2]]),
+    "tuples": (MultiDiscrete([2, 3]), ((False, True), np.array([0, 0, 1])), [1, 2]),
+    "parts": (
+        Dict({"a": Discrete(2), "b": Tuple([MultiBinary(2), Box(0.0, 1.0)])}),
+        {"a": (0, 1), "b": (np.array([0, 1]), None)},
+        {"a": 1, "b": ([0, 1], None)},
+    ),
+}  # fmt: skip
+"""The action space, a mask that allows one action, and that action; None for any."""
+
+
+def is_like(action: Any, expected: Any) -> bool:
+    if isinstance(expected, dict):
+        return all(is_like(action[key], part) for key, part in expected.items())
+    if isinstance(expected, tuple):
+        return all(map(is_like, action, expected))
+    return expected is None or np.array_equal(action, expected)
+
+
+@pytest.mark.parametrize("form", FORMS_OF_MASKS)
+def test_a_mask_may_have_every_form_that_is_trained_with(form: str) -> None:
+    space, mask, allowed = FORMS_OF_MASKS[form]
+
+    class Masked(Walk):
+        action_space: Any = space
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return super().reset(seed=seed)[0], {"action_mask": mask}
+
+        def step(self, action: Any) -> Any:
+            assert is_like(action, allowed)
+            return *super().step(self.place % 2)[:4], {"action_mask": mask}
+
+    report = hybridppo.check_env(Masked, steps=60)
+    assert report.is_usable, str(report)
 
 
 class MaskedAtFirst(Walk):

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from toy_agents import Matching, TakingTurns, Unlike, noughts_and_crosses
+from toy_combined import ToyAgents
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
@@ -97,6 +99,7 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "in turns": (Counting, {}),
     "masked": (masked, {"action_masks": True}),
     "with memories": (Counting, {"config": replace(SMALL, recurrent="gru", recurrent_size=8, sequence_length=8)}),
+    "masks of booleans": (partial(ToyAgents, masks=True), {"action_masks": True}),
     "two players": (noughts_and_crosses, {"action_masks": True}),
     "policies with memories in turns": (
         Counting,

@@ -6,8 +6,9 @@
 
 Settings are the library's defaults, and all kinds have the same steps. `lag 0` samples and learns by turns. The others
 have `max_lag=4` in two workers that are held four rollouts ahead, so that their lag is 4 and not what it would be: the
-least that keeps the learner busy. One corrects by V-trace, the other not at all. Intervals are of the interquartile
-mean of the seeds, by bootstrap. A run is a process; what is in the results already is not run again.
+least that keeps the learner busy. One corrects by V-trace, one is decoupled (it also clips around the policy before the
+update), and one does not correct. Intervals are of the interquartile mean of the seeds, by bootstrap. A run is a
+process; what is in the results already is not run again.
 
 `--stragglers` trains in sixteen environments, each in a process of its own, of which one takes ten times as long for a
 step as the others, under `max_lag` 0, 1 and 4. They sleep, so that two cores will do.
@@ -32,6 +33,7 @@ CASES = {"CartPole-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 30
 KINDS: dict[str, tuple[int, dict[str, Any]]] = {
     "lag 0": (0, {}),
     "lag 4, V-trace": (4, {"lag_correction": "vtrace"}),
+    "lag 4, decoupled": (4, {"lag_correction": "decoupled"}),
     "lag 4, no correction": (4, {"lag_correction": "none"}),
 }
 """By name, the lag, and what differs from the defaults."""

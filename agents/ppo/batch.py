@@ -32,7 +32,8 @@ class Batch:
     advantages: Tensor
     returns: Tensor
     weights: Tensor | None = None
-    """With a pool, `[B]`: the probability of each action before the update, divided by that when it was taken."""
+    """With a pool or a decoupled correction of lag, `[B]`: the probability of each action before the update, divided by
+    that when it was taken; without a pool at most 1."""
     shares: Tensor | None = None
     """With a pool, `[B]`: the share of the clip range for this update; the same in every row."""
     old_outputs: Tensor | None = None
@@ -80,7 +81,7 @@ class Batch:
 
     def clip_range(self, clip_range: Any) -> Any:
         """The clip range of the rows: a number, or `[B]` with a pool."""
-        return clip_range if self.weights is None else clip_range * self.shares / self.weights
+        return clip_range if self.shares is None else clip_range * self.shares / self.weights
 
     def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
         """The order of the rows in each epoch, `[E, B]`."""

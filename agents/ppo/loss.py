@@ -48,7 +48,8 @@ class LossInputs:
     outputs: Tensor
     """The actor's present outputs, `[B, outputs]`, which define the distribution."""
     log_ratio: Tensor
-    """The present log-probability of the action, minus that when it was taken."""
+    """The present log-probability of the action, minus that when it was taken. With a pool or a decoupled correction of
+    lag, minus that before the update; the advantages have a factor for the rest."""
     advantages: Tensor
     """Normalised by `normalize` if `normalize_advantage` is True."""
     entropy: Tensor
@@ -60,8 +61,7 @@ class LossInputs:
     returns: Tensor
     """The targets of the values."""
     old_outputs: Any
-    """The actor's outputs before the update, `[B, outputs]`; None for the library's own loss. With lag or a pool, an
-    older policy acted, and `log_ratio` refers to that."""
+    """The actor's outputs before the update, `[B, outputs]`; None for the library's own loss."""
     agent: Any
     """The agent, with its `distribution`, its networks (`actor_network`, `critic_network`) and `modules_of`."""
 

@@ -31,7 +31,7 @@ from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_b
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig, require_not_recorded
+from hybridppo.agents.ppo.config import SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loss import (
     STATISTICS,
@@ -427,6 +427,7 @@ class PPO:
         moments = loop.exchange.moments
         rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
         is_current = share is not None or rollout.version == self.version
+        is_current |= self._correction_of(rollout) == "decoupled"
         bounds = pairwise(accumulate((part.rewards.shape[1] for part in rollout.parts), initial=0))
         batches: list[Any] = []
         for number, columns in enumerate(bounds):
@@ -443,8 +444,9 @@ class PPO:
     ) -> Batch:
         """Flattened rows with values, from one batched pass, and advantages.
 
-        With a pool, log-probabilities are those of the current policy; `share` is the share of the clip range for this
-        update.
+        With a pool or a decoupled correction, log-probabilities are those of the current policy, around which ratios
+        are clipped, and weights are its ratios to the policy that acted, at most 1 without a pool. `share` is the
+        pool's share of the clip range for this update.
         """
         config = self.current
         observations, finals = self.normalization.of_observations(rollout)
@@ -459,20 +461,20 @@ class PPO:
             "gamma": config.gamma,
             "gae_lambda": config.gae_lambda,
         }
-        log_probs, weights, shares, is_lagging = rollout.log_probs.flatten(), None, None, rollout.versions is not None
-        if share is not None:
-            acted, log_probs = log_probs, loop.backend.log_probs(rows, actions)
-            more_probable = weights = (log_probs - acted).exp()
-            shares = torch.full_like(weights, share)
-        elif is_lagging and config.lag_correction == "vtrace" and not self._has_own_advantages:
-            more_probable = (loop.backend.log_probs(rows, actions) - log_probs).exp()
-        else:
-            more_probable = None
-        if more_probable is None or self._has_own_advantages:
+        log_probs, weights, shares, correction = rollout.log_probs.flatten(), None, None, self._correction_of(rollout)
+        ratios = None
+        if share is not None or correction != "none":
+            now = loop.backend.log_probs(rows, actions)
+            ratios = (now - log_probs).exp()
+            if share is not None:
+                log_probs, weights, shares = now, ratios, torch.full_like(ratios, share)
+            elif correction == "decoupled":
+                log_probs, weights = now, ratios.clamp(max=1.0)
+        if ratios is None or self._has_own_advantages:
             advantages = self._checked(self.advantages(**estimated), rollout.rewards)
             returns = advantages + values[:-1]
         else:
-            advantages, returns = vtrace(weights=more_probable.view_as(rollout.rewards), **estimated)
+            advantages, returns = vtrace(weights=ratios.view_as(rollout.rewards), **estimated)
         return Batch(
             observations=rows,
             actions=actions,
@@ -483,6 +485,10 @@ class PPO:
             weights=weights,
             shares=shares,
         )
+
+    def _correction_of(self, rollout: Any) -> LagCorrection:
+        """The correction for older parameters, which may have acted if rows have versions."""
+        return "none" if rollout.parts[0].versions is None else self.config.lag_correction
 
     @property
     def _has_own_advantages(self) -> bool:

@@ -549,19 +549,27 @@ def agent_of(**settings: Any) -> PPO:
     )
 
 
-@pytest.mark.parametrize("correction", ["vtrace", "none"])
+@pytest.mark.parametrize("correction", ["vtrace", "decoupled", "none"])
 def test_returns_and_advantages_are_corrected_by_vtrace_if_that_is_asked_for(correction: str) -> None:
     agent = agent_of(lag_correction=correction)
     rollout = lagging_rollout(agent, versions=True)
     batch, plain = (agent.prepared(each, agent.loop()) for each in (rollout, lagging_rollout(agent, versions=False)))
-    assert torch.equal(batch.log_probs, rollout.log_probs.flatten())  # the ratio is to those that acted
+    acted = rollout.log_probs.flatten()
     if correction == "none":
+        assert torch.equal(batch.log_probs, acted)
         assert torch.equal(batch.advantages, plain.advantages)
         return
     with torch.no_grad():
         outputs = agent.actor(rollout.observations[:-1])
         values = agent.critic(rollout.observations).squeeze(-1)
         now = agent.distribution.log_prob(outputs, rollout.actions)
+    if correction == "vtrace":
+        assert torch.equal(batch.log_probs, acted)  # the ratio is to those that acted
+        assert batch.weights is None
+    else:
+        torch.testing.assert_close(batch.log_probs, now.flatten())  # the ratio is to those before the update
+        torch.testing.assert_close(batch.weights, (now.flatten() - acted).exp().clamp(max=1.0))
+    assert batch.clip_range(0.2) == 0.2
     advantages, returns = vtrace(
         rewards=rollout.rewards, values=values[:-1], next_values=values[1:],
         weights=(now - rollout.log_probs).exp(), terminated=rollout.terminated, truncated=rollout.truncated,
@@ -572,8 +580,42 @@ def test_returns_and_advantages_are_corrected_by_vtrace_if_that_is_asked_for(cor
     assert not torch.allclose(batch.advantages, plain.advantages)
 
 
+@pytest.mark.parametrize("form", [{}, {"fast_updates": False}, {"compiled_updates": True}], ids=str)
+def test_a_decoupled_update_begins_with_the_gradient_of_impala(form: dict[str, Any]) -> None:
+    """`min(1, p / m) * A * grad(log p)`, however far the ratio of the policy to the one that acted is from 1."""
+    agent = agent_of(normalize_advantage=False, value_coef=0.0, lag_correction="decoupled", **form)
+    batch, loop = agent.prepared(lagging_rollout(agent, versions=True), agent.loop()), agent.loop()
+    assert ((batch.weights < 0.8) & (batch.advantages < 0)).any()  # which clipping around the other policy leaves out
+    orders, sizes = torch.arange(16)[None], [16]
+    (weighed,) = batch.weighed(orders, sizes, False)
+    with loop.backend.threads():
+        (minibatch,) = loop.backend.minibatches(weighed, orders[0], sizes)
+        _, _, _, kl, clipped = loop.backend.gradient(minibatch, 0.2)
+    assert abs(float(kl)) < 1e-6
+    assert float(clipped) == 0.0
+    log_probs = agent.distribution.log_prob(agent.actor(batch.observations), batch.actions)
+    expected = torch.autograd.grad(
+        -(batch.weights * batch.advantages * log_probs).mean(), list(agent.actor.parameters())
+    )
+    found = agent.parameters.gradient[agent.parameters.range_of("actor")]
+    torch.testing.assert_close(found, torch.cat([each.flatten() for each in expected]), rtol=1e-3, atol=1e-5)
+
+
+def test_old_actions_count_for_less_by_hand() -> None:
+    """In one environment actions are half as probable as when they were taken, in the other twice."""
+    agent = agent_of(lag_correction="decoupled")
+    rollout = lagging_rollout(agent, versions=True)
+    with torch.no_grad():
+        now = agent.distribution.log_prob(agent.actor(rollout.observations[:-1]), rollout.actions)
+    ratios = torch.tensor([0.5, 2.0]).expand(now.shape)  # of the two environments
+    batch = agent.prepared(replace(rollout, log_probs=now - ratios.log()), agent.loop())
+    torch.testing.assert_close(batch.weights.view(now.shape), torch.tensor([0.5, 1.0]).expand(now.shape))
+    (weighed,) = batch.weighed(torch.arange(16)[None], [16], False)
+    torch.testing.assert_close(weighed.advantages, batch.advantages * batch.weights)
+
+
 def test_an_unknown_correction_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="lag_correction must be one of vtrace, none"):
+    with pytest.raises(ConfigurationError, match="lag_correction must be one of vtrace, decoupled, none"):
         PPOConfig(lag_correction="impala")  # type: ignore[arg-type]
 
 

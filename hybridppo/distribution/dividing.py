@@ -19,14 +19,13 @@ _TENSORS = "environments of tensors ({}) step themselves and cannot be divided a
 logger = logging.getLogger(__name__)
 
 
-def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tells: bool = True) -> EnvironmentOptions:
+def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str) -> EnvironmentOptions:
     """The options that step copies of an environment, because its own vectorised form is seeded as a whole.
 
     Args:
         source: of the environments.
         options: the given ones.
         whom: the processes among which they are divided, for messages.
-        tells: whether to log that copies replace a vectorised form.
 
     Raises:
         ConfigurationError: if a function makes vectors.
@@ -36,7 +35,7 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
     source = source_of(source)
     if isinstance(source, str):
         has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
-        if has_own and options.vectorization == "auto" and tells:
+        if has_own and options.vectorization == "auto":
             logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", source, whom)
     elif is_tensor_env(source):
         raise ConfigurationError(_TENSORS.format(type(source).__name__, whom))

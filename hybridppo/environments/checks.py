@@ -36,14 +36,14 @@ def five_of(result: Any) -> Any:
     return result
 
 
-def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True) -> tuple[Any, float, bool, bool, Any]:
-    """The result of `step`, cast if that loses nothing; `bounds` also checks the bounds of the space.
+def checked_step(encode: ObservationEncoder, result: Any) -> tuple[Any, float, bool, bool, Any]:
+    """The result of `step`, cast if that loses nothing.
 
     Raises:
         BadValueError: if it is not an observation of the space, a number, two flags, and infos.
     """
     observation, reward, terminated, truncated, info = five_of(result)
-    observation = encode.checked(observation, bounds=bounds)
+    observation = encode.checked(observation)
     number = float(as_scalar("its reward", as_numbers("its reward", reward)))
     require_finite("its reward", np.asarray(number))
     return observation, number, as_flag("its terminated", terminated), as_flag("its truncated", truncated), info

@@ -15,16 +15,16 @@ SAME_RESULT = {"changes_result": False}
 rounding."""
 
 
-def whole(state: Mapping[str, Any], name: str, minimum: int = 0) -> int:
-    """An integer of at least `minimum`, with 64 bits.
+def whole(state: Mapping[str, Any], name: str) -> int:
+    """An integer of at least 0, with 64 bits.
 
     Raises:
         KeyError: if there is no such key.
         ValueError: if it is something else.
     """
     value = state[name]
-    if type(value) is not int or not minimum <= value < 2**63:
-        raise ValueError(f"{name} must be a whole number of at least {minimum}")
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{name} must be a whole number of at least 0")
     return value
 
 

@@ -32,13 +32,14 @@ from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import DistributionOfPolicies, SpacesOfAgents
+from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole
 
 PolicyOf = Callable[[str], str]
 """From the name of an agent to the name of its policy."""
 
-ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions", "critic_observes")
+ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions")
 """Fields that must be equal in all configurations, because the policies are sampled together."""
 REFUSED = ("episodes_per_rollout", "use_sde")
 """Fields that are not supported with several policies."""
@@ -133,6 +134,26 @@ def acting_together(
         for distribution, (observation, _) in zip(distributions, spaces, strict=True)
     ]
     return together, sizes
+
+
+def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | None] | None = None) -> ObservesOfAgents:
+    """What critics see (`critic_observes`): the same for all agents, or a function of an agent's name.
+
+    Args:
+        policies: the settings of each policy; whatever has no such field sees an agent's own observation.
+        policy_of: returns the policy of an agent; None for `policy_by_name`.
+    """
+    each: dict[str | None, CriticObserves] = {
+        name: getattr(config, "critic_observes", "own") for name, config in policies.items()
+    }
+    found: CriticObserves = next(iter(each.values()), "own")
+    return found if {*each.values()} <= {found} else partial(_critic_of, each, policy_of or policy_by_name)
+
+
+def _critic_of(
+    policies: Mapping[str | None, CriticObserves], policy_of: Callable[[str], str | None], agent: str
+) -> CriticObserves:
+    return policies.get(policy_of(agent), "own")  # an unknown policy is refused later
 
 
 @dataclass(frozen=True)
@@ -271,7 +292,10 @@ class Policies:
         self._sizes: Sizes | None = None
         if isinstance(observation_space, SpacesOfAgents) or isinstance(action_space, SpacesOfAgents):
             spaces = [(agent.observation_space, agent.action_space) for agent in agents]
-            self.distribution, self._sizes = acting_together([each.distribution for each in agents], spaces, columns)
+            together, self._sizes = acting_together([each.distribution for each in agents], spaces, columns)
+            has_same = all(agent.given_space == self._any.given_space for agent in agents)
+            if isinstance(action_space, SpacesOfAgents) or not has_same:  # else only critics see other things
+                self.distribution = together
         self.actor: nn.Module = PoliciesActor([agent.actor for agent in agents], columns, self._sizes)
         self.version = 0
         self.records_graphs = all(agent.records_graphs for agent in self.agents.values())
@@ -384,14 +408,16 @@ class Policies:
         if self._sizes is None:
             return part
         size = ObservationEncoder(agent.observation_space).size
-        actions = part.actions[..., : int(np.prod(agent.distribution.action_shape))]
-        actions = actions.reshape(*actions.shape[:-1], *agent.distribution.action_shape)
-        return replace(
+        part = replace(
             part,
             observations=part.observations[..., :size].contiguous(),
             final_observations=part.final_observations[..., :size].contiguous(),
-            actions=typed(actions, agent.distribution).contiguous(),
         )
+        if not isinstance(self.distribution, DistributionOfPolicies):
+            return part
+        actions = part.actions[..., : int(np.prod(agent.distribution.action_shape))]
+        actions = actions.reshape(*actions.shape[:-1], *agent.distribution.action_shape)
+        return replace(part, actions=typed(actions, agent.distribution).contiguous())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state of all agents: tensors by name, and a JSON object."""

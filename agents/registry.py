@@ -13,11 +13,12 @@ from hybridppo.agents.common.memory import explaining
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
 from hybridppo.agents.ddpg.memory import memory_needs as needs_of_ddpg
-from hybridppo.agents.policies import Policies, PoliciesConfig, spaces_of_policy
+from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of, spaces_of_policy
 from hybridppo.agents.ppo.config import BEFORE_ITS_FIELD, PPOConfig
 from hybridppo.agents.ppo.memory import memory_needs as needs_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import ConfigurationError, shown
+from hybridppo.spaces.rows import ObservesOfAgents
 
 AnyAgent = PPO | DDPG | Policies
 """Every agent; TD3 is a DDPG."""
@@ -145,6 +146,13 @@ def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
         policies = {name: {**BEFORE_ITS_FIELD, **each} for name, each in settings["policies"].items()}
         return config_from_json(agent, {"agents": {}, **settings, "policies": policies})
     return config_from_json(agent, {**AGENTS[agent].before_its_field, **settings})
+
+
+def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> ObservesOfAgents:
+    """What the critics of these settings see; arguments and result as of `critics_of`."""
+    if isinstance(config, PoliciesConfig):
+        return critics_of(config.policies, config.agents.get if config.agents else policy_of)
+    return critics_of({"": config}, policy_of)
 
 
 def replaced(config: AnyConfig, **changes: Any) -> AnyConfig:

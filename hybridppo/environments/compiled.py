@@ -21,8 +21,9 @@ from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_critics import OthersInRows, spaces_with_critics_part
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.of_agents import joint_space
+from hybridppo.spaces.of_critics import CriticRows, WrittenRows, each_observes, spaces_with_critics_part
+from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.validation import whole
 
 if TYPE_CHECKING:
@@ -57,29 +58,31 @@ class CompiledEnvironments(Environments):
         num_envs: int,
         first: int = 0,
         num_threads: int = 1,
-        critic_observes: CriticObserves = "own",
+        critic_observes: ObservesOfAgents = "own",
     ) -> None:
         from hybridppo.compiled.building import build
 
-        if critic_observes == "state" and definition.state_space is None:
+        agents = definition.agents
+        observes = each_observes(critic_observes, agents or ("",))
+        if "state" in observes and definition.state_space is None:
             raise EnvError(
                 f"critic_observes='state' needs a state_space, and {definition.name} has none: pass state_space= to "
                 "compiled.environment and write `def observe_state(state, time, out)`, or use critic_observes='all'"
             )
-        agents = definition.agents
-        shape = num_envs, max(1, len(agents))
+        shape = num_envs, len(observes)
         columns = int(np.prod(shape))
         observed = [definition.observation_space] * shape[1]
-        spaces = spaces_with_critics_part(observed, critic_observes, definition() if agents else None)
-        super().__init__(columns, spaces[0], definition.action_space)
-        definition = definition.showing_state if critic_observes == "state" else definition
-        own = spaces[0] if critic_observes == "state" else definition.observation_space
-        self.written = ObservationEncoder(own)
-        """Encodes the rows that loops write, without the observations of other agents."""
-        self.others: OthersInRows | None = None
-        """Adds the observations of other agents, if critics see them."""
-        if critic_observes == "all":
-            self.others = OthersInRows(spaces, self.encode.size)
+        spaces = spaces_with_critics_part(observed, observes, definition() if agents else None)
+        super().__init__(columns, joint_space(agents, spaces), definition.action_space)
+        written: gym.Space[Any] = definition.observation_space
+        if "state" in observes:
+            written, definition = spaces[observes.index("state")], definition.showing_state
+        self.written = ObservationEncoder(written)
+        """Encodes the rows that loops write: an agent's own observation, and the state if a critic sees it."""
+        self.whole: WrittenRows | None = None
+        """Makes the rows that critics see from those that loops write; None if they are the same."""
+        if {*observes} not in ({"own"}, {"state"}):
+            self.whole = WrittenRows(CriticRows(spaces, observes, self.encode.size), self.written.size)
         self.agents, self._num = agents, num_envs
         self.definition = definition
         self.kernels: Kernels = build(definition)
@@ -156,7 +159,7 @@ class CompiledEnvironments(Environments):
             rows: as loops write them.
             are_there: `[..., N]`, which agents are present.
         """
-        return rows if self.others is None else self.others.added(rows, are_there)
+        return rows if self.whole is None else self.whole.whole(rows, are_there)
 
     def finals_of(self, finals: Array, are_final: Array, when: str) -> Array:
         """The final observations `[n, obs]` among rows `[T, N, written]`, in their order; `are_final` is `[T, N]`.
@@ -166,13 +169,13 @@ class CompiledEnvironments(Environments):
         """
         found = finals[are_final]
         self.require_finite_finals(found, np.nonzero(are_final)[1], when)
-        if self.others is None:
+        if self.whole is None:
             return found
         steps, envs = np.nonzero(are_final.reshape(len(finals), self._num, -1).any(2))
         cut = are_final.reshape(len(finals), self._num, -1)[steps, envs]
         rows = finals.reshape(len(finals), self._num, -1, finals.shape[-1])[steps, envs]
         rows[~cut] = 0
-        return self.others.added(rows, cut)[cut]
+        return self.whole.whole(rows, cut)[cut]
 
     @property
     def world(self) -> tuple[Any, ...]:

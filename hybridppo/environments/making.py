@@ -25,7 +25,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.rows import ObservesOfAgents
 
 if TYPE_CHECKING:
     from hybridppo.compiled.definition import Definition
@@ -106,9 +106,10 @@ def make_environments(
     if isinstance(options, CriticsOptions) and not environments.agents:
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
+        given = f"={options.critic_observes!r}" if isinstance(options.critic_observes, str) else ""
         raise ConfigurationError(
-            f"critic_observes={options.critic_observes!r} is for environments of several agents: leave it out, or use "
-            "critic_keys for a critic that sees other parts of observations"
+            f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys for a "
+            "critic that sees other parts of observations"
         )
     return environments
 
@@ -196,7 +197,7 @@ def _of_function(
     )  # fmt: skip
 
 
-def _critics_observe(options: EnvironmentOptions) -> CriticObserves:
+def _critics_observe(options: EnvironmentOptions) -> ObservesOfAgents:
     return options.critic_observes if isinstance(options, CriticsOptions) else "own"
 
 

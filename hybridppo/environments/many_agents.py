@@ -23,7 +23,7 @@ from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.registry import each_of
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.rows import ObservesOfAgents
 
 Array = NDArray[Any]
 
@@ -54,7 +54,7 @@ class ManyAgents(SubEnvironments):
         on_error: OnEnvError = "raise",
         *,
         action_masks: bool = False,
-        critic_observes: CriticObserves = "own",
+        critic_observes: ObservesOfAgents = "own",
         seats: SeatOptions | None = None,
     ) -> None:
         makes: Callable[[], Any] = partial(agents_environment, make, action_masks, critic_observes)

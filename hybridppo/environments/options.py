@@ -2,15 +2,16 @@
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.of_critics import each_observes
+from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole
 
 if TYPE_CHECKING:
@@ -142,8 +143,8 @@ class EnvironmentOptions:
 class CriticsOptions(EnvironmentOptions):
     """Options for agents whose critics see more than their actors."""
 
-    critic_observes: CriticObserves = "own"
-    """Like `PPOConfig.critic_observes`."""
+    critic_observes: ObservesOfAgents = "own"
+    """Like `PPOConfig.critic_observes`; by the names of the agents if it differs."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,19 @@ class SeatOptions(CriticsOptions):
     """The policies that learn, if there are several."""
 
 
-def for_critics(options: EnvironmentOptions, config: Any) -> EnvironmentOptions:
-    """The options for agents of this configuration."""
-    observes: CriticObserves = getattr(config, "critic_observes", "own")
+def for_critics(options: EnvironmentOptions, observes: ObservesOfAgents) -> EnvironmentOptions:
+    """The options for agents whose critics see this."""
     own = {each.name: getattr(options, each.name) for each in fields(EnvironmentOptions)}
     return EnvironmentOptions(**own) if observes == "own" else CriticsOptions(**own, critic_observes=observes)
+
+
+def for_agents(options: EnvironmentOptions, agents: Sequence[str]) -> EnvironmentOptions:
+    """The options for an environment with these agents, as a file can hold them."""
+    if not isinstance(options, CriticsOptions) or not callable(options.critic_observes):
+        return options
+    return replace(
+        options, critic_observes=dict(zip(agents, each_observes(options.critic_observes, agents), strict=True))
+    )
 
 
 def is_held_by_json(value: Any) -> bool:

@@ -3,7 +3,7 @@
 PettingZoo is not imported: any object with its methods is such an environment.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +18,9 @@ from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder, encoders_of
-from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.of_critics import CriticRows, spaces_with_critics_part
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
+from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
+from hybridppo.spaces.rows import ObservesOfAgents
 
 Array = NDArray[Any]
 
@@ -43,7 +43,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     Args:
         env: the environment.
         action_masks: whether an agent's observation includes the mask in its `info["action_mask"]`.
-        critic_observes: what a row has besides the agent's own observation, like `PPOConfig.critic_observes`.
+        critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
         EnvError: if it has no agents, or a space is not supported.
@@ -53,7 +53,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     """Whether one agent acts in each step: the one in slot `turn`."""
     turn = 0
 
-    def __init__(self, env: Any, action_masks: bool = False, critic_observes: CriticObserves = "own") -> None:
+    def __init__(self, env: Any, action_masks: bool = False, critic_observes: ObservesOfAgents = "own") -> None:
         self.env = env
         self.agents = _agents_of(env)
         observed, acted = _spaces_of(env, self.agents, "observation"), _spaces_of(env, self.agents, "action")
@@ -61,11 +61,13 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         if action_masks:
             observed = list(map(without_mask, observed))
         self._masked = list(map(MaskedObservation, observed, acted)) if action_masks else None
-        self._critic_observes = critic_observes
-        seen = whole = spaces_with_critics_part(observed, critic_observes, env)
+        self._critic_observes = each_observes(critic_observes, self.agents)
+        seen = whole = spaces_with_critics_part(observed, self._critic_observes, env)
         if action_masks:
             seen = list(map(MaskedObservation, whole, acted))
-        self.agent = SimpleNamespace(observation_space=self._of_all(seen), action_space=self._of_all(acted))
+        self.agent = SimpleNamespace(
+            observation_space=joint_space(self.agents, seen), action_space=joint_space(self.agents, acted)
+        )
         """The spaces that all agents share, or `SpacesOfAgents`."""
         self._unmasked = encoders_of(observed)
         self._encoders = encoders_of(seen)
@@ -78,8 +80,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
         self._places = [slice(0, len(row) - number) for row, number in zip(self.own_rows, num_masked, strict=True)]
         """The part of each row with the agent's own observation."""
-        self._of_critics = None if critic_observes == "own" else CriticRows(whole, self._rows.shape[1])
-        if self._of_critics is not None:
+        self._of_critics: CriticRows | None = None
+        if {*self._critic_observes} != {"own"}:
+            self._of_critics = CriticRows(whole, self._critic_observes, self._rows.shape[1])
             self._places = self._of_critics.own
         self._own_parts = [row[place] for row, place in zip(self.own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
@@ -298,12 +301,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         """The part of a row that belongs to the agent, if agents have rows of different lengths."""
         differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         return row[: self._encoders[slot].size] if differ else row
-
-    def _of_all(self, spaces: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
-        """The space that all agents share, or `SpacesOfAgents`."""
-        if all(space == spaces[0] for space in spaces):
-            return spaces[0]
-        return SpacesOfAgents({str(agent): space for agent, space in zip(self.agents, spaces, strict=True)})
 
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:

@@ -15,10 +15,10 @@ from torch.nn.functional import pad
 from hybridppo.environments.checks import describe_error
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.of_critics import CriticRows, spaces_with_critics_part
+from hybridppo.spaces.of_agents import joint_space
+from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.rows import ObservesOfAgents
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class TensorAgents:
         EnvError: if its kinds or spaces are not as they must be.
     """
 
-    def __init__(self, env: Any, name: str, critic_observes: CriticObserves = "own") -> None:
+    def __init__(self, env: Any, name: str, critic_observes: ObservesOfAgents = "own") -> None:
         self._env, self.policies = env, _kinds_of(env, name)
         self.names = tuple(f"{kind}_{i}" for kind, count in self.policies.items() for i in range(count))
         """The names of an environment's agents, kind by kind."""
-        observed = self._each(env.single_observation_space)
-        spaces = spaces_with_critics_part(observed, critic_observes, env)
-        self.observation_space = self._of_all(spaces)
+        observed, observes = self._each(env.single_observation_space), each_observes(critic_observes, self.names)
+        spaces = spaces_with_critics_part(observed, observes, env)
+        self.observation_space = joint_space(self.names, spaces)
         """The space that all agents share, or `SpacesOfAgents`."""
-        self.action_space = self._of_all(self._each(env.single_action_space))
+        self.action_space = joint_space(self.names, self._each(env.single_action_space))
         ends = list(accumulate(self.policies.values(), initial=0))
         self._slots = dict(zip(self.policies, (slice(*ends) for ends in pairwise(ends)), strict=True))
         """The agents of each kind among those of an environment."""
@@ -70,8 +70,8 @@ class TensorAgents:
             for kind, space in env.single_observation_space.spaces.items()
         }
         self._of_critics: CriticRows | None = None
-        if critic_observes != "own":
-            self._of_critics = CriticRows(spaces, self._row.size)
+        if {*observes} != {"own"}:
+            self._of_critics = CriticRows(spaces, observes, self._row.size)
             self._source = torch.as_tensor(self._of_critics.source.ravel(), device=self._device)
         self.present = torch.ones((self._num_envs, len(self.names)), dtype=torch.bool, device=self._device)
         """`[num_envs, A]`: which agents are present."""
@@ -85,10 +85,10 @@ class TensorAgents:
         parts = []
         for kind, own in self._by_kind(name, observations).items():
             rows = self._encoders[kind](own, f"{name}[{kind!r}]")
+            rows = rows.reshape(self._num_envs, -1, *rows.shape[1:])
             if self._row.image is None:
-                first = 0 if self._of_critics is None else self._of_critics.own[self._slots[kind].start].start
-                rows = pad(rows, (first, self._row.size - first - rows.shape[1]))
-            parts.append(rows.reshape(self._num_envs, -1, *self._row.shape))
+                rows = self._placed(rows, kind)
+            parts.append(rows)
         return torch.cat(parts, 1).flatten(0, 1)
 
     def values(self, name: str, found: Any) -> Tensor:
@@ -158,14 +158,20 @@ class TensorAgents:
             for slot, space in enumerate(spaces)
         ]
 
+    def _placed(self, rows: Tensor, kind: str) -> Tensor:
+        """Own observations `[num_envs, count, own]` of a kind, at their places in rows `[num_envs, count, W]`."""
+        beside = self._row.size - rows.shape[2]
+        if self._of_critics is None:
+            return pad(rows, (0, beside))
+        starts = [own.start for own in self._of_critics.own[self._slots[kind]]]
+        if {*starts} == {starts[0]}:
+            return pad(rows, (starts[0], beside - starts[0]))
+        apart = zip(rows.unbind(1), starts, strict=True)
+        return torch.stack([pad(own, (start, beside - start)) for own, start in apart], 1)
+
     def _each(self, space: Any) -> list[gym.Space[Any]]:
         """The space of each agent."""
         return [space.spaces[kind] for kind, count in self.policies.items() for _ in range(count)]
-
-    def _of_all(self, spaces: list[gym.Space[Any]]) -> gym.Space[Any]:
-        if all(space == spaces[0] for space in spaces):
-            return spaces[0]
-        return SpacesOfAgents(dict(zip(self.names, spaces, strict=True)))
 
     def _by_kind(self, name: str, found: Any) -> dict[str, Any]:
         if not isinstance(found, Mapping) or found.keys() != self.policies.keys():

@@ -22,7 +22,7 @@ from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
@@ -82,7 +82,7 @@ class TensorEnvironments(Environments):
         EnvError: if it is not such an environment, or has another number.
     """
 
-    def __init__(self, env: Any, num_envs: int, *, owns: bool, critic_observes: CriticObserves = "own") -> None:
+    def __init__(self, env: Any, num_envs: int, *, owns: bool, critic_observes: ObservesOfAgents = "own") -> None:
         self.env: Any = env
         self._owns = owns
         self.name = type(env).__name__
@@ -339,7 +339,7 @@ class TensorEnvironments(Environments):
 
 
 def make_tensor_environments(
-    env: Any, num_envs: int | None, options: Any, *, owns: bool, critic_observes: CriticObserves
+    env: Any, num_envs: int | None, options: Any, *, owns: bool, critic_observes: ObservesOfAgents
 ) -> TensorEnvironments:
     """The environments of a `TensorEnv`; arguments as of `TensorEnvironments`.
 

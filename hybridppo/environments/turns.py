@@ -12,7 +12,7 @@ import numpy as np
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.environments.parallel import ParallelEnvironment, number_of
 from hybridppo.errors import BadValueError
-from hybridppo.spaces.rows import CriticObserves
+from hybridppo.spaces.rows import ObservesOfAgents
 
 
 def takes_turns(made: Any) -> bool:
@@ -111,13 +111,13 @@ class TurnEnvironment(ParallelEnvironment):
             env.step(None)  # PettingZoo requires this of agents whose episode has ended
         else:
             raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
-        if self._critic_observes != "own":
+        if self._of_critics is not None:
             self._fill_for_critics(np.arange(len(self.agents)) == self.turn)
         if has_lost_one:
             self._end_episodes()
 
     def _fill_for_critics(self, present: Any) -> None:
-        if self._critic_observes == "all":
+        if "all" in self._critic_observes:
             for slot in np.flatnonzero(self.present).tolist():
                 if slot != self.turn:
                     self._write(slot, self.env.observe(self.agents[slot]), self.env.infos[self.agents[slot]])
@@ -144,7 +144,7 @@ def _within_wrappers(env: Any) -> Any:
 
 
 def agents_environment(
-    make: Callable[[], Any], action_masks: bool = False, critic_observes: CriticObserves = "own"
+    make: Callable[[], Any], action_masks: bool = False, critic_observes: ObservesOfAgents = "own"
 ) -> ParallelEnvironment:
     """The environment that `make` makes, as rows."""
     made = make()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,13 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
     def measured(self) -> Array:  # type: ignore[override]
         """As if all numbers were quantities."""
         return np.ones(self.layout.num_numbers, np.bool_)
+
+
+def joint_space(names: Iterable[Any], spaces: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
+    """The space that all agents of these names share, or `SpacesOfAgents`."""
+    if all(space == spaces[0] for space in spaces):
+        return spaces[0]
+    return SpacesOfAgents({str(name): space for name, space in zip(names, spaces, strict=True)})
 
 
 def any_space(space: gym.Space[Any]) -> gym.Space[Any]:

@@ -1,6 +1,6 @@
 """Rows of several agents whose critics see more than they do: all agents' observations, or the environment's state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError, shown
 from hybridppo.spaces.observations import encoders_of
-from hybridppo.spaces.rows import OWN, CriticObserves
+from hybridppo.spaces.rows import OWN, CriticObserves, ObservesOfAgents
 
 Array = NDArray[Any]
 
@@ -18,57 +18,80 @@ STATE = "state"
 """Key of the part with the environment's state."""
 
 
+def each_observes(observes: ObservesOfAgents, agents: Iterable[Any]) -> list[CriticObserves]:
+    """What the critic of each agent sees."""
+    if isinstance(observes, str):
+        return [observes for _ in agents]
+    if isinstance(observes, Mapping):
+        return [observes.get(str(agent), "own") for agent in agents]
+    return [observes(str(agent)) for agent in agents]
+
+
 def spaces_with_critics_part(
-    observed: Sequence[gym.Space[Any]], observes: CriticObserves, env: Any
+    observed: Sequence[gym.Space[Any]], observes: Sequence[CriticObserves], env: Any
 ) -> list[gym.Space[Any]]:
     """The space of each agent's row: its own observation, and the part that its critic sees besides.
 
     Args:
         observed: observation space of each agent.
-        observes: as `PPOConfig.critic_observes`.
+        observes: of each agent, as `PPOConfig.critic_observes`.
         env: the environment; for "state" it has a `state_space`.
 
     Raises:
         EnvError: if agents observe images, or the environment has no state.
     """
-    if observes == "own":
+    more = next((each for each in observes if each != "own"), None)
+    if more is None:
         return list(observed)
     encoders = encoders_of(observed)
     if any(encode.layout.images for encode in encoders):
-        raise EnvError(f"critic_observes={observes!r} is for agents that observe numbers, and some observe images")
+        raise EnvError(f"critic_observes={more!r} is for agents that observe numbers, and some observe images")
     sizes = [encode.size for encode in encoders]
-    if observes == "all":
-        return [
-            gym.spaces.Dict({OWN: own, "others": Box(-np.inf, np.inf, (sum(sizes) - size,))})
-            for own, size in zip(observed, sizes, strict=True)
-        ]
+    found: list[gym.Space[Any]] = []
+    for own, size, sees in zip(observed, sizes, observes, strict=True):
+        if sees == "own":
+            found.append(own)
+        elif sees == "all":
+            found.append(gym.spaces.Dict({OWN: own, "others": Box(-np.inf, np.inf, (sum(sizes) - size,))}))
+        else:
+            found.append(gym.spaces.Dict({OWN: own, STATE: Box(-np.inf, np.inf, (_state_size(env),))}))
+    return found
+
+
+def _state_size(env: Any) -> int:
     space = getattr(env, "state_space", None)
     if not isinstance(space, Box) or not callable(getattr(env, "state", None)):
         raise EnvError(
             f"critic_observes='state' needs an environment with state() and a state_space that is a Box, and that "
             f"of {type(env).__name__} is {shown(space)}: use critic_observes='all'"
         )
-    return [gym.spaces.Dict({OWN: own, STATE: Box(-np.inf, np.inf, (int(np.prod(space.shape)),))}) for own in observed]
+    return int(np.prod(space.shape))
 
 
 class CriticRows:
     """The places of both parts in the rows of an environment's agents.
 
     Args:
-        spaces: the result of `spaces_with_critics_part`, unless critics see what their agents see.
+        spaces: the result of `spaces_with_critics_part`.
+        observes: of each agent, as `PPOConfig.critic_observes`.
         width: numbers of a row.
     """
 
-    def __init__(self, spaces: Sequence[gym.Space[Any]], width: int) -> None:
-        parts = [encode.by_key for encode in encoders_of(spaces)]
-        self.own = [each[OWN].numbers for each in parts]
+    def __init__(self, spaces: Sequence[gym.Space[Any]], observes: Sequence[CriticObserves], width: int) -> None:
+        encoders = encoders_of(spaces)
+        parts = [{} if sees == "own" else each.by_key for each, sees in zip(encoders, observes, strict=True)]
+        self.own = [
+            part[OWN].numbers if part else slice(0, each.size) for part, each in zip(parts, encoders, strict=True)
+        ]
         """The place of each agent's own observation in its row."""
         self.state_size = 0
-        """Numbers of the environment's state; 0 if critics see all observations."""
+        """Numbers of the environment's state; 0 if no critic sees it."""
         self.source: Array = np.arange(len(parts) * width).reshape(-1, width)
         """`[A, W]`: for each number of a row, its place among all rows of the environment and then its state."""
         flat = [slot * width + np.arange(width)[own] for slot, own in enumerate(self.own)]
         for slot, each in enumerate(parts):
+            if not each:
+                continue
             others = np.concatenate([*flat[:slot], *flat[slot + 1 :], self.source[:0, 0]])
             if STATE in each:
                 self.state_size = each[STATE].numbers.stop - each[STATE].numbers.start
@@ -89,30 +112,44 @@ class CriticRows:
         return flat.take(self.source, axis=-1)
 
 
-class OthersInRows:
-    """Adds the observations of other agents to rows that are written without them, and takes them away.
+class WrittenRows:
+    """Makes whole rows from rows that are written with an agent's own observation alone, and then the state if any.
+
+    All agents have own observations of the same size.
 
     Args:
-        spaces: the result of `spaces_with_critics_part` for "all".
-        width: numbers of a row.
+        rows: the places of both parts in whole rows.
+        size: numbers of a written row.
     """
 
-    def __init__(self, spaces: Sequence[gym.Space[Any]], width: int) -> None:
-        rows = CriticRows(spaces, width)
-        own = np.concatenate([slot * width + np.arange(width)[part] for slot, part in enumerate(rows.own)])
-        self._own: Array = own.reshape(len(spaces), -1)
-        """`[A, own]`: the places of the agents' own observations among all rows of an environment."""
-        self._source: Array = np.searchsorted(own, rows.source)
-        """`[A, W]`: as `CriticRows.source`, among own observations alone."""
+    def __init__(self, rows: CriticRows, size: int) -> None:
+        num_agents, width = rows.source.shape
+        written = np.arange(num_agents * size).reshape(num_agents, size)
+        places = np.full(rows.source.size, -1)
+        self._own: Array = np.zeros_like(written)
+        """`[A, size]`: the places of own observations among all whole rows of an environment."""
+        for slot, own in enumerate(rows.own):
+            number = own.stop - own.start
+            self._own[slot, :number] = slot * width + np.arange(width)[own]
+            places[self._own[slot, :number]] = written[slot, :number]
+        of_state = written[:, :1] + size - rows.state_size + rows.source - rows.source.size
+        found = np.where(rows.source < rows.source.size, places.take(rows.source, mode="clip"), of_state)
+        self._beside: Array = found < 0
+        """`[A, W]`: the zeros after the rows of agents with shorter ones."""
+        self._source: Array = found.clip(0)
+        """`[A, W]`: as `CriticRows.source`, among written rows."""
 
-    def added(self, rows: Array, are_there: Array) -> Array:
-        """Rows `[..., N, W]` of own observations `[..., N, own]`; zeros for agents that are not there, `[..., N]`."""
+    def whole(self, rows: Array, are_there: Array) -> Array:
+        """Whole rows `[..., N, W]` of written ones `[..., N, size]`; zeros for agents not there, of `[..., N]`."""
         apart = rows.reshape(*rows.shape[:-2], -1, self._own.size)
-        whole: Array = apart.take(self._source, axis=-1).reshape(*rows.shape[:-1], -1)
-        whole[~are_there] = 0
-        return whole
+        found: Array = apart.take(self._source, axis=-1)
+        if self._beside.any():
+            found[..., self._beside] = 0
+        found = found.reshape(*rows.shape[:-1], -1)
+        found[~are_there] = 0
+        return found
 
-    def removed(self, rows: Array) -> Array:
-        """Own observations `[..., N, own]` of rows `[..., N, W]`."""
+    def written(self, rows: Array) -> Array:
+        """Rows `[..., N, size]` with the own observations of whole rows `[..., N, W]`; of the state, anything."""
         apart = rows.reshape(*rows.shape[:-2], -1, self._source.size)
         return apart.take(self._own, axis=-1).reshape(*rows.shape[:-1], -1)

@@ -5,7 +5,7 @@ Also the convolutions that suit an image. Workers use this file without torch.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +21,8 @@ _FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 _NUMBER = 4
 """Bytes of a float32 number."""
 CriticObserves = Literal["own", "all", "state"]
+ObservesOfAgents = CriticObserves | Mapping[str, CriticObserves] | Callable[[str], CriticObserves]
+"""The same for all agents, or by the name of an agent."""
 OWN = "own"
 """Key of the part that the actor sees, if critics see more."""
 SMALLEST = 3

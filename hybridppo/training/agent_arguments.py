@@ -10,7 +10,7 @@ from hybridppo.agents.common.schedules import ScheduleFunction, Schedules, parse
 from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, policy_by_name, spaces_of_policy
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, critics_see, default_config, make_agent
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
@@ -66,10 +66,10 @@ class AgentAsked:
         return cls(with_schedules(found, named), agent, parts, names, played)
 
     def for_environments(
-        self, env: EnvSource, options: EnvironmentOptions, *, compiled: bool
+        self, env: EnvSource, options: EnvironmentOptions, policy_of: PolicyOf | None, *, compiled: bool
     ) -> tuple["AgentAsked", EnvironmentOptions]:
         """With compiled updates, if that was asked for; and the options of the environments that it needs."""
-        config, options = self.config, for_critics(options, self.config)
+        config, options = self.config, for_critics(options, critics_see(self.config, policy_of))
         if compiled:
             own = self.parts["loss"] is not None or self.parts["networks"] is not None
             has_own_parts = own or isinstance(self.agent, AnyAgent)

@@ -8,9 +8,16 @@ from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.agents.policies import PolicyOf, acting_together, columns_of, policies_of, spaces_of_policy
+from hybridppo.agents.policies import (
+    PolicyOf,
+    acting_together,
+    columns_of,
+    critics_of,
+    policies_of,
+    spaces_of_policy,
+)
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.registry import AnyAgent
+from hybridppo.agents.registry import AnyAgent, critics_see
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.making import make_environments
@@ -132,7 +139,7 @@ def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: 
         frame_stack=num_frames_of(agent.observation_space),
         **options,
     )
-    return made_for(agent, env, num_envs, for_critics(made, agent.config), own_number=True)
+    return made_for(agent, env, num_envs, for_critics(made, critics_see(agent.config)), own_number=True)
 
 
 def evaluate(
@@ -196,7 +203,8 @@ def evaluate_policies(
         EnvError: if the environment has other spaces than an agent.
     """
     trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
-    options = for_critics(EnvironmentOptions(), trained[0].config if trained else None)
+    configs = {name: getattr(agent, "config", None) for name, agent in agents.items()}
+    options = for_critics(EnvironmentOptions(), critics_of(configs, policy_of))
     options = compiled_if_possible(env, options)
     environments = make_environments(env, min(num_envs, episodes), options, own_number=True)
     with contextlib.ExitStack() as stack:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
-from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions, for_critics
 from hybridppo.environments.seats import Opponent
@@ -159,7 +159,9 @@ def _score(
     """The mean score of an agent in games against another."""
     masks = isinstance(agent.observation_space, MaskedObservation)
     against = opponent(other)
-    options = _with_opponents(for_critics(replace(options, action_masks=masks), agent.config), lambda path: against)
+    options = _with_opponents(
+        for_critics(replace(options, action_masks=masks), critics_see(agent.config)), lambda path: against
+    )
     environments = made_for(agent, env, num_envs, options, own_number=True)
     placement = SingleDevice("cpu")
     placement.prepare(agent)

@@ -11,7 +11,7 @@ from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.placements.base import Placement
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
@@ -88,5 +88,6 @@ def staged(
         seats = for_seats(options, run, config, policy_of)
         environments = team.environments_to_begin(env, config.num_envs, seats, run.num_workers)
         stack.callback(environments.close)
+        options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun
         yield Stage(env, team, options, run, environments, seconds, placement, interruption)

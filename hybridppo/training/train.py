@@ -176,7 +176,7 @@ def train(
     run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
     parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules}
     asked = AgentAsked.of(config, agent, schedules, parts)
-    asked, environment_options = asked.for_environments(env, environment_options, compiled=compiled)
+    asked, environment_options = asked.for_environments(env, environment_options, policy_of, compiled=compiled)
     where = resolve_placement(placement)
     saves = run_dir is not None
     with staged(env, asked.config, environment_options, run, where, policy_of=policy_of, saves=saves) as stage:

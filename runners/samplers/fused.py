@@ -80,7 +80,7 @@ class Fused:
         when = f"in the steps of rows {first} to {end - 1}"
         environments.on_threads(fill_rows, when)
         environments.require_finite(observations, buffer.rewards[rows], when)
-        if environments.others is not None:
+        if environments.whole is not None:
             are_there = ~np.concatenate((buffer.absent[first + 1 : end], ~environments.present.reshape(1, -1)))
             buffer.observations[first + 1 : end + 1] = environments.seen(observations[1:], are_there)
         if not buffer.truncated[rows].any():
@@ -93,11 +93,11 @@ class Fused:
 
     def _written(self, observations: Array) -> Array:
         """The rows `[T + 1, N, written]` that the loop writes, of which the first is given."""
-        others = self._environments.others
-        if others is None:
+        whole = self._environments.whole
+        if whole is None:
             return observations
         rows = np.empty((*observations.shape[:2], self._finals.shape[2]), np.float32)
-        rows[0] = others.removed(observations[0])
+        rows[0] = whole.written(observations[0])
         return rows
 
 

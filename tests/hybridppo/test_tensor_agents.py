@@ -43,6 +43,11 @@ CONFIGS: dict[str, Mapping[str, PPOConfig]] = {
     "both remember": MEMORIES,
     "critics see all": {kind: replace(SMALL, critic_observes="all") for kind in MEMORIES},
     "critics see the state": {kind: replace(SMALL, critic_observes="state") for kind in MEMORIES},
+    "each critic sees something else": {
+        "sign": replace(NORMALISED, critic_observes="all"),
+        "pointer": replace(SMALL, critic_observes="state"),
+    },
+    "one critic sees more": {"sign": replace(MEMORIES["sign"], critic_observes="all"), "pointer": NORMALISED},
 }
 """Further policies join by a line."""
 
@@ -99,7 +104,10 @@ class Twin:
         return {name: bool(each) if each.dtype == bool else each for name, each in found.items()}
 
 
-@pytest.mark.parametrize("observes", ["own", "all", "state"])
+EACH = {"sign_0": "all", "sign_1": "own", "pointer_0": "state"}
+
+
+@pytest.mark.parametrize("observes", ["own", "all", "state", EACH], ids=["own", "all", "state", "each its own"])
 @pytest.mark.parametrize("alike", [False, True], ids=["unlike", "alike"])
 def test_rows_and_steps_are_those_of_arrays(alike: bool, observes: Any) -> None:
     options = EnvironmentOptions() if observes == "own" else CriticsOptions(critic_observes=observes)

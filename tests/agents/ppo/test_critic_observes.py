@@ -57,7 +57,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
 def train(name: str = "plain", observes: Any = "all", **options: Any) -> hybridppo.TrainResult:
     env, own = SOURCES[name]
     config = options.pop("config", replace(SMALL, critic_observes=observes))
-    config = {"sign": config, "pointer": config} if env is Unlike else config
+    config = {"sign": config, "pointer": config} if env is Unlike and not isinstance(config, dict) else config
     arguments: dict[str, Any] = {"placement": "cpu", "seed": 0, "config": config, "total_steps": STEPS}
     return hybridppo.train(env, **{**arguments, **own, **options}, progress=False)
 
@@ -195,9 +195,67 @@ def test_what_cannot_be_is_refused(make: Any, config: dict[str, Any], error: Any
         hybridppo.train(make, total_steps=64, config=PPOConfig(**config), placement="cpu", progress=False)
 
 
-def test_all_policies_have_the_same_kind_of_critic() -> None:
-    with pytest.raises(ConfigurationError, match="critic_observes must be the same for all policies"):
-        hybridppo.train(
-            Unlike, total_steps=64, config={"sign": SMALL, "pointer": replace(SMALL, critic_observes="all")},
-            placement="cpu", progress=False,
-        )  # fmt: skip
+class Kinds(Stated):
+    """Agents of one kind, named one by one."""
+
+
+def one_by_one(name: str) -> str:
+    return "first" if name == Kinds().possible_agents[0] else "others"
+
+
+EACH: dict[str, tuple[Any, dict[str, Any]]] = {
+    "all and own": (Unlike, {"config": {"sign": replace(SMALL, critic_observes="all"), "pointer": SMALL}}),
+    "state and all": (
+        Kinds,
+        {
+            "config": {
+                "first": replace(SMALL, critic_observes="state"), "others": replace(SMALL, critic_observes="all"),
+            },
+            "policy_of": one_by_one,
+        },
+    ),
+    "masked": (
+        masked,
+        {
+            "config": {"first": SMALL, "others": replace(SMALL, critic_observes="state", normalize_observations=True)},
+            "policy_of": one_by_one, "action_masks": True,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_each_policy_has_a_critic_of_its_own(name: str, tmp_path: Path) -> None:
+    env, own = EACH[name]
+    run = tmp_path / "run"
+
+    def trained(**options: Any) -> Any:
+        arguments: dict[str, Any] = {"placement": "cpu", "seed": 0, "total_steps": 4 * 24 * 4, "progress": False}
+        return hybridppo.train(env, **{**arguments, **own, **options})
+
+    expected = trained(run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
+    for options in ({"num_workers": 2}, {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)}):
+        assert torch.equal(values_of(trained(**options)), values_of(expected))
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    assert torch.equal(values_of(hybridppo.resume(run, env=env, progress=False)), values_of(expected))
+    assert hybridppo.evaluate(run, env=env, episodes=2, progress=False).returns
+    agents = hybridppo.load_policies(run)
+    for policy, agent in agents.items():
+        assert agent.config.critic_observes == own["config"][policy].critic_observes
+        played = {**own["config"], policy: agent}
+        assert torch.equal(trained(config=played).agents[policy].parameters.values, agent.parameters.values)
+    if name != "masked":
+        found = hybridppo.evaluate_policies(agents, env, episodes=2, policy_of=own.get("policy_of"))
+        assert found.keys() == agents.keys()
+
+
+def test_rows_of_agents_have_what_each_critic_sees() -> None:
+    scripts = [[(3, "truncated")], [(1, "terminated")], [(3, "truncated")]]
+    each = {"agent_0": "all", "agent_1": "own", "agent_2": "own"}
+    environments = environments_of(partial(ScriptedAgents, scripts), each)
+    first = [[0, i, 0] for i in range(3)]
+    nothing = [0] * 6
+    rows = environments.reset(0)
+    assert rows.tolist() == [[*first[1], *first[2], *first[0]], [*first[1], *nothing], [*first[2], *nothing]]
+    environments.close()

@@ -14,9 +14,12 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, compiled
 from hybridppo.agents import PPO
+from hybridppo.agents.policies import Policies, PoliciesConfig
+from hybridppo.agents.registry import critics_see
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions
-from hybridppo.networks.forms import arrays_of, numpy_form
+from hybridppo.interfaces import agents_of
+from hybridppo.networks.forms import actor_form, arrays_of
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers import stepping
 from hybridppo.runners.samplers.stepping import Stepper
@@ -37,9 +40,10 @@ def environments_of(env: Any, num_envs: int, observes: Any, **options: Any) -> A
 
 
 def train(config: Any, observes: Any, env: Any = Hunt, **options: Any) -> Any:
-    """A policy of all agents, or one for each kind."""
+    """A policy of all agents, or one for each kind, with another critic each if there are two in `observes`."""
     if isinstance(config, dict):
-        config = {name: replace(each, critic_observes=observes) for name, each in config.items()}
+        each = [observes] * 2 if isinstance(observes, str) else observes
+        config = {name: replace(config[name], critic_observes=own) for name, own in zip(config, each, strict=True)}
         options = {"total_steps": STEPS, **options}
     else:
         config, options = replace(config, critic_observes=observes), {"total_steps": STEPS * NUM_AGENTS, **options}
@@ -57,10 +61,17 @@ CONFIGS: dict[str, Any] = {
     "a policy each": {"hunter": SMALL, "prey": replace(NORMALISED, hidden_sizes=(16, 8), activation="relu")},
 }
 """Further policies join by a line."""
+EACH = {
+    **dict.fromkeys(("hunter_0", "prey_0"), "all"),
+    **dict.fromkeys(("hunter_1", "prey_1"), "state"),
+    "prey_2": "own",
+}
+CRITICS = [(name, observes) for name in CONFIGS for observes in OBSERVES]
+CRITICS += [("a policy each", ("all", "state")), ("a policy each", ("own", "all")), ("a policy each", ("state", "own"))]
 
 
-@pytest.mark.parametrize("observes", OBSERVES)
-def test_rows_are_those_of_the_same_environment_in_python(observes: str) -> None:
+@pytest.mark.parametrize("observes", [*OBSERVES, EACH], ids=str)
+def test_rows_are_those_of_the_same_environment_in_python(observes: Any) -> None:
     ours, plain = (environments_of(Hunt, 4, observes, vectorization=each) for each in ("compiled", "sync"))
     assert ours.observation_space == plain.observation_space
     np.testing.assert_array_equal(ours.reset(11), plain.reset(11))
@@ -94,16 +105,24 @@ def test_rows_have_what_all_others_observe_by_hand() -> None:
 
 
 class Side:
-    """A stepper with its buffer and its actor, which normalises observations."""
+    """A stepper with its buffer and its actor, which normalises observations; with a policy each for two critics."""
 
-    def __init__(self, observes: str, num_steps: int = 70, threads: int = 1) -> None:
-        self.environments = environments_of(Hunt, 6, observes, env_threads=threads)
-        config = replace(NORMALISED, critic_observes=observes, num_steps=num_steps)
-        self.agent = PPO(self.environments.observation_space, self.environments.action_space, config, seed=5)
-        moments: Any = self.agent.actor.normalizer.moments  # type: ignore[union-attr]
-        moments.mean.copy_(moments.mean.new_tensor(np.linspace(-0.2, 0.2, len(moments.mean))))
-        moments.variance.fill_(2.0)
-        form = numpy_form(self.agent.actor)
+    def __init__(self, observes: Any, num_steps: int = 70, threads: int = 1) -> None:
+        settings = replace(NORMALISED, num_steps=num_steps)
+        if isinstance(observes, str):
+            config: Any = replace(settings, critic_observes=observes)
+        else:
+            of_kinds = zip(("hunter", "prey"), observes, strict=True)
+            config = PoliciesConfig({kind: replace(settings, critic_observes=each) for kind, each in of_kinds})
+            config = config.with_agents(Hunt.agents)
+        self.environments = environments_of(Hunt, 6, critics_see(config), env_threads=threads)
+        spaces = self.environments.observation_space, self.environments.action_space
+        self.agent: Any = (PPO if isinstance(observes, str) else Policies)(*spaces, config, seed=5)
+        for agent in agents_of(self.agent):
+            moments: Any = agent.actor.normalizer.moments
+            moments.mean.copy_(moments.mean.new_tensor(np.linspace(-0.2, 0.2, len(moments.mean))))
+            moments.variance.fill_(2.0)
+        form = actor_form(self.agent.actor)
         assert form is not None
         self.actor = form.actor([array.numpy() for array in arrays_of(self.agent.actor)])
         columns = self.environments.num_envs
@@ -113,8 +132,8 @@ class Side:
         self.stepper = Stepper(self.environments, self.agent.distribution, 0)
 
 
-@pytest.mark.parametrize("observes", OBSERVES)
-def test_the_fused_rollout_agrees_with_the_plain_form(observes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("observes", [*OBSERVES, ("all", "state"), ("own", "all")], ids=str)
+def test_the_fused_rollout_agrees_with_the_plain_form(observes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, divided, plain = (Side(observes, threads=threads) for threads in (1, 3, 1))
     assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     _, finals = ours.stepper.fill(ours.buffer, ours.actor)
@@ -135,10 +154,9 @@ def test_the_fused_rollout_agrees_with_the_plain_form(observes: str, monkeypatch
     np.testing.assert_array_equal([final[2] for final in finals], [final[2] for final in expected])
 
 
-@pytest.mark.parametrize("observes", OBSERVES)
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "observes"), CRITICS, ids=str)
 def test_a_training_is_that_of_the_same_environment_in_python(
-    name: str, observes: str, monkeypatch: pytest.MonkeyPatch
+    name: str, observes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, advantages and updates have the same bits if the same actor acts."""
     monkeypatch.setattr(stepping, "fused", lambda *_: None)
@@ -161,9 +179,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("observes", ["own", *OBSERVES])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "observes"), [("a policy of all", "own"), *CRITICS], ids=str)
+def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: Any, tmp_path: Path) -> None:
     run, config = tmp_path / "run", CONFIGS[name]
     whole = train(config, observes, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
     assert len(whole.evaluation.returns) == 2 * NUM_AGENTS

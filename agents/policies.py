@@ -25,6 +25,7 @@ from hybridppo.errors import CheckpointError, ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.numpy_forms.form import Sizes
 from hybridppo.networks.of_policies import PoliciesActor
+from hybridppo.networks.rows import own_rows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.lines import finite
@@ -130,7 +131,7 @@ def acting_together(
     """
     together = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
     sizes = [
-        (ObservationEncoder(observation).size, distribution.output_size)
+        (ObservationEncoder(observation).layout, distribution.output_size)
         for distribution, (observation, _) in zip(distributions, spaces, strict=True)
     ]
     return together, sizes
@@ -407,11 +408,11 @@ class Policies:
             part = replace(part, states=states, starts=None if memory is None else part.starts)
         if self._sizes is None:
             return part
-        size = ObservationEncoder(agent.observation_space).size
+        layout = ObservationEncoder(agent.observation_space).layout
         part = replace(
             part,
-            observations=part.observations[..., :size].contiguous(),
-            final_observations=part.final_observations[..., :size].contiguous(),
+            observations=own_rows(part.observations, layout).contiguous(),
+            final_observations=own_rows(part.final_observations, layout).contiguous(),
         )
         if not isinstance(self.distribution, DistributionOfPolicies):
             return part

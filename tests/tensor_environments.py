@@ -137,18 +137,27 @@ class Flocks:
     """Agents of two kinds, each of which is to do what it observes; they leave one after the other.
 
     A `sign` observes one of four numbers, one-hot in four, and names it. A `pointer` observes numbers, of which the
-    second is the target, and gives numbers, of which the first is to be near it. With `alike`, both are signs. The
-    `i`-th agent of an environment leaves after `length - i` steps, and every second one is truncated.
+    second is the target, and gives numbers, of which the first is to be near it. With `alike`, both are signs; with
+    `images`, pointers observe an image, whose first pixel is the target. The `i`-th agent of an environment leaves
+    after `length - i` steps, and every second one is truncated.
     """
 
     policies: ClassVar = {"sign": 2, "pointer": 1}
 
     def __init__(
-        self, num_envs: int, alike: bool = False, gives_finals: bool = True, length: int = 6, device: str = "cpu"
+        self,
+        num_envs: int,
+        alike: bool = False,
+        gives_finals: bool = True,
+        length: int = 6,
+        device: str = "cpu",
+        images: bool = False,
     ) -> None:
         self.num_envs, self.device, self._length, self._gives_finals = num_envs, device, length, gives_finals
         sign = Box(0.0, 1.0, (4,), np.float32), Discrete(4)
-        pointer = sign if alike else (Box(-1.0, 1.0, (6,), np.float32), Box(-1.0, 1.0, (2,), np.float32))
+        numbers = Box(0, 255, (4, 4, 1), np.uint8) if images else Box(-1.0, 1.0, (6,), np.float32)
+        pointer = sign if alike else (numbers, Box(-1.0, 1.0, (2,), np.float32))
+        self._images = images
         self.single_observation_space = gym.spaces.Dict({"sign": sign[0], "pointer": pointer[0]})
         self.single_action_space = gym.spaces.Dict({"sign": sign[1], "pointer": pointer[1]})
         self.state_space = Box(-np.inf, np.inf, (2,))
@@ -198,12 +207,19 @@ class Flocks:
         return {
             kind: torch.nn.functional.one_hot((own[..., 0] * own[..., 0]) % 11 % 4, 4).float()
             if isinstance(self.single_action_space[kind], Discrete)
-            else (own + torch.arange(6, device=self.device)).float().sin()
+            else self._pointed(own)
             for kind, own in each.items()
         }
+
+    def _pointed(self, own: Tensor) -> Tensor:
+        if self._images:
+            return (17 * own + torch.arange(16, device=self.device)).remainder(256).byte().view(-1, 1, 4, 4, 1)
+        return (own + torch.arange(6, device=self.device)).float().sin()
 
     @staticmethod
     def _rewards(seen: Tensor, actions: Tensor) -> Tensor:
         if actions.dtype == torch.int64:
             return seen.gather(-1, actions[..., None])[..., 0]
+        if seen.dtype == torch.uint8:
+            return 1.0 - (actions[..., 0] - seen[..., 0, 0, 0] / 255).abs()
         return 1.0 - (actions[..., 0] - seen[..., 1]).abs()

@@ -183,16 +183,20 @@ class Unlike:
 
     A `sign` observes one of four, and names it. A `pointer` observes six numbers, of which the second is the target and
     the others are noise, and gives two numbers, of which the first is to be near the target. Agents leave one after the
-    other, as in `Matching`.
+    other, as in `Matching`. With `images`, a pointer observes an image, and if they are "beside", also the numbers.
     """
 
     possible_agents = ("sign_0", "pointer_0", "sign_1", "pointer_1")
 
-    def __init__(self, length: int = 6, images: bool = False) -> None:
+    def __init__(self, length: int = 6, images: bool | str = False) -> None:
         self.agents: list[str] = []
         self.np_random = np.random.default_rng(0)
         self._length, self._steps = length, 0
-        self._pointers = Box(0, 255, (4, 4, 1), np.uint8) if images else Box(-1.0, 1.0, (6,), np.float32)
+        self._images, numbers = images, Box(-1.0, 1.0, (6,), np.float32)
+        image = Box(0, 255, (4, 4, 1), np.uint8)
+        self._pointers: Any = image if images is True else numbers
+        if images == "beside":
+            self._pointers = gym.spaces.Dict(camera=image, numbers=numbers)
 
     def observation_space(self, agent: str) -> Any:
         return Discrete(4) if agent.startswith("sign") else self._pointers
@@ -231,8 +235,11 @@ class Unlike:
             if agent.startswith("sign"):
                 observations[agent] = self._targets[agent] = int(self.np_random.integers(4))
             else:
-                observations[agent] = self.np_random.uniform(-1.0, 1.0, 6).astype(np.float32)
-                self._targets[agent] = observations[agent][1]
+                numbers = self.np_random.uniform(-1.0, 1.0, 6).astype(np.float32)
+                self._targets[agent] = numbers[1]
+                pixels = np.full((4, 4, 1), 127.5 * (numbers[1] + 1.0)).astype(np.uint8)
+                both = {"camera": pixels, "numbers": numbers}
+                observations[agent] = both if self._images == "beside" else pixels if self._images else numbers
         return observations
 
 

@@ -72,6 +72,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._unmasked = encoders_of(observed)
         self._encoders = encoders_of(seen)
         encode = ObservationEncoder(self.agent.observation_space)
+        self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         num_agents = len(self.agents)
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
@@ -87,16 +88,15 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._own_parts = [row[place] for row, place in zip(self.own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
-        self._has_apart = action_masks and not encode.layout.images
-        """Whether masks follow the observations in rows; in rows with images, numbers come first."""
+        self._has_apart = [action_masks and not each.layout.images for each in self._encoders]
+        """Whether masks follow the observations in each row; in rows with images, numbers come first."""
         self._mask_parts = [row[len(row) - number :] for row, number in zip(self.own_rows, num_masked, strict=True)]
         # For observations that are rows already: views of the rows, in the shape of the observation.
-        is_array = self._has_apart or not action_masks
         self._arrays = [
-            part.reshape(space.shape or ()) if is_array and isinstance(space, Box) else None
-            for part, space in zip(self._own_parts, observed, strict=True)
+            part.reshape(space.shape or ()) if isinstance(space, Box) and (is_apart or not action_masks) else None
+            for part, space, is_apart in zip(self._own_parts, observed, self._has_apart, strict=True)
         ]
-        self._dtype = None if encode.image is None else encode.dtype
+        self._dtypes = [None if each.image is None else each.dtype for each in self._encoders]
         self.rewards = np.zeros(num_agents, np.float32)
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
         self.present = np.zeros(num_agents, np.bool_)
@@ -199,8 +199,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         Raises:
             BadValueError: naming the agent and the number.
         """
-        for slot, row in enumerate(self.own_rows):
-            self._encoders[slot].require_finite(f"{self._name_of(slot)}: its observation", row)
+        for slot in range(len(self.own_rows)):
+            self._require_finite_row(slot, "observation")
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
 
     def put_present(self, present: Array) -> None:
@@ -253,8 +253,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     def _end_episodes(self) -> None:
         """Keep the final observations of truncated agents, and set the rows of absent agents to zero."""
         for slot in np.flatnonzero(self.truncated).tolist():
-            own = self.own_rows[slot]
-            self._encoders[slot].require_finite(f"{self._name_of(slot)}: its final observation", own)
+            self._require_finite_row(slot, "final observation")
             self.finals.append((slot, self._rows[slot].copy()))
         self._rows[~self.present] = 0
         self.is_over = not self.present.any()
@@ -268,16 +267,16 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 observation = self._unmasked[slot].checked(observation)
             if self._masked is not None:
                 self.masks[slot] = _of(info, MASK)
-                if not self._has_apart:
-                    self.own_rows[slot][...] = masked_row(self._masked[slot], observation, info, has_ended)
+                if not self._has_apart[slot]:
+                    self._put(slot, self.own_rows[slot], masked_row(self._masked[slot], observation, info, has_ended))
                     return
                 self._mask_parts[slot][...] = mask_row(self._masked[slot], info, has_ended)
             array = self._arrays[slot]
             if array is None:
-                self._own_parts[slot][...] = self._unmasked[slot].one_to_copy(observation)
+                self._put(slot, self._own_parts[slot], self._unmasked[slot].one_to_copy(observation))
                 return
             is_of_space = type(observation) is np.ndarray and observation.shape == array.shape
-            if not is_of_space or (self._dtype is not None and observation.dtype != self._dtype):
+            if not is_of_space or (self._dtypes[slot] is not None and observation.dtype != self._dtypes[slot]):
                 observation = self._unmasked[slot].checked(observation, bounds=False)
             array[...] = observation
         except BadValueError as error:
@@ -297,10 +296,17 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {size}")
         self._rows[seen] = self._of_critics.filled(self._rows, state)[seen]
 
+    def _require_finite_row(self, slot: int, what: str) -> None:
+        encode, row = self._encoders[slot], self.own_rows[slot]
+        own = encode.layout.own(row) if self._differ else row
+        encode.require_finite(f"{self._name_of(slot)}: its {what}", own)
+
+    def _put(self, slot: int, own: Array, row: Array) -> None:
+        own[...] = self._encoders[slot].layout.among_others(row) if self._differ else row
+
     def _own_part(self, row: Array, slot: int) -> Array:
         """The part of a row that belongs to the agent, if agents have rows of different lengths."""
-        differ = isinstance(self.agent.observation_space, SpacesOfAgents)
-        return row[: self._encoders[slot].size] if differ else row
+        return row[: self._encoders[slot].size] if self._differ else row
 
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:

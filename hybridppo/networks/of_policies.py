@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.networks.numpy_forms.form import Sizes, most_outputs
+from hybridppo.networks.rows import own_rows
 
 
 class PoliciesActor(nn.Module):
@@ -14,8 +15,8 @@ class PoliciesActor(nn.Module):
     Args:
         actors: of the policies.
         agents: of each policy, which of the `A` agents of an environment are its own.
-        sizes: of each policy, how many numbers of a row it takes, and how many outputs it gives; the other outputs are
-            zeros. None if all take whole rows and give as many outputs.
+        sizes: of each policy, the layout of its rows, and how many outputs it gives; the other outputs are zeros. None
+            if all take whole rows and give as many outputs.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class PoliciesActor(nn.Module):
         outputs: Tensor | None = None
         for number in range(len(self.actors)):
             rows = self.rows_of(number, observations)
-            found = act(number, rows if self.sizes is None else rows[:, : self.sizes[number][0]])
+            found = act(number, rows if self.sizes is None else own_rows(rows, self.sizes[number][0]))
             if outputs is None:
                 width = found.shape[-1] if self.sizes is None else most_outputs(self.sizes)
                 outputs = found.new_zeros((len(observations), width))

@@ -4,6 +4,8 @@ Rows with images are bytes (`RowLayout`). In an exported policy they are float32
 image, since network formats cannot read four bytes as a number.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -40,3 +42,9 @@ def images_of(rows: Tensor, layout: RowLayout) -> list[Tensor]:
     images = rows[..., layout.num_numbers if rows.is_floating_point() else layout.end_of_numbers :]
     parts = torch.split(images, sizes, dim=-1)
     return [part.reshape(-1, *image.shape) for image, part in zip(layout.images, parts, strict=True)]
+
+
+def own_rows(rows: Tensor, layout: RowLayout) -> Tensor:
+    """As `RowLayout.own`, of tensors."""
+    own = rows[..., : math.prod(layout.shape)]
+    return own.to(torch.uint8).reshape(*rows.shape[:-1], *layout.shape) if layout.images else own

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.errors import EnvError, shown
+from hybridppo.errors import shown
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
@@ -26,10 +26,8 @@ Array = NDArray[Any]
 class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
     """The observation space, or the action space, of each agent of an environment, by the agent's name.
 
-    An observation is a row of the agent's own numbers, and then zeros up to the largest number of numbers.
-
-    Raises:
-        EnvError: for observations with images, if their row is asked for.
+    An observation is a row of float32: the agent's own row, number by number, and then zeros up to the longest. If it
+    has images, its own row is bytes, and each byte is a number here (`RowLayout.own`).
     """
 
     def __init__(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
@@ -46,13 +44,7 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
     @cached_property
     def layout(self) -> RowLayout:  # type: ignore[override]
         """Of the row of any agent."""
-        layouts = [ObservationEncoder(space).layout for space in self.spaces.values()]
-        if any(layout.images for layout in layouts):
-            raise EnvError(
-                "the agents' observation spaces differ, and some are of images: agents that see images must all have "
-                "the same observation space"
-            )
-        return RowLayout(max(layout.num_numbers for layout in layouts))
+        return RowLayout(max(ObservationEncoder(space).size for space in self.spaces.values()))
 
     @cached_property
     def names(self) -> Sequence[str]:  # type: ignore[override]

@@ -163,6 +163,23 @@ class RowLayout:
             return np.empty((*rows.shape[:-3], 0), np.float32)
         return rows[..., : self.end_of_numbers].view(np.float32)
 
+    def own(self, rows: Array) -> Array:
+        """The rows `[..., *shape]` of agents with this layout, from rows `[..., W]` of agents with different spaces."""
+        own = rows[..., : size_of(self.shape)]
+        if not self.images:
+            return own
+        with np.errstate(invalid="ignore"):  # of the mark by `among_others`
+            return own.astype(_UINT8).reshape(*rows.shape[:-1], *self.shape)
+
+    def among_others(self, row: Array) -> Array:
+        """A row as the first numbers of one among agents with different spaces; its last is nan if a number is bad."""
+        if not self.images:
+            return row
+        numbers = row.ravel().astype(_FLOAT32)
+        if not np.isfinite(self.numbers(row)).all():
+            numbers[-1] = np.nan
+        return numbers
+
     def with_numbers(self, more: int) -> "RowLayout":
         """The layout with `more` numbers after the present ones."""
         return RowLayout(self.num_numbers + more, self.images)

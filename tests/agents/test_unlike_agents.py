@@ -27,7 +27,9 @@ from hybridppo import (
     check_env,
 )
 from hybridppo.environments.making import make_environments
+from hybridppo.networks.rows import own_rows
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import DistributionOfPolicies, SpacesOfAgents
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
@@ -263,9 +265,8 @@ def test_both_kinds_learn() -> None:
         ),
         ({"config": {"sign": CONFIGS["sign"]}}, "agent 'pointer_0' has the policy 'pointer', and config has sign"),
         ({"config": {**CONFIGS, "third": CONFIGS["sign"]}}, "policy 'third' has no agent, since all agents have"),
-        ({"env": partial(Unlike, images=True)}, "agents that see images must all have the same observation space"),
     ],
-    ids=["one policy", "a policy of two kinds", "lengths of sequences", "none for an agent", "no agent", "images"],
+    ids=["one policy", "a policy of two kinds", "lengths of sequences", "none for an agent", "no agent"],
 )
 def test_what_cannot_be_trained_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, EnvError), match=message):
@@ -279,6 +280,57 @@ def test_spaces_that_differ_are_named(config: Any) -> None:
     )
     with pytest.raises(ConfigurationError, match=message):
         train(config=config, policy_of=lambda name: "all")
+
+
+IMAGES: dict[str, tuple[Any, Any]] = {
+    "an image": (True, CONFIGS),
+    "an image beside numbers": ("beside", CONFIGS),
+    "with a memory": (True, MEMORIES),
+    "in torch": ("beside", {**CONFIGS, "pointer": replace(CONFIGS["pointer"], layer_norm=True)}),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
+    images, config = IMAGES[name]
+    env: Any = partial(Unlike, images=images)
+    environments = make_environments(env, 1)
+    rows, seen = environments.reset(0), env().reset(0)[0]
+    assert rows.dtype == np.float32
+    encode = ObservationEncoder(env().observation_space("pointer_0"))
+    own = encode.layout.own(rows)
+    assert own.dtype == np.uint8
+    assert np.array_equal(own[1], encode.one(seen["pointer_0"]))
+    assert np.array_equal(rows[0], np.pad(np.eye(4)[seen["sign_0"]], (0, encode.size - 4)))
+    run = tmp_path / "run"
+    expected = train(env=env, config=config, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
+    pointer = expected.agents["pointer"]
+    joint = torch.from_numpy(rows)
+    assert torch.equal(own_rows(joint, encode.layout), torch.from_numpy(own))
+    ways: list[dict[str, Any]] = [{"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)}]
+    ways += [{"num_workers": 2}] if name != "in torch" else []
+    for options in ways:
+        assert torch.equal(values_of(train(env=env, config=config, **options)), values_of(expected))
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    assert torch.equal(values_of(hybridppo.resume(run, env=env, progress=False)), values_of(expected))
+    found = hybridppo.evaluate_policies(hybridppo.load_policies(run), env, episodes=2)
+    assert found.keys() == config.keys()
+    state = {"state": None} if config["pointer"].recurrent else {}
+    loaded = hybridppo.load_policies(run)["pointer"]
+    assert repr(loaded.act(seen["pointer_0"], **state)) == repr(pointer.act(seen["pointer_0"], **state))
+
+
+def test_numbers_beside_images_are_checked() -> None:
+    class Wrong(Unlike):
+        def _observe(self) -> Any:
+            found = super()._observe()
+            if self._steps == 2:
+                found["pointer_0"]["numbers"][3] = np.nan
+            return found
+
+    with pytest.raises(EnvError, match=r"agent 'pointer_0': its observation\['numbers'\]\[3\] is nan"):
+        train(env=partial(Wrong, images="beside"))
 
 
 def test_an_agent_of_other_spaces_is_refused_in_an_evaluation() -> None:

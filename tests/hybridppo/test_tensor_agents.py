@@ -108,11 +108,16 @@ EACH = {"sign_0": "all", "sign_1": "own", "pointer_0": "state"}
 
 
 @pytest.mark.parametrize("observes", ["own", "all", "state", EACH], ids=["own", "all", "state", "each its own"])
-@pytest.mark.parametrize("alike", [False, True], ids=["unlike", "alike"])
-def test_rows_and_steps_are_those_of_arrays(alike: bool, observes: Any) -> None:
+@pytest.mark.parametrize("alike", [False, True, None], ids=["unlike", "alike", "images"])
+def test_rows_and_steps_are_those_of_arrays(alike: bool | None, observes: Any) -> None:
     options = EnvironmentOptions() if observes == "own" else CriticsOptions(critic_observes=observes)
-    ours = make_environments(partial(Flocks, alike=alike), 3, options)
-    theirs = make_environments(partial(Twin, alike=alike), 3, options)
+    kinds = {"images": True} if alike is None else {"alike": alike}
+    make: Any = partial(make_environments, partial(Flocks, **kinds), 3, options)
+    if alike is None and observes != "own":
+        with pytest.raises(EnvError, match="is for agents that observe numbers, and some observe images"):
+            make()
+        return
+    ours, theirs = make(), make_environments(partial(Twin, **kinds), 3, options)
     assert ours.agents == theirs.agents
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
@@ -155,6 +160,21 @@ def test_actions_of_policies_are_those_of_arrays() -> None:
     of_numbers = TensorActions(distribution.distributions[0], torch.device("cpu"))
     words = torch.arange(6 * actions.num_words).reshape(6, -1)[[1, 4], : of_numbers.num_words] * 12345678
     assert torch.equal(made[[1, 4], :2], of_numbers.noise(words))
+
+
+@pytest.mark.parametrize("config", [CONFIGS["plain"], CONFIGS["one remembers"]], ids=["plain", "with a memory"])
+def test_only_some_may_see_images(config: Any, tmp_path: Path) -> None:
+    make = partial(Flocks, images=True)
+    plain = train(config, make, run_dir=tmp_path / "run", checkpoint_seconds=0)
+    mirrored = train(config, make, placement=Mirrored("cpu", "cpu", force_copy=True, verify=True))
+    assert torch.equal(values_of(mirrored), values_of(plain))
+    *_, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    resumed = hybridppo.resume(tmp_path / "run", env=make, progress=False)
+    assert torch.equal(values_of(resumed), values_of(plain))
+    agents = hybridppo.load_policies(tmp_path / "run")
+    assert agents["pointer"].observation_space == make(1).single_observation_space["pointer"]
+    assert hybridppo.evaluate_policies(agents, make, episodes=4)["pointer"].lengths == (4,) * 4
 
 
 WAYS: dict[str, dict[str, Any]] = {

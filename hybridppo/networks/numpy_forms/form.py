@@ -21,8 +21,8 @@ from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
 Agents = Sequence[Sequence[int]]
-Sizes = Sequence[tuple[int, int]]
-"""For each policy, the numbers of a row that it takes, and the number of its outputs."""
+Sizes = Sequence[tuple[RowLayout, int]]
+"""For each policy, the layout of its rows, and the number of its outputs."""
 
 
 def most_outputs(sizes: Sizes) -> int:
@@ -110,7 +110,7 @@ class NumpyPoliciesActor:
         for number, (actor, own) in enumerate(zip(self.actors, self.agents, strict=True)):
             taken = rows[:, own].reshape(-1, *observations.shape[1:])
             if self._sizes is not None:
-                taken = taken[:, : self._sizes[number][0]]
+                taken = self._sizes[number][0].own(taken)
             found = actor(taken)
             if outputs is None:
                 width = found.shape[-1] if self._sizes is None else most_outputs(self._sizes)

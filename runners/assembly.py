@@ -242,7 +242,6 @@ def _fits_device(environments: Environments, agent: Agent, placement: Placement,
     if not has_launcher(placement.sampling_device):
         return False
     reasons = {
-        "critics observe what other agents do": cast("CompiledEnvironments", environments).whole is not None,
         "the actor has a memory": agent.memory is not None,
         "sampling and learning overlap": placement.max_lag > 0,
         "rollouts are whole episodes": num_episodes is not None,

@@ -43,7 +43,7 @@ class DeviceRollout:
     absent: Tensor
     """`[T, N]` bool: whether the agent was absent."""
     finals: Tensor
-    """`[T, N, obs]`, written where an episode is truncated; `[1, 1, obs]` if episodes are never truncated."""
+    """`[T, N, written]`, written where an episode is truncated; `[1, 1, written]` if episodes are never truncated."""
 
     @staticmethod
     def layout(
@@ -52,6 +52,7 @@ class DeviceRollout:
         """Shape and type of every tensor, by name."""
         definition, leading = environments.definition, (num_steps, environments.num_envs)
         size, action = environments.encode.size, _action_dtype(environments)
+        finals = leading if definition.episode_length else (1, 1)
         return {
             "observations": ((num_steps + 1, environments.num_envs, size), torch.float32),
             "outputs": ((*leading, num_outputs), torch.float32),
@@ -60,7 +61,7 @@ class DeviceRollout:
             "terminated": (leading, torch.bool),
             "truncated": (leading, torch.bool),
             "absent": (leading, torch.bool),
-            "finals": ((*(leading if definition.episode_length else (1, 1)), size), torch.float32),
+            "finals": ((*finals, environments.written.size), torch.float32),
         }
 
 
@@ -79,6 +80,8 @@ def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs
     """
     layout = DeviceRollout.layout(num_steps, environments, num_outputs)
     sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for name, (shape, dtype) in layout.items()}
+    if environments.whole is not None:
+        sizes["written"] = 4 * (num_steps + 1) * environments.num_envs * environments.written.size
     # Running returns and lengths, and the indices of ended episodes: float64 and int64.
     counting = 6 * 8 * num_steps * environments.num_envs
     return {
@@ -123,6 +126,13 @@ class EnvironmentsOnDevice:
             **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in layout.items()}
         )
         num_envs, columns = len(environments.states), environments.num_envs
+        self.written = self.rollout.observations
+        """`[T + 1, N, written]`, as kernels write them."""
+        self._whole: tuple[Tensor, Tensor] | None = None
+        if (whole := environments.whole) is not None:
+            self.written = torch.zeros((num_steps + 1, columns, environments.written.size), device=device)
+            source, beside = (torch.from_numpy(array).to(device) for array in (whole.source, whole.beside))
+            self._whole = source.flatten(), beside
         self._states = torch.zeros(environments.states.nbytes, dtype=torch.uint8, device=device)
         self._randoms = torch.zeros(environments.randoms.shape, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
@@ -137,6 +147,7 @@ class EnvironmentsOnDevice:
         # Passed once, because each costs the host some microseconds.
         held = {field.name: launcher.array(getattr(self.rollout, field.name)) for field in fields(self.rollout)}
         own = [launcher.array(self._states, definition.state), *map(launcher.array, self.changed[1:])]
+        held["observations"] = launcher.array(self.written)
         results = [held[name] for name in ("observations", "rewards", "terminated", "truncated", "absent", "finals")]
         for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
         self._step_before = *own, definition.episode_length
@@ -184,6 +195,27 @@ class EnvironmentsOnDevice:
     def step(self, t: int) -> None:
         """Step all environments: write row `t`, and row `t + 1` of the observations."""
         self._launcher.launch("step_all", self._blocks, self._shape.threads, *self._step_before, t, *self._step_after)
+        if self._whole is not None:
+            self.rollout.observations[t + 1].copy_(self._seen(self.written[t + 1], self._present))
+
+    def finals(self, rows: Tensor) -> Tensor:
+        """The final observations `[n, obs]` of these rows of the flat rollout, `[T * N]`."""
+        if self._whole is None:
+            return self.rollout.finals.flatten(0, 1)[rows]
+        if not len(rows):
+            return self.rollout.observations[0, :0]
+        num_agents, numbers = self._present.shape[1], torch.arange(len(rows), device=self.device)
+        cut = (self.rollout.truncated & ~self.rollout.terminated).view(-1, num_agents)[rows // num_agents]
+        finals = self.rollout.finals.view(-1, num_agents, self.written.shape[2])[rows // num_agents]
+        seen = self._seen(finals.masked_fill(~cut[..., None], 0.0).flatten(0, 1), cut)
+        return seen.view(*cut.shape, -1)[numbers, rows % num_agents]
+
+    def _seen(self, rows: Tensor, are_there: Tensor) -> Tensor:
+        """As `CompiledEnvironments.seen`, of rows `[n, written]` and agents `[n / A, A]`."""
+        assert self._whole is not None
+        source, beside = self._whole
+        found = rows.view(len(are_there), -1).index_select(1, source).view(*are_there.shape, -1)
+        return found.masked_fill(beside | ~are_there[..., None], 0.0).flatten(0, 1)
 
 
 def _require_memory(needs: dict[str, int], free: int | None, device: torch.device) -> None:

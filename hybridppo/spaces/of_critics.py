@@ -134,22 +134,22 @@ class WrittenRows:
             places[self._own[slot, :number]] = written[slot, :number]
         of_state = written[:, :1] + size - rows.state_size + rows.source - rows.source.size
         found = np.where(rows.source < rows.source.size, places.take(rows.source, mode="clip"), of_state)
-        self._beside: Array = found < 0
+        self.beside: Array = found < 0
         """`[A, W]`: the zeros after the rows of agents with shorter ones."""
-        self._source: Array = found.clip(0)
+        self.source: Array = found.clip(0)
         """`[A, W]`: as `CriticRows.source`, among written rows."""
 
     def whole(self, rows: Array, are_there: Array) -> Array:
         """Whole rows `[..., N, W]` of written ones `[..., N, size]`; zeros for agents not there, of `[..., N]`."""
         apart = rows.reshape(*rows.shape[:-2], -1, self._own.size)
-        found: Array = apart.take(self._source, axis=-1)
-        if self._beside.any():
-            found[..., self._beside] = 0
+        found: Array = apart.take(self.source, axis=-1)
+        if self.beside.any():
+            found[..., self.beside] = 0
         found = found.reshape(*rows.shape[:-1], -1)
         found[~are_there] = 0
         return found
 
     def written(self, rows: Array) -> Array:
         """Rows `[..., N, size]` with the own observations of whole rows `[..., N, W]`; of the state, anything."""
-        apart = rows.reshape(*rows.shape[:-2], -1, self._source.size)
+        apart = rows.reshape(*rows.shape[:-2], -1, self.source.size)
         return apart.take(self._own, axis=-1).reshape(*rows.shape[:-1], -1)

@@ -123,8 +123,7 @@ class DeviceSampler(BaseSampler):
             counted = self._counted(block, valid)
             valid_rows = valid.flatten().nonzero().squeeze(-1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
-            # `finals` has rows only if episodes can be truncated.
-            final_observations = block.finals.flatten(0, 1)[final_rows]
+            final_observations = self._on_device.finals(final_rows)
             sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards)]
             sums.append(final_observations.sum(dtype=torch.float64))
             is_finite = torch.isfinite(torch.stack(sums).sum()).to(counted[0].dtype)[None]
@@ -167,7 +166,7 @@ class DeviceSampler(BaseSampler):
         if not told[0]:
             block, when = self._block, f"in the {self.num_steps} steps of a rollout"
             environments = self._environments
-            environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when)
+            environments.require_finite(self._on_device.written.cpu().numpy(), block.rewards.cpu().numpy(), when)
             rows = (block.truncated & ~block.terminated).cpu().numpy()
             finals = block.finals.cpu().numpy()[rows]
             environments.require_finite_finals(finals, np.nonzero(rows)[1], when)

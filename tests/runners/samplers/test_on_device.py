@@ -1,7 +1,8 @@
 """Rollouts of compiled environments that lie on a device, sampled by what stands for its kernels."""
 
 import logging
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from hybridppo.agents.policies import Policies, PoliciesConfig  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
 from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice, bytes_needed  # noqa: E402
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
 
@@ -68,8 +70,8 @@ class AsOnDevice(Sampler):
             row[:] = noise_of(seed, t, *row.shape, is_choice=is_choice)
 
 
-def agent_for(environments: Any) -> PPO:
-    config = ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
+def agent_for(environments: Any, observes: Any = "own") -> PPO:
+    config = ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,), critic_observes=observes)
     return PPO(environments.observation_space, environments.action_space, config, seed=3)
 
 
@@ -82,10 +84,37 @@ def agent_of_policies(environments: Any) -> Policies:
     )
 
 
+def agent_of_critics(environments: Any) -> Policies:
+    """An agent for each kind of agents, whose critics see something else each."""
+    config = ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
+    each = {"hunter": replace(config, critic_observes="all"), "prey": replace(config, critic_observes="state")}
+    of_each = PoliciesConfig(each).with_agents(environments.agents)
+    return Policies(environments.observation_space, environments.action_space, of_each, seed=3)
+
+
+CRITICS: dict[str, tuple[Any, Any]] = {
+    "all": ("all", partial(agent_for, observes="all")),
+    "the state": ("state", partial(agent_for, observes="state")),
+    "each something else": (
+        {name: "all" if name.startswith("hunter") else "state" for name in Hunt.agents}, agent_of_critics
+    ),
+}  # fmt: skip
+
+
+def made(env: Any, observes: Any) -> Any:
+    options = EnvironmentOptions() if observes == "own" else CriticsOptions(critic_observes=observes)
+    return make_environments(env, NUM_ENVS, options, vectorization="compiled")
+
+
 def device_sampler(
-    env: Any, device: str, num_steps: int = NUM_STEPS, record: Any = None, agent_for: Any = agent_for
+    env: Any,
+    device: str,
+    num_steps: int = NUM_STEPS,
+    record: Any = None,
+    agent_for: Any = agent_for,
+    observes: Any = "own",
 ) -> tuple[DeviceSampler, Any]:
-    environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
+    environments: Any = made(env, observes)
     agent = agent_for(environments)
     SingleDevice(device).prepare(agent)
     distribution: Any = agent.distribution
@@ -96,8 +125,8 @@ def device_sampler(
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
 
 
-def host_sampler(env: Any, agent_for: Any = agent_for) -> tuple[Sampler, Any]:
-    environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
+def host_sampler(env: Any, agent_for: Any = agent_for, observes: Any = "own") -> tuple[Sampler, Any]:
+    environments: Any = made(env, observes)
     agent = agent_for(environments)
     sampler = AsOnDevice(
         environments, agent.distribution, num_steps=NUM_STEPS, env_seed=5, noise=np.random.default_rng(1)
@@ -117,6 +146,26 @@ def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
     for name, tensor in some.items():
         assert tensor.dtype == others[name].dtype, name
         torch.testing.assert_close(tensor, others[name], rtol=0.0, atol=0.0, msg=f"{name} differs")
+
+
+@pytest.mark.parametrize("name", CRITICS)
+def test_critics_see_what_they_see_on_the_host(name: str, stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    observes, agent_for = CRITICS[name]
+    ours, acting = device_sampler(Hunt, stand_in, agent_for=agent_for, observes=observes)
+    theirs, acting_there = host_sampler(Hunt, agent_for, observes)
+    num_finals = 0
+    for _ in range(3):
+        rollout, expected = ours.collect(acting), theirs.collect(acting_there)
+        assert_same(on_host(rollout), on_host(expected))
+        num_finals += len(expected.final_rows)
+        assert ours.state()[1] == theirs.state()[1]
+    assert num_finals > 20
+    block = ours._block
+    taken = sum(getattr(block, field.name).nbytes for field in fields(DeviceRollout))
+    taken += 0 if ours._on_device.written is block.observations else ours._on_device.written.nbytes
+    needs = bytes_needed(ours._environments, NUM_STEPS, block.outputs.shape[-1])
+    assert needs["a rollout (num_envs * num_steps)"] == taken
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -5,9 +5,10 @@
 
 Tic-tac-toe is played against a player that never loses; connect four against one that plays at random, and one that
 looks a step ahead: it wins if it can, and blocks if it must. Half of the games are played from either seat. The
-agent takes its most probable actions. It learns connect four in `boards.py`, whose transitions are PettingZoo's. Of
-rock paper scissors, what counts is how often the last snapshots together play each. Each run is kept as soon as it
-has ended, and none is made again.
+agent takes its most probable actions. It learns connect four in `boards.py`, whose transitions are PettingZoo's, from
+both seats of games against itself as it is; the other games against snapshots of itself. Of rock paper scissors, what
+counts is how often the last snapshots together play each. Each run is kept as soon as it has ended, and none is made
+again.
 """
 
 import json
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import boards
+import connect_four_networks
 import numpy as np
 import torch
 from missing_runs import Run, kept_runs, parser_of, run_missing
@@ -32,22 +34,24 @@ from hybridppo import PPOConfig, SelfPlay
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
 """From an observation, its mask and a generator to an action."""
-STEPS = {"tictactoe": 600_000, "connect_four": 3_000_000, "rock paper scissors": 200_000}
+STEPS = {"tictactoe": 600_000, "connect_four": 300_000, "rock paper scissors": 200_000}
 CONFIGS: dict[str, dict[str, Any]] = {
     "tictactoe": {
         "num_envs": 16, "num_steps": 64, "num_epochs": 8, "num_minibatches": 16, "learning_rate": 7e-4,
         "normalize_rewards": False, "entropy_coef": 0.15, "schedules": "entropy_coef=linear",
     },
     "connect_four": {
-        "num_envs": 64, "num_steps": 64, "num_epochs": 4, "num_minibatches": 16, "learning_rate": 1e-3,
-        "gae_lambda": 0.9, "normalize_rewards": False, "normalize_observations": False, "entropy_coef": 0.12,
-        "schedules": "entropy_coef=linear", "hidden_sizes": (256, 128), "activation": "relu",
+        "num_envs": 64, "num_steps": 128, "num_epochs": 2, "num_minibatches": 16, "learning_rate": 2e-3,
+        "gae_lambda": 0.9, "normalize_rewards": False, "normalize_observations": False, "entropy_coef": 0.03,
     },
     "rock paper scissors": {"num_envs": 32, "num_steps": 75, "num_epochs": 4, "entropy_coef": 0.05},
 }  # fmt: skip
 """Advantages are normalised: with a small `entropy_coef`, a player whose every move loses comes to give the one that
 would save it a probability of nothing, and never plays it again."""
-SNAPSHOT_EVERY = {"tictactoe": 8_000, "connect_four": 30_000, "rock paper scissors": 4_000}
+SNAPSHOT_EVERY = {"tictactoe": 8_000, "connect_four": None, "rock paper scissors": 4_000}
+"""Steps between two snapshots; None for none: the agent then learns in both seats, and every turn is a step."""
+NETWORKS = {"connect_four": connect_four_networks.networks}
+"""Networks in place of multilayer perceptrons."""
 LAST = 20
 """Snapshots of rock paper scissors that are played as one."""
 GAMES = 1_000
@@ -173,12 +177,14 @@ def learn(run: Run) -> Run:
     }
     make, steps = makes[name], STEPS[name]
     config = PPOConfig(**{"anneal_learning_rate": True, **CONFIGS[name]})
-    own = {"snapshot_every": SNAPSHOT_EVERY[name], "pool": 30, "latest": 0.5, "opponents": "uniform"}
+    every = SNAPSHOT_EVERY[name]
+    own = every and {"snapshot_every": every, "pool": 30, "latest": 0.5, "opponents": "uniform"}
     with tempfile.TemporaryDirectory() as folder:
         start, start_of_work = time.perf_counter(), time.process_time()
         result = hybridppo.train(
             make, total_steps=steps, seed=seed, config=config, action_masks=name in OPPONENTS, placement="cpu",
-            self_play=SelfPlay(**own), run_dir=Path(folder) / "run", progress=False,
+            self_play=own and SelfPlay(**own), networks=NETWORKS.get(name), run_dir=Path(folder) / "run",
+            progress=False,
         )  # fmt: skip
         seconds = {"seconds": time.perf_counter() - start, "seconds_of_work": time.process_time() - start_of_work}
         found = {} if name in OPPONENTS else {"mixture": mixture(Path(folder) / "run" / "snapshots")}
@@ -187,7 +193,7 @@ def learn(run: Run) -> Run:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     return {
         **run, "steps": steps, **seconds, "commit": commit.stdout.strip(), "config": config.to_json(), "self_play": own,
-        "rating": result.metrics["self_play/rating"], **found,
+        "rating": result.metrics.get("self_play/rating"), **found,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@
 Tic-tac-toe is played against a player that never loses; connect four against one that plays at random, and one that
 looks a step ahead: it wins if it can, and blocks if it must. Half of the games are played from either seat. The
 agent takes its most probable actions. It learns connect four in `boards.py`, whose transitions are PettingZoo's, from
-both seats of games against itself as it is; the other games against snapshots of itself. Of rock paper scissors, what
+both seats of games against itself as it is; the other games against snapshots of itself. In rock paper scissors, what
 counts is how often the last snapshots together play each. Each run is kept as soon as it has ended, and none is made
 again.
 """

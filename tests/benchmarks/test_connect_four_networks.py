@@ -16,7 +16,8 @@ def features(own: list[tuple[int, int]], other: list[tuple[int, int]]) -> torch.
         for row, column in stones:
             board[0, row, column, who] = 1.0
     network = connect_four_networks.ColumnNetwork(7, 1.0, torch.Generator())
-    return network.features(torch.cat((board.flatten(1), torch.ones(1, 7)), 1))[0]
+    found: torch.Tensor = network.features(torch.cat((board.flatten(1), torch.ones(1, 7)), 1))
+    return found[0]
 
 
 def test_three_in_a_row_are_a_code_of_the_column_that_wins() -> None:

@@ -185,8 +185,11 @@ def as_markdown(result: dict[str, Any]) -> str:
             cells = [f"not measured: {PEERS[name].not_measured}", *[""] * (len(cells) - 1)]
         version = facts.get("left_out", facts.get("version", ""))
         lines.append(f"| {name} | {version} | {facts.get('megabytes', '')} | {' | '.join(cells)} |")
-    reasons = {(name, reason): None for run in runs for name, reason in run.get("left_out", {}).items()}
-    return "\n".join([*lines, "", *(f"- {name}, where it has no figure: {reason}." for name, reason in reasons)])
+    without: dict[str, list[str]] = {}
+    for run in runs:
+        for name, reason in run.get("left_out", {}).items():
+            without.setdefault(f"{run['case']}: {reason}", []).append(name)
+    return "\n".join([*lines, "", *(f"- No figure of {', '.join(names)} in {why}." for why, names in without.items())])
 
 
 def in_words(run: dict[str, Any]) -> str:

@@ -124,8 +124,8 @@ def field(results: Path, picture: Path) -> Path:
     runs = content["measured"]
     rows = (len(runs) + 1) // 2
     figure = _figure(10, 0.6 + rows * (0.6 + 0.2 * max(len(run["rounds"][0]) for run in runs)))
-    panels = figure.subplots(rows, 2, squeeze=False).flat
-    for axes in list(panels)[len(runs) :]:
+    panels = list(figure.subplots(rows, 2, squeeze=False).flat)
+    for axes in panels[len(runs) :]:
         axes.set_axis_off()
     for axes, run in zip(panels, runs, strict=False):
         speeds = {

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -30,3 +32,8 @@ KINDS = {
     "pool, autograd": Kind({"pool_size": 3, "fast_updates": False}),
 }
 """Sequences are shorter at the end of a rollout of 16 or 32 steps."""
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    """Those of a kind's tests: what Numba compiles needs the packages of an extra."""
+    return [pytest.mark.extras] if "compiled" in name else []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from learner_kinds import KINDS
+from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
@@ -95,7 +95,7 @@ def one_step(
     return rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS])
 def test_a_loss_sees_the_outputs_from_before_the_update(kind: str) -> None:
     seen: list[float] = []
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 from killed_driver import assert_nothing_outlives_it
-from learner_kinds import KINDS, Kind
+from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
 from processes import processes_of, start_python
 from selection import only_by_default
@@ -114,7 +114,9 @@ def test_several_agents_that_leave_and_clipped_rewards_are_shared_likewise() -> 
     assert counted(several.metrics) == counted(alone.metrics)
 
 
-@pytest.mark.parametrize("name", only_by_default(("rows", "gru"), KINDS))
+@pytest.mark.parametrize(
+    "name", only_by_default(("rows", "gru"), [pytest.param(name, marks=marks_of(name)) for name in KINDS])
+)
 def test_one_shard_is_the_local_training_and_a_stopped_run_in_shards_goes_on_to_the_same_bits(
     name: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learner_kinds import KINDS, Kind
+from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
 from selection import only_by_default
 from torch import Tensor
@@ -34,7 +34,8 @@ CONFIG = ppo_config(
 EVERY_KIND = pytest.mark.parametrize(
     "kind",
     only_by_default(
-        ("rows", "rows, autograd", "rows, compiled", "gru", "pool"), [pytest.param(k, id=n) for n, k in KINDS.items()]
+        ("rows", "rows, autograd", "rows, compiled", "gru", "pool"),
+        [pytest.param(k, id=n, marks=marks_of(n)) for n, k in KINDS.items()],
     ),
 )
 

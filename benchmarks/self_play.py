@@ -29,7 +29,7 @@ from missing_runs import Run, kept_runs, parser_of, run_missing
 from numpy.typing import NDArray
 
 import hybridppo
-from hybridppo import PPOConfig, SelfPlay
+from hybridppo import PPOConfig
 
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
@@ -178,12 +178,14 @@ def learn(run: Run) -> Run:
     make, steps = makes[name], STEPS[name]
     config = PPOConfig(**{"anneal_learning_rate": True, **CONFIGS[name]})
     every = SNAPSHOT_EVERY[name]
-    own = every and {"snapshot_every": every, "pool": 30, "latest": 0.5, "opponents": "uniform"}
+    own: dict[str, Any] | None = None
+    if every is not None:
+        own = {"snapshot_every": every, "pool": 30, "latest": 0.5, "opponents": "uniform"}
     with tempfile.TemporaryDirectory() as folder:
         start, start_of_work = time.perf_counter(), time.process_time()
         result = hybridppo.train(
             make, total_steps=steps, seed=seed, config=config, action_masks=name in OPPONENTS, placement="cpu",
-            self_play=own and SelfPlay(**own), networks=NETWORKS.get(name), run_dir=Path(folder) / "run",
+            self_play=own, networks=NETWORKS.get(name), run_dir=Path(folder) / "run",
             progress=False,
         )  # fmt: skip
         seconds = {"seconds": time.perf_counter() - start, "seconds_of_work": time.process_time() - start_of_work}

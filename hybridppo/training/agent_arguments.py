@@ -68,7 +68,16 @@ class AgentAsked:
     def for_environments(
         self, env: EnvSource, options: EnvironmentOptions, policy_of: PolicyOf | None, *, compiled: bool
     ) -> tuple["AgentAsked", EnvironmentOptions]:
-        """With compiled updates, if that was asked for; and the options of the environments that it needs."""
+        """With compiled updates, if that was asked for; and the options of the environments that it needs.
+
+        Raises:
+            ConfigurationError: if agents are given policies by name, and there is one without a name.
+        """
+        if policy_of is not None and not self.names and not isinstance(self.config, PoliciesConfig):
+            raise ConfigurationError(
+                'policy_of gives agents policies by name, and one configuration has no name: pass config={"name": '
+                "PPOConfig(...), ...}, or leave policy_of out"
+            )
         config, options = self.config, for_critics(options, critics_see(self.config, policy_of))
         if compiled:
             own = self.parts["loss"] is not None or self.parts["networks"] is not None

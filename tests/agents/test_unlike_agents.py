@@ -255,6 +255,7 @@ def test_both_kinds_learn() -> None:
     ("options", "message"),
     [
         ({"config": ppo_config()}, r'config=\{"sign": PPOConfig\(\), "pointer": PPOConfig\(\)\}'),
+        ({"config": ppo_config(), "policy_of": str}, "or leave policy_of out"),
         (
             {"policy_of": lambda agent: "sign" if agent != "pointer_1" else "pointer"},
             "of policy 'sign' the observation space of 'sign_0' is Discrete.4., that of 'pointer_0' Box",
@@ -266,7 +267,14 @@ def test_both_kinds_learn() -> None:
         ({"config": {"sign": CONFIGS["sign"]}}, "agent 'pointer_0' has the policy 'pointer', and config has sign"),
         ({"config": {**CONFIGS, "third": CONFIGS["sign"]}}, "policy 'third' has no agent, since all agents have"),
     ],
-    ids=["one policy", "a policy of two kinds", "lengths of sequences", "none for an agent", "no agent"],
+    ids=[
+        "one policy",
+        "a name for one policy",
+        "a policy of two kinds",
+        "lengths of sequences",
+        "none for an agent",
+        "no agent",
+    ],
 )
 def test_what_cannot_be_trained_is_said(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, EnvError), match=message):
@@ -279,7 +287,7 @@ def test_spaces_that_differ_are_named(config: Any) -> None:
         r"the observation space of 'sign_0' is Discrete\(4\), that of 'pointer_0' Box\(.*\)\. Train a policy for each"
     )
     with pytest.raises(ConfigurationError, match=message):
-        train(config=config, policy_of=lambda name: "all")
+        train(config=config, policy_of=(lambda name: "all") if isinstance(config, dict) else None)
 
 
 IMAGES: dict[str, tuple[Any, Any]] = {

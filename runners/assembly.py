@@ -88,6 +88,11 @@ def make_sampler(
     else:
         count = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
         num_workers = _num_workers(environments, agent, placement, count, num_workers, num_episodes)
+        if shards > 1 and environments.waiting is not None and _has_a_pool(agent):
+            raise ConfigurationError(
+                "pool_size above 1 does not work with agents that take turns and several learners or shards, whose "
+                "rollouts differ in length: use pool_size=1, or one learner"
+            )
         distribution = agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution
         pin_for = placement.learning_device if placement.pins_rollouts else None
         # The returns so far follow columns, which a lag changes, or rows, which turns change.
@@ -160,6 +165,10 @@ def _num_workers(
 
 def _normalizes_rewards(agent: Agent) -> bool:
     return any(getattr(cast(Any, one).config, "normalize_rewards", False) for one in agents_of(agent))
+
+
+def _has_a_pool(agent: Agent) -> bool:
+    return any(getattr(cast(Any, one).config, "pool_size", 1) > 1 for one in agents_of(agent))
 
 
 def _discounts(agent: Agent, num_agents: int) -> "np.ndarray[Any, Any]":

@@ -115,6 +115,11 @@ def test_two_learners_are_one_with_as_many_shards() -> None:
     assert torch.equal(values_of(train(distribution=MultiLearner(learners=2, shards=2))), expected)
 
 
+def test_several_learners_cannot_keep_a_pool_of_rollouts_by_turns() -> None:
+    with pytest.raises(hybridppo.ConfigurationError, match="pool_size above 1 does not work"):
+        train(distribution=MultiLearner(learners=1, shards=2), config=replace(SMALL, pool_size=2))
+
+
 @pytest.mark.parametrize("name", [name for name in SOURCES if "restart" not in name])
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
     expected = expected_of(name)

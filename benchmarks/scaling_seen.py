@@ -162,22 +162,24 @@ class _Recording:
 
 def _record_learners(seen: Observed, recording: _Recording) -> None:
     """Figures of the first learner of `multi`."""
-    from hybridppo.distribution import exchange, link
+    from hybridppo.agents.common.loop import Exchange
+    from hybridppo.distribution import link, wires
+    from hybridppo.distribution.shards import ShardedUpdate
     from hybridppo.runners.samplers.stepping import Stepper
 
     begun = [0.0]
 
-    def filling(plain: Any) -> Any:
-        def call(self: Any) -> Any:
+    def computing(plain: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             begun[0] = time.perf_counter()
-            return plain(self)
+            return plain(*arguments)
 
         return call
 
     def meeting(plain: Any) -> Any:
-        def call(self: Any, asks: bool) -> Any:
+        def call(self: Any) -> Any:
             start = time.perf_counter()
-            found = plain(self, asks)
+            found = plain(self)
             end = time.perf_counter()
             seen.gradients.append(start - begun[0])
             seen.meetings.append(end - start)
@@ -185,9 +187,10 @@ def _record_learners(seen: Observed, recording: _Recording) -> None:
 
         return call
 
-    for way in (exchange.NoExchange, exchange.InSharedMemory):
-        recording.around(way, "to_fill", filling)
-        recording.around(way, "filled", meeting)
+    recording.time(Exchange, "gradient", seen.gradients)  # of a learner that is alone
+    recording.around(ShardedUpdate, "gradient", computing)
+    for way in (wires.Wire, wires.InSharedMemory):
+        recording.around(way, "total", meeting)
     recording.time(Stepper, "fill", seen.fills)
     recording.time(link.Link, "gather", seen.gathers)
 
@@ -211,20 +214,23 @@ def _record_samplers(seen: Observed, recording: _Recording) -> None:
 
 def _record_server(seen: Observed, recording: _Recording) -> None:
     """Figures that learners of `central` report."""
-    from hybridppo.distribution.central_server import LearnerPool, Learners
+    from hybridppo.distribution.central_server import Learners
+    from hybridppo.runners.workers.local import LocalProcesses
 
     def counted(plain: Any) -> Any:
-        def call(self: Any, learner: int, done: dict[str, Any]) -> Any:
-            sampling, learning = done["seconds"]
-            seen.fills.append(sampling)
-            seen.learning.append(learning)
-            return plain(self, learner, done)
+        def call(self: Any) -> Any:
+            update = plain(self)
+            if update is not None:
+                sampling, learning = update.done["seconds"]
+                seen.fills.append(sampling)
+                seen.learning.append(learning)
+            return update
 
         return call
 
-    recording.around(Learners, "_counted", counted)
+    recording.around(Learners, "next_update", counted)
     recording.time(Learners, "_step", seen.steps)
-    recording.time(LearnerPool, "messages", seen.waits)
+    recording.time(LocalProcesses, "wait", seen.waits)
 
 
 RECORD: dict[str, Callable[[Observed, _Recording], None]] = {

@@ -27,7 +27,7 @@ TITLES = {
     "small": "8 environments, layers of 64, minibatches of 256",
     "wide": "64 environments, layers of 256, minibatches of 2048",
 }
-"""Of the cases of `fixed_work.py`."""
+"""Of the cases of `fixed_work.py` that are drawn."""
 LONGEST = 8.0
 """How many times longer than the shortest a bar may be before it is cut off, so that the others can be told apart."""
 
@@ -97,9 +97,8 @@ def speed(results: Path, picture: Path) -> Path:
     """What `fixed_work.py` measured: steps per second beside others; the picture's path."""
     content = json.loads(results.read_text(encoding="utf-8"))
     figure = _figure(9, 2.2)
-    panels = figure.subplots(1, len(content["cases"]))
-    for axes, (case, measured) in zip(panels, content["cases"].items(), strict=True):
-        summary = measured["summary"]
+    for axes, (case, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
+        summary = content["cases"][case]["summary"]
         median = {name: each["steps_per_second"]["median"] for name, each in summary.items() if name != "limits"}
         colours = [PARTS["sampling"] if name.startswith("hybridppo") else PARTS["rest"] for name in median]
         bars = axes.barh(list(median), list(median.values()), color=colours)
@@ -109,7 +108,7 @@ def speed(results: Path, picture: Path) -> Path:
         axes.tick_params(labelsize=7)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_title(TITLES[case], fontsize=8)
+        axes.set_title(title, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     where = machine.in_one_line(content["machine"])
     figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)

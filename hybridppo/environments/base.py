@@ -56,9 +56,6 @@ class Environments(ABC):
         self.restarted: dict[int, int] = {}
         """How often each environment was restarted in the last step, by index. If that step ended no episode, it does
         not count as a step, and its episode is broken off."""
-        self.ended: list[int] | None = None
-        """The environments that have `terminated` or `truncated` set by the last step; None if only those arrays say
-        it."""
         self.absent: Array | None = None
         """Agents that were absent in the last step, `[N]`: their rows are not steps. None if all are present.
 

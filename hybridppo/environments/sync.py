@@ -63,7 +63,8 @@ class SyncEnvironments(SubEnvironments):
         self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self.ended = []
+        self._ended: list[int] = []
+        """The environments whose episodes ended in the last step."""
         self._sum = finite_test(self._numbers.size)
         if self.encode.layout.images and self.encode.layout.num_numbers:
             self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(num_envs))
@@ -82,9 +83,9 @@ class SyncEnvironments(SubEnvironments):
         """Final observations are the environments' own results of `step`."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         shape, infos, sub_environments = self._shape, self._infos, self.sub_environments
-        for i in self.ended or ():  # in the last step
+        for i in self._ended:  # in the last step
             terminated[i] = truncated[i] = False
-        self.ended = ended = list[int]()
+        self._ended = ended = list[int]()
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1

@@ -111,7 +111,7 @@ class Stepper:
         start = time.perf_counter()
         end = len(buffer.rewards) if end is None else end
         buffer.write_first(first, self._observation, environments.encode.frames)
-        for array in (buffer.terminated, buffer.truncated, buffer.restarted, buffer.absent, buffer.waiting):
+        for array in (buffer.restarted, buffer.absent, buffer.waiting):
             array[first:end] = 0
         compiled = fused(environments, self._distribution, actor) if self._memory is None else None
         if compiled is not None:
@@ -174,10 +174,8 @@ class Stepper:
             rows, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
             seen[t + 1] = rows if frames is None else frames.newest(rows)
             kept_rewards[t] = rewards
-            whose = environments.ended
-            if whose or whose is None:
-                kept_terminated[t] = terminated
-                kept_truncated[t] = truncated
+            kept_terminated[t] = terminated
+            kept_truncated[t] = truncated
             heartbeat[0] = t + 1
             if memory is not None:
                 ended, waiting = terminated | truncated, environments.waiting
@@ -191,7 +189,7 @@ class Stepper:
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
-            if num_episodes is not None and whose and (terminated[0] or truncated[0]):
+            if num_episodes is not None and (terminated[0] or truncated[0]):
                 num_episodes -= 1
                 if not num_episodes:
                     filled = t + 1

@@ -68,9 +68,9 @@ class NumpyActor:
 
     def __call__(self, observations: Array) -> Array:
         """`[N, obs] -> [N, outputs]`; the result is reused by the next call."""
-        inputs = self.inputs(len(observations))
-        if observations is not inputs:
-            inputs[...] = observations
+        if len(observations) != self._num_rows:
+            self._allocate(len(observations))
+        self._observations[...] = observations
         for layer, inputs, outputs in self._hidden:
             self._multiply(layer, inputs, out=outputs)
             self._activate(outputs, out=outputs)
@@ -81,12 +81,6 @@ class NumpyActor:
             return self._means
         self._outputs[:, : self._means.shape[1]] = self._means
         return self._outputs
-
-    def inputs(self, num_rows: int) -> Array:
-        """`[N, obs]`, an array that may be filled with the observations of the next call, which then takes no copy."""
-        if num_rows != self._num_rows:
-            self._allocate(num_rows)
-        return self._observations
 
     @property
     def features(self) -> Array:

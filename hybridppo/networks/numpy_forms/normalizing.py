@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
@@ -74,8 +73,7 @@ class NormalizingActor:
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
         if len(observations) != len(self._rows):
-            has_inputs = isinstance(self.inner, NumpyActor) and not self._layout.images
-            self._rows = self.inner.inputs(len(observations)) if has_inputs else np.empty_like(observations)
+            self._rows = np.empty(observations.shape, observations.dtype)
             self._numbers = self._layout.numbers(self._rows)
         if self._layout.images:
             self._rows[:] = observations

@@ -580,7 +580,10 @@ def test_returns_and_advantages_are_corrected_by_vtrace_if_that_is_asked_for(cor
     assert not torch.allclose(batch.advantages, plain.advantages)
 
 
-@pytest.mark.parametrize("form", [{}, {"fast_updates": False}, {"compiled_updates": True}], ids=str)
+COMPILED = pytest.param({"compiled_updates": True}, marks=pytest.mark.extras)
+
+
+@pytest.mark.parametrize("form", [{}, {"fast_updates": False}, COMPILED], ids=str)
 def test_a_decoupled_update_begins_with_the_gradient_of_impala(form: dict[str, Any]) -> None:
     """`min(1, p / m) * A * grad(log p)`, however far the ratio of the policy to the one that acted is from 1."""
     agent = agent_of(normalize_advantage=False, value_coef=0.0, lag_correction="decoupled", **form)

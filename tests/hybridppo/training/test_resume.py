@@ -330,7 +330,10 @@ class Process:
 
     def finished(self) -> tuple[int, str]:
         """Exit code and what was said, with no process left."""
-        children = psutil.Process(self.popen.pid).children(recursive=True) if self.popen.poll() is None else []
+        try:
+            children = psutil.Process(self.popen.pid).children(recursive=True)
+        except psutil.NoSuchProcess:  # it has ended already
+            children = []
         _, errors = self.popen.communicate(timeout=120)
         _, alive = psutil.wait_procs(children, timeout=20)
         assert not alive

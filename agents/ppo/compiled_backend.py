@@ -6,6 +6,7 @@ closest to a core. Numba compiles `compiled_loops.py` once and keeps it (`hybrid
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ class CompiledBackend(Backend):
             return None
         packed, rows = self._pack(batch), order.numpy()
         parameters, step = self._views(clip_range)
-        starts = np.cumsum(_whole([0, *sizes]))
+        starts = _whole([*accumulate(sizes, initial=0)])
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):

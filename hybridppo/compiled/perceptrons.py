@@ -17,7 +17,7 @@ MOST_ROWS = 8
 """Rows of the highest tile."""
 TURNED = 16
 """Columns of a matrix that are transposed at once, so that their cache lines are used completely."""
-MOST_INNER = 256
+MOST_INNER = 128
 """Terms that are summed at once: so much of a tile's columns fits into the cache closest to a core."""
 
 

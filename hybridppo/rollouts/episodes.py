@@ -78,7 +78,7 @@ class EpisodeStatistics:
     @property
     def return_mean(self) -> float:
         """Mean return of the latest episodes; nan before the first end."""
-        return float(np.mean(self._returns)) if self._returns else float("nan")
+        return _mean(self._returns)
 
     @property
     def score(self) -> float | None:
@@ -89,7 +89,7 @@ class EpisodeStatistics:
     @property
     def length_mean(self) -> float:
         """Mean length of the latest episodes in steps; nan before the first end."""
-        return float(np.mean(self._lengths)) if self._lengths else float("nan")
+        return _mean(self._lengths)
 
     def state(self) -> dict[str, Any]:
         """The state for `load_state`, as JSON."""
@@ -109,6 +109,11 @@ class EpisodeStatistics:
         self._running_length = np.array(reals(state, "running_length", length=num_envs), dtype=np.int64)
         self._returns.extend(reals(state, "returns"))
         self._lengths.extend(int(length) for length in reals(state, "lengths"))
+
+
+def _mean(numbers: deque[Any]) -> float:
+    """The mean, nan if there are none; `np.mean` of a deque takes ten times as long."""
+    return float(np.add.reduce(np.fromiter(numbers, np.float64))) / len(numbers) if numbers else float("nan")
 
 
 def _sums(terms: Array, dtype: type) -> Array:

@@ -224,6 +224,8 @@ class ObservationEncoder:
     def warning_of_extremes(self, extremes: Array) -> str | None:
         """The same warning, from the minimum and maximum of each number, `[2, numbers]`."""
         low, high = self.bounds
+        if (extremes[0] >= low).all() and (extremes[1] <= high).all():  # what rounding explains is not looked for
+            return None
         outside = is_outside(extremes, low, high)
         if not outside.any():
             return None

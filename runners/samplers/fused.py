@@ -48,7 +48,7 @@ class Fused:
         self._tile = environments.kernels.rows_of_a_tile, max(of_kind.shape[2] for of_kind in weights)
         columns = environments.num_envs
         fewest = FEWEST_ROWS_OF_AGENTS if environments.agents else FEWEST_ROWS
-        self.num_rows = int(np.clip(STEPS_AT_ONCE // columns, fewest, MOST_ROWS))
+        self.num_rows = min(max(STEPS_AT_ONCE // columns, fewest), MOST_ROWS)
         """The rows of a slice."""
         self._finals = np.empty((self.num_rows, columns, environments.written.size), np.float32)
 

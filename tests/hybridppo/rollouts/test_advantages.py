@@ -175,3 +175,19 @@ def test_discounted_sums_by_hand_and_arguments_untouched() -> None:
     assert discounted_sums(terms=terms, decay=decay).flatten().tolist() == [6.0, 10.0, 100.0]
     assert terms.flatten().tolist() == [1, 10, 100]
     assert decay.flatten().tolist() == [0.5, 0.0, 0.9]
+
+
+def test_discounted_sums_have_the_bits_of_steps_by_torch_and_nothing_passes_an_end() -> None:
+    generator = torch.Generator().manual_seed(0)
+    terms, decay = torch.randn(37, 5, generator=generator), torch.rand(37, 5, generator=generator)
+    decay[6::7], terms[7::7] = 0.0, torch.nan
+    found = discounted_sums(terms=terms.requires_grad_(), decay=decay)
+    assert not found.requires_grad
+    assert found.isnan().any(1).nonzero().flatten().tolist() == [7, 14, 21, 28, 35]
+    sums, factors, stride = terms.detach().clone(), decay.clone(), 1
+    while stride < 37:
+        following = (factors[:-stride] * sums[stride:]).masked_fill(factors[:-stride] == 0.0, 0.0)
+        sums[:-stride] += following
+        factors[:-stride] = factors[:-stride] * factors[stride:]
+        stride *= 2
+    assert torch.equal(found.nan_to_num(-1.0), sums.nan_to_num(-1.0))

@@ -21,9 +21,10 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.lagging import LaggingSampler
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.runners.workers.transport import Transport, Work
+from hybridppo.runners.workers.transport import Work
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder
 from hybridppo.system.threads import cpu_cores

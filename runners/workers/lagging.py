@@ -158,7 +158,7 @@ class LaggingSampler(BaseSampler):
         workers = self._workers = Workers(
             source, template, distribution, network, self._begin_anew, num_buffers=self._most_room, **options
         )
-        stop, buffers = workers.transport.stop, workers.transport.buffers
+        stop, buffers = workers.pool.stop, workers.pool.buffers
         super().__init__(workers, stop, buffers, distribution, noise=noise, discounts=discounts)
         layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
         (_, *noise_shape), dtype = layout["noise"]  # only parts have noise

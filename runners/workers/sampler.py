@@ -51,7 +51,7 @@ class WorkerSampler(BaseSampler):
         self._replaced: set[int] = set()
         """Workers that were lost since, whose rows do not count."""
         workers = self._workers = Workers(source, template, distribution, network, self._forget, **options)
-        stop, buffers = workers.transport.stop, workers.transport.buffers
+        stop, buffers = workers.pool.stop, workers.pool.buffers
         memory = options.get("memory")
         super().__init__(workers, stop, buffers, distribution, noise=noise, memory=memory, discounts=discounts)
         self._slowest = SlowestWorker(workers.work)
@@ -63,11 +63,11 @@ class WorkerSampler(BaseSampler):
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         for worker in workers.pool.workers:
             if not workers.fill(worker, self._turn_begun, first):
-                workers.transport.fill(worker, self._turn_begun, first)
+                workers.pool.fill(worker, self._turn_begun, first)
         self._first = first
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
-        workers, transport, pool = self._workers, self._workers.transport, self._workers.pool
+        workers, pool = self._workers, self._workers.pool
         assert self._first is not None, "no rollout was begun"
         first = self._first
         answers: dict[int, tuple[int, FinalObservations]] = {}
@@ -90,7 +90,7 @@ class WorkerSampler(BaseSampler):
         behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
         for worker, rows in behind.items():
             with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                transport.fill(worker, self._turn_begun, rows, filled)
+                pool.fill(worker, self._turn_begun, rows, filled)
         wait_for(list(behind))
         replaced, self._replaced, self._first = self._replaced, set(), None
         for worker in replaced:

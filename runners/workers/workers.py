@@ -25,9 +25,9 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.losses import Losses
-from hybridppo.runners.workers.pool import Pool
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
-from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
+from hybridppo.runners.workers.transport import Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 
@@ -102,8 +102,7 @@ class Workers:
         }
         size = sum(array.numel() for array in arrays)
         self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, pin_for)
-        self.transport = transport(self.work)
-        self.pool = Pool(self.transport)
+        self.pool = transport(self.work)
         self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
@@ -127,12 +126,12 @@ class Workers:
         """Act by this actor's parameters in everything that workers begin from now on. They are copied."""
         # The form of such a network on the CPU.
         assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
-        self.transport.publish(actor.parameters, actor.version)
+        self.pool.publish(actor.parameters, actor.version)
 
     def fill(self, worker: int, turn: int, first: int) -> bool:
         """Let a worker fill its columns of a buffer from row `first` on; False if it was lost and replaced instead."""
         try:
-            self.transport.fill(worker, turn, first)
+            self.pool.fill(worker, turn, first)
         except WorkerLostError as lost:
             self.replace(worker, lost)
             return False

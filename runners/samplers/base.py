@@ -198,11 +198,15 @@ class BaseSampler(ABC):
         for policy in self.by_policy.values():
             policy.statistics.drop_running(np.isin(policy.columns, lost))
 
-    def _num_steps_in(self, valid: Array) -> int:
-        """The number of steps in rows `[T, N]`: of agents, or of environments if policies are counted separately."""
+    def _num_steps_in(self, valid: Any) -> int:
+        """The number of steps in rows `[T, N]`."""
+        return int(self._rows_of_steps(valid).sum())
+
+    def _rows_of_steps(self, valid: Any) -> Any:
+        """The rows to count as steps: of agents, or of environments if policies are counted separately."""
         if not self.by_policy:
-            return int(valid.sum())
-        return int(valid.reshape(len(valid), self.num_envs // self._num_agents, self._num_agents).any(2).sum())
+            return valid
+        return valid.reshape(len(valid), self.num_envs // self._num_agents, self._num_agents).any(2)
 
     def collect(self, actor: SamplingActor) -> Rollout:
         """The next `T` steps of every environment, or the rest of a rollout under way."""
@@ -309,8 +313,8 @@ class BaseSampler(ABC):
         returns: Array | None = None,
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
-        if not self._has_warned:
-            self._look_at_bounds(buffer)
+        if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
+            self._look_at_bounds(buffer.observations)
         if not buffer.waiting.any():
             return self._rollout(buffer, valid, finals, version, returns)
         steps, are_steps, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._memory)
@@ -421,11 +425,9 @@ class BaseSampler(ABC):
         valid = self._valid_rows(ended, buffer.absent[:filled])
         return self.env_steps + self._num_steps_in(valid & ~buffer.waiting[:filled])
 
-    def _look_at_bounds(self, buffer: RolloutBuffer) -> None:
+    def _look_at_bounds(self, rows: Array) -> None:
         """Warn once of observations outside the bounds of their space."""
-        if buffer.restarted.any():  # dropped rows are zeros
-            return
-        rows, frames = buffer.observations, self._encode.frames
+        frames = self._encode.frames
         warning = self._encode.warning_of_bounds(rows if frames is None else frames.repeated(rows))
         if warning is not None:
             self._has_warned = True

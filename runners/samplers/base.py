@@ -4,7 +4,6 @@
 """
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -110,11 +109,11 @@ class PolicyCounts:
         self.statistics.load_state(state["statistics"])
 
 
-class BaseSampler(ABC):
+class BaseSampler:
     """The base of samplers.
 
-    A subclass implements `_fill_async`, `_fill_wait`, `restart`, `_stepper_state` and `_load_stepper_state`, or
-    replaces the methods that call them.
+    A subclass implements `_fill_async` and `_fill_wait`, or replaces the methods that call them. It sets `_stepper`, or
+    replaces `restart`, `_stepper_state` and `_load_stepper_state`.
 
     Args:
         environments: closed with the sampler.
@@ -125,6 +124,9 @@ class BaseSampler(ABC):
         memory: layout of the state of recurrent actors.
         discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`; None for rollouts without.
     """
+
+    _stepper: Any
+    """What steps the environments: a `Stepper`, or `Workers`."""
 
     def __init__(
         self,
@@ -457,9 +459,9 @@ class BaseSampler(ABC):
         """Wait until the buffer is filled or the flag was seen; the number of rows, and new final observations."""
         raise NotImplementedError
 
-    @abstractmethod
     def restart(self, env_seed: int) -> None:
         """Reset every environment, the `i`-th with `env_seed + i`."""
+        self._stepper.restart(env_seed)
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
@@ -468,11 +470,12 @@ class BaseSampler(ABC):
 
     def _stepper_state(self) -> StepperState:
         """The environments' state, as `Stepper.state`; raises `EnvStateError`."""
-        raise NotImplementedError
+        state: StepperState = self._stepper.state()
+        return state
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Restore it, or raise `EnvStateError`."""
-        raise NotImplementedError
+        self._stepper.load_state(states, observation, remembered)
 
     def _next_buffer(self) -> RolloutBuffer:
         buffer = self._buffers[self._turn]

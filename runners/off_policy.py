@@ -147,9 +147,9 @@ class OffPolicyRunner(Runner):
         is_with_learner = self.replay.device == self.placement.learning_device
         self.replay.add(self.placement.to_learner(rollout).whole() if is_with_learner else sampled, sampled)
 
-    def leaves_agent_whole(self, error: Exception) -> bool:
+    def _leaves_agent_whole(self, error: Exception) -> bool:
         """As in the base. Rows that other processes have are lost with them: the last checkpoint stays the newest."""
-        return self._company.is_only_one and super().leaves_agent_whole(error)
+        return self._company.is_only_one and super()._leaves_agent_whole(error)
 
     def _collected_rows(self, start: int, end: int) -> dict[str, Tensor]:
         """Time rows of the replay buffer, of all processes."""

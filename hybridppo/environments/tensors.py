@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, Step
-from hybridppo.environments.checks import describe_error
+from hybridppo.environments.checks import describe_error, five_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
+from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.accelerator import accelerator_of
@@ -109,7 +110,7 @@ class TensorEnvironments(Environments):
         self.agents = names
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
         self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
-        """Encodes rows of the whole environment, and finds their numbers."""
+        """Encodes rows of the whole environment."""
         self._seed = self._num_steps = 0
         self._accelerator = accelerator_of(self.device)
         self._info_values: dict[str, list[Tensor]] = {}
@@ -144,13 +145,8 @@ class TensorEnvironments(Environments):
         return self._checked(when, lambda: self._step_of(result))
 
     def _step_of(self, result: Any) -> TensorStep:
-        if not isinstance(result, tuple) or len(result) != 5:
-            size = f" of {len(result)}" if isinstance(result, tuple) else ""
-            raise BadValueError(
-                f"its step returned a {type(result).__name__}{size}, and not the five of gymnasium's vectors: "
-                "observations, rewards, terminated, truncated, infos"
-            )
-        observations, rewards, terminated, truncated, infos = result
+        of = "gymnasium's vectors: observations, rewards, terminated, truncated, infos"
+        observations, rewards, terminated, truncated, infos = five_of(result, of)
         flags = {}
         for name, found in {"terminated": terminated, "truncated": truncated}.items():
             flags[name] = self._values(name, found)
@@ -241,7 +237,7 @@ class TensorEnvironments(Environments):
         Raises:
             EnvError: naming the first environment and number.
         """
-        numbers = values[..., None] if what == "reward" else self.on_device.numbers(values)
+        numbers = values[..., None] if what == "reward" else numbers_of(values, self.encode.layout)
         is_bad = ~numbers.isfinite()
         if not bool(is_bad.any()):
             return

@@ -14,6 +14,7 @@ from torch import Tensor
 from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.interfaces import SamplingActor
+from hybridppo.networks.rows import numbers_of
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import DeviceRollout
@@ -145,19 +146,19 @@ class TensorSampler(BaseDeviceSampler):
     def _read(self, version: int) -> Rollout:
         block, environments = self._block, self._environments
         is_cut = block.truncated & ~block.terminated
-        numbers = environments.on_device.numbers
+        layout = environments.encode.layout
         finals = block.finals if len(block.finals) else block.observations[:-1]
         rows_unknown = [t for t, is_given in enumerate(self._finals_given) if not is_given]
         is_unknown = is_cut
         if len(rows_unknown) < self.num_steps:
             is_unknown = is_cut.index_select(0, self._all_rows.new_tensor(rows_unknown)) if rows_unknown else is_cut[:0]
-        cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers(finals).ndim - 2)))
+        cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers_of(finals, layout).ndim - 2)))
         counts = (
             is_cut.sum(),
             is_unknown.sum(),
-            (~numbers(block.observations[1:]).isfinite()).sum(),
+            (~numbers_of(block.observations[1:], layout).isfinite()).sum(),
             (~block.rewards.isfinite()).sum(),
-            (~numbers(finals).isfinite() & cut_finals).sum(),
+            (~numbers_of(finals, layout).isfinite() & cut_finals).sum(),
         )
         # The rollout's one wait for the device, except for the search of truncated rows if there are any.
         (num_cut, num_unknown, *bad), counted = self._on_host(counts)

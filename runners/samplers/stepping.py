@@ -45,11 +45,7 @@ class Stepper:
         self._environments = environments
         self._distribution = distribution
         self._observation = environments.reset(seed)
-        self._memory: EpisodeMemory | None = None
-        if memory is not None:
-            self._memory = EpisodeMemory(
-                environments.num_envs, memory, environments.skips_row_after_end, environments.waiting is not None
-            )
+        self._memory = EpisodeMemory.of(environments, memory)
         self._has_begun = False
         self.seconds = 0.0
         """The seconds of the last `fill`."""

@@ -302,12 +302,6 @@ class CompiledEnvironments(Environments):
             lengths[i] = whole(saved, "length")
         self.states[:], self.randoms[:], self.lengths[:], self.present[:] = rows, randoms, lengths, present
 
-    def remember_the_start(self) -> None:
-        """Nothing to do: the whole state is saved."""
-
-    def _parts(self) -> list[tuple[object, int]]:
-        raise EnvStateError("compiled environments save themselves")
-
     def _close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=True)

@@ -75,7 +75,7 @@ class TensorEnvironments(Environments):
 
     Args:
         env: a `TensorEnv`.
-        num_envs: the number of environments that it must have.
+        num_envs: the number of environments that it must have; None for any.
         owns: whether it is closed with this object.
         critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
@@ -83,11 +83,13 @@ class TensorEnvironments(Environments):
         EnvError: if it is not such an environment, or has another number.
     """
 
-    def __init__(self, env: Any, num_envs: int, *, owns: bool, critic_observes: ObservesOfAgents = "own") -> None:
+    def __init__(
+        self, env: Any, num_envs: int | None, *, owns: bool, critic_observes: ObservesOfAgents = "own"
+    ) -> None:
         self.env: Any = env
         self._owns = owns
         self.name = type(env).__name__
-        if env.num_envs != num_envs:
+        if num_envs is not None and env.num_envs != num_envs:
             raise EnvError(
                 f"the environment of tensors, {self.name}, has {env.num_envs} environments, but num_envs is "
                 f"{num_envs}: make them equal"
@@ -106,7 +108,7 @@ class TensorEnvironments(Environments):
             self.of_agents = TensorAgents(env, self.name, critic_observes)
             spaces = self.of_agents.observation_space, self.of_agents.action_space
         names = () if self.of_agents is None else self.of_agents.names
-        super().__init__(num_envs * max(1, len(names)), *spaces)
+        super().__init__(env.num_envs * max(1, len(names)), *spaces)
         self.agents = names
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
         self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
@@ -323,26 +325,16 @@ class TensorEnvironments(Environments):
         """Refused: the sampler saves `tensors_of_state`."""
         raise EnvStateError(f"the state of {self.name} is made of tensors")
 
-    def remember_the_start(self) -> None:
-        """Nothing to do: the whole state is saved."""
-
-    def _parts(self) -> list[tuple[object, int]]:
-        raise EnvStateError(f"the state of {self.name} is made of tensors")
-
     def _close(self) -> None:
         if self._owns and callable(getattr(self.env, "close", None)):
             self.env.close()
 
 
-def make_tensor_environments(
-    env: Any, num_envs: int | None, options: Any, *, owns: bool, critic_observes: ObservesOfAgents
-) -> TensorEnvironments:
-    """The environments of a `TensorEnv`; arguments as of `TensorEnvironments`.
-
-    `num_envs` is the number that it must have; None for any.
+def refuse_options(env: Any, options: Any) -> None:
+    """Refuse options that are for other environments than those of tensors.
 
     Raises:
-        ConfigurationError: for an option that is for other environments.
+        ConfigurationError: naming the option.
     """
     given = {
         f"vectorization={options.vectorization!r}": options.vectorization != "auto",
@@ -358,8 +350,6 @@ def make_tensor_environments(
                 f"{option} does not work with environments of tensors ({type(env).__name__}), which step and reset "
                 "themselves: leave it out"
             )
-    number = num_envs if num_envs is not None else env.num_envs
-    return TensorEnvironments(env, number, owns=owns, critic_observes=critic_observes)
 
 
 def on_host(tensor: Tensor) -> Array:

@@ -11,7 +11,7 @@ The modes differ in where an episode's true final observation is, and in whether
 import contextlib
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -41,6 +41,10 @@ class VectorEnvironments(Environments):
         first: number of the first environment among those of the run, for messages.
     """
 
+    _has_infos = True
+    _resets_at_once: ClassVar[bool] = False
+    """Whether `step` resets within the step that ends an episode."""
+
     def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space, first)
         self.vector = vector
@@ -69,11 +73,14 @@ class VectorEnvironments(Environments):
     def _step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         self._num_steps += 1
         try:
-            return self._take_step(actions)
+            result = self._take_step(actions)
         except EnvError:
             raise
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
+        if self._infos is not None:
+            self._infos.vector_step(result[4], result[2] | result[3], self._resets_at_once)
+        return result
 
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         result = self.vector.step(actions)
@@ -94,7 +101,8 @@ class VectorEnvironments(Environments):
             self._refuse_choices(observations)
             raise
         if not isfinite(self._sum(encoded.ravel())):
-            self._refuse(encoded)
+            for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
+                self._require_finite_row(f"the observation of environment {self._first + i}: observation", row)
         return encoded
 
     def _refuse_choices(self, observations: Any) -> None:
@@ -105,11 +113,6 @@ class VectorEnvironments(Environments):
                     self.encode.one(observation)
                 except BadValueError as error:
                     raise BadValueError(f"environment {self._first + i}: {error}") from None
-
-    def _refuse(self, encoded: Array) -> None:
-        """Raise an error for the first observation that is not finite; nothing if only their sum is infinite."""
-        for i, row in enumerate(encoded):
-            self._require_finite_row(f"the observation of environment {self._first + i}: observation", row)
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
         if not np.isfinite(rewards).all():
@@ -161,26 +164,21 @@ class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
 
     skips_row_after_end = True
-    _has_infos = True
 
     def step(self, actions: Any) -> Step:
         """The observation after an end is the final one, so no final observations are missing."""
-        observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._infos is not None:
-            self._infos.vector_step(infos, terminated | truncated)
+        observations, rewards, terminated, truncated, _ = self._step(actions)
         return self._encoded(observations), rewards, terminated, truncated, [], []
 
 
 class SameStepEnvironments(VectorEnvironments):
     """Environments that reset within the step that ends an episode."""
 
-    _has_infos = True
+    _resets_at_once = True
 
     def step(self, actions: Any) -> Step:
         """Final observations come from the step's `infos`."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._infos is not None:
-            self._infos.vector_step(infos, terminated | truncated, is_final=True)
         indices: list[int] = []
         finals: list[Array] = []
         if truncated.any():
@@ -217,13 +215,9 @@ class SameStepEnvironments(VectorEnvironments):
 class ManualResetEnvironments(VectorEnvironments):
     """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
 
-    _has_infos = True
-
     def step(self, actions: Any) -> Step:
         """Final observations are the results of `step`; then the ended environments are reset."""
-        observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._infos is not None:
-            self._infos.vector_step(infos, terminated | truncated)
+        observations, rewards, terminated, truncated, _ = self._step(actions)
         encoded = self._encoded(observations)
         ended = terminated | truncated
         if not ended.any():

@@ -30,7 +30,6 @@ from hybridppo.runners.samplers.under_way import (
     remembered_of,
     require_like,
     require_rollout_of,
-    rows_that_matter,
     saved_finals,
 )
 from hybridppo.spaces.distributions import Distribution
@@ -591,15 +590,12 @@ class BaseSampler:
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
         # Earlier releases did not save these.
-        earlier = {"env_restarts": 0, "rollouts_lost": 0, "resetting": [False] * self.num_envs, "under_way": None}
+        earlier = {"rollouts_lost": 0, "resetting": [False] * self.num_envs, "under_way": None}
         state = {**earlier, **state}
-        self.env_steps, self.env_restarts = whole(state, "env_steps"), whole(state, "env_restarts")
+        self._load_counts(state)
         self._lost = whole(state, "rollouts_lost")
         self._so_far[:] = state.get("returns_so_far", 0.0)  # earlier releases did not save them
         self._noise.bit_generator.state = state["noise"]
-        self.statistics.load_state(state["statistics"])
-        for name, policy in self.by_policy.items():
-            policy.load_state(state["by_policy"][name])
         self._load_steering(state)
         reason = self._cannot_load(state)
         if reason is None:
@@ -620,6 +616,13 @@ class BaseSampler:
         self.restart(env_seed)
         return reason
 
+    def _load_counts(self, state: dict[str, Any]) -> None:
+        self.env_steps = whole(state, "env_steps")
+        self.env_restarts = whole({"env_restarts": 0, **state}, "env_restarts")
+        self.statistics.load_state(state["statistics"])
+        for name, policy in self.by_policy.items():
+            policy.load_state(state["by_policy"][name])
+
     def _cannot_load(self, state: dict[str, Any]) -> str | None:
         """Why the environments of a saved state cannot be restored, before it is tried; else None."""
         environments = state.get("environments")
@@ -639,7 +642,7 @@ class BaseSampler:
         self._load_stepper_state(environments["states"], observation, remembered)
 
     def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
-        return rows_that_matter(buffer, filled, noise_row(self._distribution, filled), self._memory)
+        return buffer.rows(filled, noise_row(self._distribution, filled), self._memory)
 
     def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
         """Why this sampler cannot continue a saved rollout; None if it can."""

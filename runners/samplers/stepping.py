@@ -146,7 +146,7 @@ class Stepper:
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
-        exploration = exploration_of(self._distribution, buffer.noise)
+        exploration = exploration_of(self._distribution, buffer.noise.__getitem__)
         if memory is not None:
             memory.begin(actor, buffer.waiting[:first] | buffer.absent[:first])
         heartbeat = self.heartbeat

@@ -33,16 +33,6 @@ class RolloutUnderWay:
     """Whether it is being filled."""
 
 
-def rows_that_matter(
-    buffer: RolloutBuffer, filled: int, noise_row: int, memory: MemoryLayout | None = None
-) -> dict[str, tuple[Array, slice]]:
-    """The arrays of a buffer with the rows to save: the `filled` ones, and noise from `noise_row` on."""
-    rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None), "history": slice(None)}
-    if memory is not None:
-        rows["states"] = slice(memory.num_sequences(filled))
-    return {name: (array, rows.get(name, slice(filled))) for name, array in buffer.arrays.items()}
-
-
 def require_like(name: str, found: Tensor | None, like: Tensor | Array | None) -> None:
     """Refuse a tensor whose shape or type differs from that of another tensor or array, with a ValueError."""
     is_found, is_like = (

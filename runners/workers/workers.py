@@ -109,7 +109,6 @@ class Workers:
         self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
         self._info_names: Sequence[str] = ()
         self._steering: list[Steering] = []
-        self._closed = False
         try:
             for worker in range(num_workers):
                 self.pool.start(worker, self._seed_of(worker))
@@ -228,10 +227,8 @@ class Workers:
 
     def close(self) -> None:
         """End all workers; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._lost = lambda worker: None  # the owner's function would keep its owner alive
-            self.pool.close()
+        self._lost = lambda worker: None  # the owner's function would keep its owner alive
+        self.pool.close()
 
 
 def _divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":

@@ -672,4 +672,6 @@ class BaseSampler:
         Raises:
             ValueError: if a tensor has another shape or type, or a row is out of range.
         """
-        require_rollout_of(self._buffers[0], rollout, self._encode, self._memory)
+        num_steps, encode = len(rollout.rewards), self._encode
+        layout = RolloutBuffer.layout(num_steps, self.num_envs, encode, self._distribution, self._memory)
+        require_rollout_of(layout, encode.shape, rollout)

@@ -99,14 +99,11 @@ class BaseDeviceSampler(BaseSampler):
     def _read(self, version: int) -> Rollout:
         """Count the steps of the rollout that has ended, refuse numbers that are not finite, and return it."""
 
-    @property
-    def _actions_drawn(self) -> Tensor:
-        return self._block.actions.reshape(*self._block.rewards.shape, *self._distribution.action_shape)
-
     def _rollout_with(
         self, valid_rows: Tensor, final_rows: Tensor, final_observations: Tensor, version: int
     ) -> Rollout:
-        block, actions = self._block, self._actions_drawn
+        block = self._block
+        actions = block.actions.reshape(*block.rewards.shape, *self._distribution.action_shape)
         return Rollout(
             observations=block.observations,
             actions=actions,
@@ -186,20 +183,6 @@ class BaseDeviceSampler(BaseSampler):
         for name, part in self._block.rows_that_matter(filled, self._memory).items():
             load_into(f"buffer.{name}", part, tensors)
         self._under_way = RolloutUnderWay(self._next_buffer(), whole(state, "version"), filled)
-
-    def check(self, rollout: Rollout) -> None:  # noqa: D102 - as in the base
-        block = {**vars(self._block), "actions": self._actions_drawn, "log_probs": self._block.rewards}
-        names = "observations", "actions", "rewards", "log_probs", "terminated", "truncated", "starts", "states"
-        for name in names:
-            require_like(name, getattr(rollout, name), block[name])
-        num_rows = self._block.rewards.numel()
-        for name in ("valid_rows", "final_rows"):
-            rows: Tensor = getattr(rollout, name)
-            require_like(name, rows, np.empty(len(rows), np.int64))
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
-                raise ValueError(f"{name} are not all of {num_rows} rows")
-        finals = self._block.observations[:-1].flatten(0, 1)[: len(rows)]
-        require_like("final_observations", rollout.final_observations, finals)
 
 
 def load_into(name: str, mine: Tensor, tensors: dict[str, Tensor]) -> None:

@@ -106,7 +106,7 @@ class OffPolicyRunner(Runner):
 
     def _is_complete(self) -> bool:
         """Whether the iteration, or the training, has all its steps."""
-        num_steps = self.sampler.env_steps - self._steps_learned
+        num_steps = self.sampler.env_steps - self.steps_learned
         return num_steps >= self.agent.config.steps_per_iteration or self.share_sampled >= 1.0
 
     def _turn(self) -> None:

@@ -100,7 +100,8 @@ class Runner:
         """Functions that add metrics at the end of an iteration."""
         self.between_rollouts: list[Callable[[], object]] = []
         """Functions that are called when a rollout has ended, before the next one begins."""
-        self._steps_learned = self._episodes_learned = 0
+        self.steps_learned = self._episodes_learned = 0
+        """Environment steps and episodes that were sampled and learned from."""
         self._number, self._numbered = -1, (-1, -1, False)
         self._rollout: Any = None
 
@@ -213,14 +214,9 @@ class Runner:
         return self._callbacks.run.stopped_by
 
     @property
-    def steps_learned(self) -> int:
-        """Environment steps that were sampled and learned from."""
-        return self._steps_learned
-
-    @property
     def share_done(self) -> float:
         """The share of the training that is sampled and learned from: 0 at its start, at least 1 at its end."""
-        return self._share(self._steps_learned, self._episodes_learned)
+        return self._share(self.steps_learned, self._episodes_learned)
 
     @property
     def share_sampled(self) -> float:
@@ -269,8 +265,8 @@ class Runner:
         statistics, counters = self.sampler.statistics, self.placement.counters
         before = start if self._ended_at is None else self._ended_at
         self._ended_at = end
-        num_steps = self.sampler.env_steps - self._steps_learned
-        self._rollout, self._steps_learned, self._episodes_learned = None, self.sampler.env_steps, statistics.episodes
+        num_steps = self.sampler.env_steps - self.steps_learned
+        self._rollout, self.steps_learned, self._episodes_learned = None, self.sampler.env_steps, statistics.episodes
         self.iteration += 1
         self.seconds += end - before
         return {
@@ -375,7 +371,7 @@ class Runner:
             "seconds": self.seconds,
             "metrics": finite(self.metrics),
             "number": self.number,
-            "steps_learned": self._steps_learned,
+            "steps_learned": self.steps_learned,
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
         }
@@ -402,7 +398,7 @@ class Runner:
         # Older checkpoints, which have no unfinished rollout, are from the end of an iteration.
         steps, episodes = sampler["env_steps"], sampler["statistics"]["episodes"]
         loop = {"number": steps, "steps_learned": steps, "episodes_learned": episodes, "version": None, **loop}
-        self._number, self._steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
+        self._number, self.steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
         self._episodes_learned = whole(loop, "episodes_learned")
         if loop["version"] is not None:
             rollout = Rollout(**of("runner"), version=whole(loop, "version"))

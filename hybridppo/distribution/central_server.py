@@ -495,5 +495,5 @@ class CentralRunner(Runner):
         reason = super().load_state(tensors, state, env_seed=env_seed)
         if self._rollout is not None:  # which another distribution had sampled, and not learned from
             self._rollout = None
-            self.sampler.env_steps = self._steps_learned
+            self.sampler.env_steps = self.steps_learned
         return reason

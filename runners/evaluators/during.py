@@ -64,11 +64,8 @@ class Trained(Protocol):
     sampler: BaseSampler
     iteration: int
     seconds: float
-
-    @property
-    def steps_learned(self) -> int:
-        """Environment steps that were learned from."""
-        ...
+    steps_learned: int
+    """Environment steps that were learned from."""
 
     @property
     def number(self) -> int:

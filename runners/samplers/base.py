@@ -546,12 +546,9 @@ class BaseSampler:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state for `load_state`: tensors by name, and a JSON object. A rollout under way must be paused."""
         state = {
-            "env_steps": self.env_steps,
-            "env_restarts": self.env_restarts,
+            **self._counts_state(),
             "rollouts_lost": self._lost,
             "noise": self._noise.bit_generator.state,
-            "statistics": self.statistics.state(),
-            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": self._resetting.tolist(),
             **({} if self._discounts is None else {"returns_so_far": self._so_far.tolist()}),
             **self._steering_state(),
@@ -615,6 +612,15 @@ class BaseSampler:
         self._resetting[:] = False
         self.restart(env_seed)
         return reason
+
+    def _counts_state(self) -> dict[str, Any]:
+        """The state for `_load_counts`, as JSON."""
+        return {
+            "env_steps": self.env_steps,
+            "env_restarts": self.env_restarts,
+            "statistics": self.statistics.state(),
+            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
+        }
 
     def _load_counts(self, state: dict[str, Any]) -> None:
         self.env_steps = whole(state, "env_steps")

@@ -203,12 +203,9 @@ class ShardsSampler(BaseSampler):
                 state["exploration"] = cast(GaussianExploration, sampler._distribution).state()
             states.append(state)
         of_all = {
-            "env_steps": self.env_steps,
-            "env_restarts": self.env_restarts,
+            **self._counts_state(),
             "rollouts_lost": 0,
             "noise": self._noise.bit_generator.state,  # for a sampler without shards
-            "statistics": self.statistics.state(),
-            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": [],
             "steering": states[0]["steering"],
             "steering_due": states[0]["steering_due"],

@@ -86,7 +86,7 @@ class _Turns(NamedTuple):
     last: Array
     """The last row of each: before the next turn, or the end of the episode."""
     rewards: Array
-    """Of each, the sum over its rows."""
+    """The sum over the rows of each."""
     number: int
     """How many have ended: all of them, or all but the last."""
 

@@ -41,7 +41,7 @@ class Beside:
             raise
 
     def begin(self, actor: SamplingActor) -> None:
-        """As in `Evaluator`."""
+        """Begin an evaluation of an actor that does not change."""
         # the form of such a network on the CPU
         assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
         if not self._is_ready:
@@ -53,7 +53,11 @@ class Beside:
         self._pool.ask(0, "evaluate", list(actor.parameters))
 
     def result(self) -> Evaluation:
-        """As in `Evaluator`."""
+        """Wait for the result.
+
+        Raises:
+            Stopped: if a stop was requested before the end.
+        """
         if not self._is_ready:
             raise Stopped
         ((_, answer),) = self._pool.answers([0])
@@ -69,6 +73,6 @@ class Beside:
         self._stop[0] = 1
 
     def close(self) -> None:
-        """As in `Evaluator`."""
+        """End the process; a second call does nothing."""
         self.request_stop()
         self._pool.close()

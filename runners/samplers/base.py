@@ -6,14 +6,14 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.environments.base import EnvState
+from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.info_metrics import Sums, metrics_of
 from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import EnvError, EnvStateError
@@ -23,7 +23,7 @@ from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.turns import steps_by_turns
-from hybridppo.runners.samplers.stepping import Flag, StepperState
+from hybridppo.runners.samplers.stepping import Flag, Stepper, StepperState
 from hybridppo.runners.samplers.under_way import (
     RolloutUnderWay,
     finals_of,
@@ -32,8 +32,8 @@ from hybridppo.runners.samplers.under_way import (
     require_rollout_of,
     saved_finals,
 )
+from hybridppo.runners.workers.workers import Workers
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
@@ -45,40 +45,6 @@ logger = logging.getLogger(__name__)
 
 ROLLOUTS_LOST_IN_A_ROW = 3
 """How many rollouts in a row may have no steps because environments were restarted."""
-
-
-class Stepped(Protocol):
-    """The environments of a sampler: `Environments`, or those that `Workers` step."""
-
-    encode: ObservationEncoder
-    clips_rewards: bool
-    """Whether agents learn from rewards clipped to +-1; statistics are of unclipped rewards."""
-
-    @property
-    def skips_row_after_end(self) -> bool:
-        """Whether the row after an episode's end is a reset instead of a step."""
-        ...
-
-    @property
-    def num_agents(self) -> int:
-        """Columns of each environment, which are restarted together."""
-        ...
-
-    def measure_infos(self, names: Sequence[str]) -> None:
-        """As `Environments.measure_infos`."""
-        ...
-
-    def take_infos(self) -> Sums:
-        """As `Environments.take_infos`."""
-        ...
-
-    def steer(self, steering: Steering) -> list[Any]:
-        """As `Environments.steer`."""
-        ...
-
-    def close(self) -> None:
-        """Release everything; a second call does nothing."""
-        ...
 
 
 @dataclass
@@ -124,12 +90,12 @@ class BaseSampler:
         discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`; None for rollouts without.
     """
 
-    _stepper: Any
-    """What steps the environments: a `Stepper`, or `Workers`."""
+    _stepper: Stepper | Workers
+    """What steps the environments."""
 
     def __init__(
         self,
-        environments: Stepped,
+        environments: Environments | Workers,
         stop: Flag,
         buffers: list[RolloutBuffer],
         distribution: Distribution,
@@ -469,8 +435,7 @@ class BaseSampler:
 
     def _stepper_state(self) -> StepperState:
         """The environments' state, as `Stepper.state`; raises `EnvStateError`."""
-        state: StepperState = self._stepper.state()
-        return state
+        return self._stepper.state()
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Restore it, or raise `EnvStateError`."""

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.environments.base import Environments
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
-from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts, Stepped
+from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.accelerator import accelerator_of
@@ -58,7 +59,7 @@ class BaseDeviceSampler(BaseSampler):
 
     def __init__(
         self,
-        environments: Stepped,
+        environments: Environments,
         block: DeviceRollout,
         distribution: Distribution,
         *,

@@ -3,6 +3,7 @@
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -124,9 +125,9 @@ class BaseDeviceSampler(BaseSampler):
     def _on_host(self, numbers: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
         """Some numbers, and what `_count_told` takes, in one wait for the device."""
         counted = self._counted()
-        sizes = [len(numbers), *map(len, counted)]
-        told = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).cpu()
-        first, *others = (part.tolist() for part in torch.split(told, sizes))
+        told = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).tolist()
+        ends = pairwise(accumulate((len(numbers), *map(len, counted)), initial=0))
+        first, *others = (told[slice(*own)] for own in ends)
         return first, others
 
     def _counted(self) -> list[Tensor]:

@@ -116,13 +116,15 @@ def _options_on_host(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
-    if shards > 1 and environments.waiting is not None and _has_a_pool(agent):
+    configs = [cast(Any, one).config for one in agents_of(agent)]
+    if shards > 1 and environments.waiting is not None and any(getattr(each, "pool_size", 1) > 1 for each in configs):
         raise ConfigurationError(
             "pool_size above 1 does not work with agents that take turns and several learners or shards, whose "
             "rollouts differ in length: use pool_size=1, or one learner"
         )
     # The returns so far follow columns, which a lag changes, or rows, which turns change.
-    is_apart = placement.max_lag > 1 or (environments.waiting is not None and _normalizes_rewards(agent))
+    normalizes = any(getattr(each, "normalize_rewards", False) for each in configs)
+    is_apart = placement.max_lag > 1 or (environments.waiting is not None and normalizes)
     return {
         "distribution": agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution,
         "pin_for": placement.learning_device if placement.pins_rollouts else None,
@@ -180,14 +182,6 @@ def _num_workers(
         what = f"num_workers={num_workers}" if lag < 2 else f"max_lag={lag}"
         raise ConfigurationError(f"{what} needs a placement that samples on the CPU")
     return num_workers
-
-
-def _normalizes_rewards(agent: Agent) -> bool:
-    return any(getattr(cast(Any, one).config, "normalize_rewards", False) for one in agents_of(agent))
-
-
-def _has_a_pool(agent: Agent) -> bool:
-    return any(getattr(cast(Any, one).config, "pool_size", 1) > 1 for one in agents_of(agent))
 
 
 def _discounts(agent: Agent, num_agents: int) -> "np.ndarray[Any, Any]":

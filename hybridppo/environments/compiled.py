@@ -227,8 +227,8 @@ class CompiledEnvironments(Environments):
                 what += f" of its array: step {self.definition.name}() in Python to see where"
             raise self.failure(when, what) from error
 
-    def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
-        """Refuse observations `[..., N, written]` and rewards `[..., N]` that are not finite, of all or some columns.
+    def require_finite(self, observations: Array, rewards: Array, when: str) -> None:
+        """Refuse observations `[..., N, written]` and rewards `[..., N]` that are not finite.
 
         Raises:
             EnvError: naming the first environment and number.
@@ -238,8 +238,7 @@ class CompiledEnvironments(Environments):
                 place = np.argwhere(~np.isfinite(numbers))[0]
                 where = self.written.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
-                column = place[axis] if columns is None else columns[place[axis]]
-                raise self.failure(when, f"the {name} of {self._column(column)}: {name}{where} is {value}")
+                raise self.failure(when, f"the {name} of {self._column(place[axis])}: {name}{where} is {value}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
         """Likewise for final observations `[n, written]`, each of the environment in `envs`."""

@@ -290,9 +290,5 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
 def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:
     """`make` with the wrapper that an option needs."""
     if options.action_masks:
-        return partial(_with_mask, make)
+        return lambda: MaskInObservation(make())
     return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)
-
-
-def _with_mask(make: Callable[[], Any]) -> MaskInObservation:
-    return MaskInObservation(make())

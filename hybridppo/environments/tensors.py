@@ -227,14 +227,13 @@ class TensorEnvironments(Environments):
             f"{self.num_envs} environments of tensors, {self.name} (seed {self._seed}), failed {when}: {what}"
         )
 
-    def require_finite(self, what: str, values: Tensor, when: str = "", last: int = 0) -> None:
+    def require_finite(self, what: str, values: Tensor, when: str = "") -> None:
         """Refuse observations `[T, N, *row]` or rewards `[T, N]` that are not finite; it waits for the device.
 
         Args:
             what: "observation", "final observation" or "reward".
             values: a row for each step.
             when: the time of the values, for messages; "" to compute it from the number of steps.
-            last: how many steps were made after the last of them.
 
         Raises:
             EnvError: naming the first environment and number.
@@ -247,7 +246,7 @@ class TensorEnvironments(Environments):
         name = what if what == "reward" else f"observation{self.encode.names[number]}"
         value = float(numbers[step, env, number])
         if not when:
-            when = f"in step {self._num_steps - last - len(values) + 1 + step}"
+            when = f"in step {self._num_steps - len(values) + 1 + step}"
         raise self.failure(when, f"the {what} of environment {env}: {name} is {value:g}")
 
     # For evaluations

@@ -101,8 +101,10 @@ class VectorEnvironments(Environments):
             self._refuse_choices(observations)
             raise
         if not isfinite(self._sum(encoded.ravel())):
-            for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
-                self._require_finite_row(f"the observation of environment {self._first + i}: observation", row)
+            with self._in_step():
+                for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
+                    name = f"the observation of environment {self._first + i}: observation"
+                    self.encode.require_finite(name, row)
         return encoded
 
     def _refuse_choices(self, observations: Any) -> None:
@@ -120,10 +122,6 @@ class VectorEnvironments(Environments):
             self._num_steps += step + 1 - len(rewards)
             with self._in_step():
                 require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
-
-    def _require_finite_row(self, name: str, row: Array) -> None:
-        with self._in_step():
-            self.encode.require_finite(name, row)
 
     @contextlib.contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -154,11 +152,6 @@ class VectorEnvironments(Environments):
             self.vector.close()
         self._take_step = closed
 
-    def _final(self, observation: Any) -> Array:
-        """Encode a final observation."""
-        with self._in_step():
-            return self.encode.one(observation)
-
 
 class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
@@ -188,11 +181,13 @@ class SameStepEnvironments(VectorEnvironments):
                     f"environments {indices} were truncated and reset in the same step, but `infos` has no "
                     f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
                 )
-            if indices:
-                each = self._each_final(infos["final_obs"])
-                finals = [self._final(each[i]) for i in indices]
-            for i, final in zip(indices, finals, strict=True):
-                self._require_finite_row(f"the final observation of environment {self._first + i}: observation", final)
+            each = self._each_final(infos["final_obs"]) if indices else ()
+            with self._in_step():
+                for i in indices:
+                    final = self.encode.one(each[i])
+                    name = f"the final observation of environment {self._first + i}: observation"
+                    self.encode.require_finite(name, final)
+                    finals.append(final)
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
     def _each_final(self, finals: Any) -> Any:

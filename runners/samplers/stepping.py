@@ -151,6 +151,9 @@ class Stepper:
             memory.begin(actor, buffer.waiting[:first] | buffer.absent[:first])
         heartbeat = self.heartbeat
         frames, rows = environments.encode.frames, self._observation
+        # Looked up once: eight lookups in each step cost half a percent.
+        seen, noise, kept_outputs, kept_actions = buffer.observations, buffer.noise, buffer.outputs, buffer.actions
+        kept_rewards, kept_terminated, kept_truncated = buffer.rewards, buffer.terminated, buffer.truncated
         filled = end
         for t in range(first, end):
             if stop[0]:
@@ -160,16 +163,16 @@ class Stepper:
                 memory.before(t, actor, starts, states)
             if exploration is not None:
                 exploration.before(t, actor)
-            outputs = actor(buffer.observations[t] if frames is None else rows)
-            actions = sample(outputs, buffer.noise[t] if exploration is None else exploration.of(actor))
+            outputs = actor(seen[t] if frames is None else rows)
+            actions = sample(outputs, noise[t] if exploration is None else exploration.of(actor))
             # Stored before the environments get them: these may be views, which they may write to.
-            buffer.outputs[t] = outputs
-            buffer.actions[t] = actions
+            kept_outputs[t] = outputs
+            kept_actions[t] = actions
             rows, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
-            buffer.observations[t + 1] = rows if frames is None else frames.newest(rows)
-            buffer.rewards[t] = rewards
-            buffer.terminated[t] = terminated
-            buffer.truncated[t] = truncated
+            seen[t + 1] = rows if frames is None else frames.newest(rows)
+            kept_rewards[t] = rewards
+            kept_terminated[t] = terminated
+            kept_truncated[t] = truncated
             heartbeat[0] = t + 1
             if memory is not None:
                 ended, waiting = terminated | truncated, environments.waiting

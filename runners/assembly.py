@@ -10,6 +10,7 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
 from hybridppo.networks.forms import actor_form
@@ -98,7 +99,7 @@ def make_sampler(
             if num_episodes is None:
                 sampler = Sampler(environments, **stepped)
             else:
-                if environments.envs is None and options.vectorization == "auto":
+                if not isinstance(environments, SyncEnvironments) and options.vectorization == "auto":
                     # A vectorised form does not give its environment out.
                     environments = make_environments(source, environments.num_envs, options, vectorization="sync")
                 del stepped["num_steps"]

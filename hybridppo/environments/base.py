@@ -73,11 +73,6 @@ class Environments(ABC):
         self._keeper = StateKeeper(first)
 
     @property
-    def envs(self) -> "list[gym.Env[Any, Any]] | None":
-        """The environments, if they are objects of this process; else None."""
-        return None
-
-    @property
     def num_agents(self) -> int:
         """Columns of each environment."""
         return max(1, len(self.agents))

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, Step, closed, warned_of_closing
@@ -54,10 +53,6 @@ class VectorEnvironments(Environments):
         self._sum = self.encode.finite_test(self.num_envs)
         self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
         """Like the vector's `step`; it is that method itself once the first step was checked."""
-
-    @property
-    def envs(self) -> "list[gym.Env[Any, Any]] | None":  # noqa: D102 - as in the base
-        return self.vector.envs if isinstance(self.vector, SyncVectorEnv) else None
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0

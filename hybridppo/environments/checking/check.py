@@ -26,6 +26,8 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.pickling import pack
+from hybridppo.environments.sub_environment import SubEnvironments
+from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.distributions import distribution_for
@@ -112,9 +114,9 @@ class _Check:
             infos = within.infos.values() if isinstance(within.infos, Mapping) else ()
             spaces = [within.env.observation_space(agent) for agent in within.agents]
             return all(map(has_mask, spaces)) or any(map(_mask_in, infos))
-        if environments.envs is None:
+        if not isinstance(environments, SyncEnvironments):
             return False
-        result: Any = environments.envs[0].reset(seed=self._seed)
+        result: Any = environments.sub_environments[0].env.reset(seed=self._seed)
         return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
 
     def look_at_spaces(self) -> None:
@@ -267,11 +269,11 @@ def _sampler(environments: Environments, seed: int) -> Any:
         each = gym.spaces.Tuple([*space.spaces.values()] * (count // environments.num_agents))
         each.seed(seed)
         return lambda: list(each.sample())
-    if environments.envs is None and not isinstance(environments, ManyAgents):
+    if not isinstance(environments, SubEnvironments):
         batch = gym.vector.utils.batch_space(space, count)
         batch.seed(seed)
         return batch.sample
-    env: Any = environments.sub_environments[0].env  # type: ignore[attr-defined]  # of either kind
+    env: Any = environments.sub_environments[0].env
     has_agents = isinstance(environments, ManyAgents)
     spaces = gym.spaces.Tuple(env.action_space.spaces if has_agents else [space])
     spaces.seed(seed)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
 from hybridppo.networks.forms import actor_form
@@ -19,11 +19,13 @@ from hybridppo.placements.crossing import available_device
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.lagging import LaggingSampler
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.runners.workers.transport import Transport, Work
+from hybridppo.runners.workers.transport import Work
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder
 from hybridppo.system.threads import cpu_cores
@@ -78,54 +80,74 @@ def make_sampler(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
-    everywhere: dict[str, Any] = {"num_steps": num_steps, "env_seed": env_seed, "noise": noise}
-    kind: Callable[..., BaseSampler]
+    stepped: dict[str, Any] = {"num_steps": num_steps, "env_seed": env_seed, "noise": noise}
+    sampler: BaseSampler
     if environments.device is not None:
         _require_turns_there(environments, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
-        sampler = _on_tensors(environments, agent, placement, **everywhere)
+        sampler = _on_tensors(environments, agent, placement, **stepped)
     elif not num_workers and _fits_device(environments, agent, placement, num_episodes):
-        sampler = _on_device(environments, agent, placement, **everywhere)
+        sampler = _on_device(environments, agent, placement, **stepped)
     else:
         count = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
         num_workers = _num_workers(environments, agent, placement, count, num_workers, num_episodes)
-        if shards > 1 and environments.waiting is not None and _has_a_pool(agent):
-            raise ConfigurationError(
-                "pool_size above 1 does not work with agents that take turns and several learners or shards, whose "
-                "rollouts differ in length: use pool_size=1, or one learner"
-            )
-        distribution = agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution
-        pin_for = placement.learning_device if placement.pins_rollouts else None
-        # The returns so far follow columns, which a lag changes, or rows, which turns change.
-        is_apart = placement.max_lag > 1 or (environments.waiting is not None and _normalizes_rewards(agent))
-        discounts = np.tile(_discounts(agent, environments.num_agents), count) if is_apart else None
-        everywhere |= {"pin_for": pin_for, "memory": agent.memory, "discounts": discounts}
+        stepped |= _options_on_host(environments, agent, placement, count, shards)
         if num_workers:
-            if transport is not Processes and environments.waiting is not None and agent.memory is not None:
-                raise ConfigurationError(
-                    "recurrent does not work with agents that take turns if samplers are on Ray, which send "
-                    "rows and not turns: leave the distribution out, and use num_workers"
-                )
-            environments.close()
-            everywhere |= {
-                "num_envs": count, "num_workers": num_workers, "options": options, "transport": transport
-            }  # fmt: skip
-            kind = WorkerSampler
-            if placement.max_lag > 1:
-                kind = partial(
-                    LaggingSampler,
-                    max_lag=placement.max_lag,
-                    drops=not learns_from_replay(agent),
-                )
-            sampler = kind(source, environments, distribution, agent.actor, **everywhere)
+            stepped |= {"num_envs": count, "num_workers": num_workers, "options": options, "transport": transport}
+            sampler = _in_workers(source, environments, agent, placement, **stepped)
         else:
-            if num_episodes is not None and environments.envs is None and options.vectorization == "auto":
-                # A vectorised form does not give its environment out.
-                environments = make_environments(source, environments.num_envs, options, vectorization="sync")
-            everywhere |= {"num_episodes": num_episodes, "in_thread": placement.max_lag > 0, "thread": thread}
-            sampler = Sampler(environments, distribution, **everywhere)
+            stepped |= {"in_thread": placement.max_lag > 0, "thread": thread}
+            if num_episodes is None:
+                sampler = Sampler(environments, **stepped)
+            else:
+                if not isinstance(environments, SyncEnvironments) and options.vectorization == "auto":
+                    # A vectorised form does not give its environment out.
+                    environments = make_environments(source, environments.num_envs, options, vectorization="sync")
+                del stepped["num_steps"]
+                sampler = EpisodeSampler(environments, num_episodes=num_episodes, **stepped)
     if has_policies(agent):
         sampler.count_by_policy(agent.columns)
     return sampler
+
+
+def _options_on_host(
+    environments: Environments, agent: Agent, placement: Placement, num_envs: int, shards: int
+) -> dict[str, Any]:
+    """The options of samplers whose environments are on the host.
+
+    Raises:
+        ConfigurationError: for what cannot be combined.
+    """
+    configs = [cast(Any, one).config for one in agents_of(agent)]
+    if shards > 1 and environments.waiting is not None and any(getattr(each, "pool_size", 1) > 1 for each in configs):
+        raise ConfigurationError(
+            "pool_size above 1 does not work with agents that take turns and several learners or shards, whose "
+            "rollouts differ in length: use pool_size=1, or one learner"
+        )
+    # The returns so far follow columns, which a lag changes, or rows, which turns change.
+    normalizes = any(getattr(each, "normalize_rewards", False) for each in configs)
+    is_apart = placement.max_lag > 1 or (environments.waiting is not None and normalizes)
+    return {
+        "distribution": agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution,
+        "pin_for": placement.learning_device if placement.pins_rollouts else None,
+        "memory": agent.memory,
+        "discounts": np.tile(_discounts(agent, environments.num_agents), num_envs) if is_apart else None,
+    }
+
+
+def _in_workers(
+    source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+) -> BaseSampler:
+    is_over_ray = options["transport"] is not Processes
+    if is_over_ray and environments.waiting is not None and agent.memory is not None:
+        raise ConfigurationError(
+            "recurrent does not work with agents that take turns if samplers are on Ray, which send "
+            "rows and not turns: leave the distribution out, and use num_workers"
+        )
+    environments.close()
+    if placement.max_lag < 2:
+        return WorkerSampler(source, environments, network=agent.actor, **options)
+    drops = not learns_from_replay(agent)
+    return LaggingSampler(source, environments, network=agent.actor, max_lag=placement.max_lag, drops=drops, **options)
 
 
 def _num_workers(
@@ -161,14 +183,6 @@ def _num_workers(
         what = f"num_workers={num_workers}" if lag < 2 else f"max_lag={lag}"
         raise ConfigurationError(f"{what} needs a placement that samples on the CPU")
     return num_workers
-
-
-def _normalizes_rewards(agent: Agent) -> bool:
-    return any(getattr(cast(Any, one).config, "normalize_rewards", False) for one in agents_of(agent))
-
-
-def _has_a_pool(agent: Agent) -> bool:
-    return any(getattr(cast(Any, one).config, "pool_size", 1) > 1 for one in agents_of(agent))
 
 
 def _discounts(agent: Agent, num_agents: int) -> "np.ndarray[Any, Any]":

@@ -90,11 +90,8 @@ def evaluate(
         environments.measure_infos(environments.info_names)
     drawing = Drawing(distribution, np.random.default_rng(seed), environments.num_envs)
     observations = environments.reset(seed)
-    remembered: EpisodeMemory | None = None
-    if memory is not None:
-        remembered = EpisodeMemory(
-            environments.num_envs, memory, environments.skips_row_after_end, environments.waiting is not None
-        )
+    remembered = EpisodeMemory.of(environments, memory)
+    if remembered is not None:
         remembered.begin(actor)
     while tally.episodes_left:
         if should_stop():

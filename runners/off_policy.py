@@ -106,7 +106,7 @@ class OffPolicyRunner(Runner):
 
     def _is_complete(self) -> bool:
         """Whether the iteration, or the training, has all its steps."""
-        num_steps = self.sampler.env_steps - self._steps_learned
+        num_steps = self.sampler.env_steps - self.steps_learned
         return num_steps >= self.agent.config.steps_per_iteration or self.share_sampled >= 1.0
 
     def _turn(self) -> None:
@@ -147,9 +147,9 @@ class OffPolicyRunner(Runner):
         is_with_learner = self.replay.device == self.placement.learning_device
         self.replay.add(self.placement.to_learner(rollout).whole() if is_with_learner else sampled, sampled)
 
-    def leaves_agent_whole(self, error: Exception) -> bool:
+    def _leaves_agent_whole(self, error: Exception) -> bool:
         """As in the base. Rows that other processes have are lost with them: the last checkpoint stays the newest."""
-        return self._company.is_only_one and super().leaves_agent_whole(error)
+        return self._company.is_only_one and super()._leaves_agent_whole(error)
 
     def _collected_rows(self, start: int, end: int) -> dict[str, Tensor]:
         """Time rows of the replay buffer, of all processes."""

@@ -10,7 +10,7 @@ pays nothing. torch's profiler does not know NumPy, whose work shows as these re
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,16 +112,11 @@ def _recorded_crossings(
 
     @contextmanager
     def recorded(agent: Agent) -> Iterator[SamplingActor]:
-        context = sampling(agent)
-        with record_function("copying: parameters to the sampler"):
-            actor = context.__enter__()
-        try:
+        with ExitStack() as context:
+            with record_function("copying: parameters to the sampler"):
+                actor = context.enter_context(sampling(agent))
             yield actor
-        except BaseException as error:
-            if not context.__exit__(type(error), error, error.__traceback__):
-                raise
-        else:
             with record_function("copying: parameters home"):
-                context.__exit__(None, None, None)
+                context.close()
 
     return recorded

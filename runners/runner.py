@@ -1,14 +1,14 @@
 """The loop: sample, learn, log, save, until all steps are done."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from hybridppo.environments.steering import Steering, refused
-from hybridppo.errors import DistributionError, EnvError, LearnerLostError
+from hybridppo.errors import DistributionError, EnvError, LearnerLostError, add_advice, command
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
@@ -17,7 +17,6 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
-from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.shared import Alone
 from hybridppo.runners.turns import turns_of
@@ -86,7 +85,7 @@ class Runner:
         """Whether the last checkpoint is on the disk."""
         self._company = company if company is not None else Alone()
         self._company.offer(collected=self._collected, steered=self._steered)
-        self.is_rescued = not self._company.is_first
+        self._is_rescued = not self._company.is_first
         """Whether an error was already handled (`rescuing`); those of other processes go to the first."""
         self.run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
@@ -101,13 +100,14 @@ class Runner:
         """Functions that add metrics at the end of an iteration."""
         self.between_rollouts: list[Callable[[], object]] = []
         """Functions that are called when a rollout has ended, before the next one begins."""
-        self._steps_learned = self._episodes_learned = 0
+        self.steps_learned = self._episodes_learned = 0
+        """Environment steps and episodes that were sampled and learned from."""
         self._number, self._numbered = -1, (-1, -1, False)
         self._rollout: Any = None
 
     def run(self) -> Metrics:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
-        with stoppable(self.agent, self._interruption), rescuing(self, between_updates=False):
+        with stoppable(self.agent, self._interruption), self.rescuing(between_updates=False):
             with self._apart():
                 pass  # callbacks get the start
             metrics = self._run()
@@ -126,14 +126,14 @@ class Runner:
         with bar:
             with self._apart():
                 if self._evaluation is not None:
-                    with rescuing(self):
+                    with self.rescuing():
                         self._evaluation.go_on(self)
             while self.share_done < 1.0 and not self.is_stopping:
                 try:
                     self.metrics = self.iterate()
                 except Stopped:
                     break
-                with self._apart(), rescuing(self):
+                with self._apart(), self.rescuing():
                     self._account()
                 if self._clock() - saved_at > self._checkpoint_seconds:
                     self.save()
@@ -143,14 +143,34 @@ class Runner:
             with self._apart():
                 if self._evaluation is not None and not self.interrupted:
                     try:
-                        with rescuing(self):
+                        with self.rescuing():
                             self.metrics |= self._evaluation.finish(self)
                     except Stopped:
                         self.interrupted = True
             self.save()
         return self.metrics
 
-    def leaves_agent_whole(self, error: Exception) -> bool:
+    @contextmanager
+    def rescuing(self, *, between_updates: bool = True) -> Iterator[None]:
+        """A context in which an error costs at most the unfinished rollout: a checkpoint is written first.
+
+        Args:
+            between_updates: whether the context contains no update. An agent whose update failed is not saved, because
+                it is half updated or not finite.
+        """
+        try:
+            yield
+        except Exception as error:
+            directory = self.run_directory
+            if directory is not None and not self._is_rescued and (between_updates or self._leaves_agent_whole(error)):
+                self.save()
+                self._is_rescued = True
+                if self.saved:
+                    resume = command("hybridppo", "resume", directory.path)
+                    add_advice(error, f"the training up to here is saved: go on with `{resume}`")
+            raise
+
+    def _leaves_agent_whole(self, error: Exception) -> bool:
         """Whether an error came from outside an update.
 
         After an error of environments, the sampler is given up, because their state cannot be saved. After the loss of
@@ -194,14 +214,9 @@ class Runner:
         return self._callbacks.run.stopped_by
 
     @property
-    def steps_learned(self) -> int:
-        """Environment steps that were sampled and learned from."""
-        return self._steps_learned
-
-    @property
     def share_done(self) -> float:
         """The share of the training that is sampled and learned from: 0 at its start, at least 1 at its end."""
-        return self._share(self._steps_learned, self._episodes_learned)
+        return self._share(self.steps_learned, self._episodes_learned)
 
     @property
     def share_sampled(self) -> float:
@@ -250,8 +265,8 @@ class Runner:
         statistics, counters = self.sampler.statistics, self.placement.counters
         before = start if self._ended_at is None else self._ended_at
         self._ended_at = end
-        num_steps = self.sampler.env_steps - self._steps_learned
-        self._rollout, self._steps_learned, self._episodes_learned = None, self.sampler.env_steps, statistics.episodes
+        num_steps = self.sampler.env_steps - self.steps_learned
+        self._rollout, self.steps_learned, self._episodes_learned = None, self.sampler.env_steps, statistics.episodes
         self.iteration += 1
         self.seconds += end - before
         return {
@@ -319,7 +334,7 @@ class Runner:
             self.number, tensors, state, self._keep_checkpoints, score=score, also=awaited
         )
         if self.saved and is_new:
-            with rescuing(self):
+            with self.rescuing():
                 self._callbacks.checkpoint(folder)
 
     def steer(self, steering: Steering) -> list[Any]:
@@ -356,7 +371,7 @@ class Runner:
             "seconds": self.seconds,
             "metrics": finite(self.metrics),
             "number": self.number,
-            "steps_learned": self._steps_learned,
+            "steps_learned": self.steps_learned,
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
         }
@@ -383,7 +398,7 @@ class Runner:
         # Older checkpoints, which have no unfinished rollout, are from the end of an iteration.
         steps, episodes = sampler["env_steps"], sampler["statistics"]["episodes"]
         loop = {"number": steps, "steps_learned": steps, "episodes_learned": episodes, "version": None, **loop}
-        self._number, self._steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
+        self._number, self.steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
         self._episodes_learned = whole(loop, "episodes_learned")
         if loop["version"] is not None:
             rollout = Rollout(**of("runner"), version=whole(loop, "version"))

@@ -8,7 +8,7 @@ Gives what was seen, once everything agreed; as a script, as one line of JSON. W
 
 import json
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from numba import config
 from hybridppo.compiled import cuda_building
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice
+from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
 from hybridppo.spaces.distributions import distribution_for
 
@@ -111,9 +111,9 @@ def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: 
             theirs.states[:] = ours.states  # a difference of rounding is of one step, and does not grow
             twin.put()
             twin.rollout.observations[t + 1].copy_(tested.rollout.observations[t + 1])
-        for each in fields(DeviceRollout):
-            if each.name != "actions":
-                same(getattr(tested.rollout, each.name), getattr(twin.rollout, each.name))
+        for field, tensor in tested.rollout.tensors.items():
+            if field != "actions":
+                same(tensor, twin.rollout.tensors[field])
         for flag in ("terminated", "truncated", "absent"):
             seen[flag] += int(getattr(tested.rollout, flag).sum())
         for one in (tested, twin):

@@ -45,7 +45,7 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.local import LocalProcesses
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import Pool
-from hybridppo.runners.workers.transport import Connections, WorkerLostError
+from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runs.distribution_policies import Central
 from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions
@@ -173,7 +173,7 @@ class Learners(BaseSampler):
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,
         }
-        self._pool = Pool(_connections(self._envs, setup, options, over_ray=over_ray))
+        self._pool = _pool_of(self._envs, setup, options, over_ray=over_ray)
         self._here = set(range(learners))
         self._idle = list(range(learners))
         self._waiting: dict[int, tuple[Any, int] | None] = {}
@@ -348,9 +348,7 @@ class Learners(BaseSampler):
         raise EnvStateError(NOT_SAVED)
 
 
-def _connections(
-    envs: list[slice], setup: dict[str, Any], options: EnvironmentOptions, *, over_ray: bool
-) -> Connections:
+def _pool_of(envs: list[slice], setup: dict[str, Any], options: EnvironmentOptions, *, over_ray: bool) -> Pool:
     if not over_ray:
         module, restarts = "hybridppo.distribution.central_learner", options.restarts
         return LocalProcesses(module, "learner", envs, setup, options.worker_timeout, restarts=restarts)
@@ -497,5 +495,5 @@ class CentralRunner(Runner):
         reason = super().load_state(tensors, state, env_seed=env_seed)
         if self._rollout is not None:  # which another distribution had sampled, and not learned from
             self._rollout = None
-            self.sampler.env_steps = self._steps_learned
+            self.sampler.env_steps = self.steps_learned
         return reason

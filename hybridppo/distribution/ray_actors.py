@@ -6,7 +6,7 @@ import pickle
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
@@ -15,7 +15,8 @@ import ray.exceptions
 from hybridppo.distribution.remote import RemoteActor, Servant, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
-from hybridppo.runners.workers.transport import WorkerLostError, name_of
+from hybridppo.runners.workers.pool import Pool
+from hybridppo.runners.workers.transport import WorkerLostError
 
 SECONDS_BETWEEN_QUESTIONS = 1.0
 """Seconds between questions to an actor about its progress."""
@@ -23,8 +24,8 @@ SECONDS_TO_CLOSE = 5.0
 """Seconds that actors may take to close their environments before they are killed."""
 
 
-class Actors:
-    """`Connections` to actors on any machine of the cluster, each with one CPU and a share of the environments.
+class Actors(Pool):
+    """Actors on any machine of the cluster, each with one CPU and a share of the environments.
 
     Args:
         kind: what the actors do.
@@ -44,7 +45,7 @@ class Actors:
     def __init__(
         self, kind: type[Servant], role: str, shares: Sequence[slice], setup: dict[str, Any], timeout: float
     ) -> None:
-        self._role, self._shares, self.timeout = role, shares, timeout
+        super().__init__(role, shares, timeout)
         self._kind = ray.remote(
             num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD",
             concurrency_groups={"control": 1},
@@ -62,16 +63,14 @@ class Actors:
         """The last question of each actor about its progress, None if it is answered, and the time it was asked."""
 
     @property
-    def workers(self) -> Iterable[int]:
-        """As in the protocol."""
-        return self._handles
+    def workers(self) -> list[int]:  # noqa: D102 - as in the base
+        return list(self._handles)
 
     def name(self, worker: int) -> str:
         """An actor for messages, with its process and machine."""
-        return name_of(self._role, worker, self._shares[worker]) + self._places.get(worker, "")
+        return super().name(worker) + self._places.get(worker, "")
 
-    def start(self, worker: int, env_seed: int) -> None:
-        """As in the protocol."""
+    def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._places.pop(worker, None)
         self._owed[worker] = deque()
         self._forget_progress(worker)
@@ -79,15 +78,9 @@ class Actors:
         path = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
         self._call(worker, "begin", self._setup, path, self._shares[worker], env_seed)
 
-    def connect(self, worker: int, timeout: float) -> None:
-        """Nothing: Ray keeps messages until the actor is there."""
-
-    def all_ready(self) -> None:
-        """Nothing."""
-
-    def send(self, worker: int, message: tuple[str, Any]) -> None:
-        """As in the protocol. Ray searches anything but bytes; only what users send may need its own pickling."""
-        self._call(worker, "answer", message if message[0] == "steer" else pickle.dumps(message))
+    def ask(self, worker: int, kind: str, value: Any) -> None:
+        """As in the base. Ray searches anything but bytes; only what users send may need its own pickling."""
+        self._call(worker, "answer", (kind, value) if kind == "steer" else pickle.dumps((kind, value)))
 
     def _call(self, worker: int, method: str, *arguments: Any) -> None:
         with explained():
@@ -97,20 +90,18 @@ class Actors:
         """Send a message that is received also within a call, and not answered."""
         self._handles[worker].tell.remote(kind, value)
 
-    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
-        """As in the protocol."""
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
         by_ref = {self._owed[worker][0]: worker for worker in workers}
         ready, others = ray.wait(list(by_ref), num_returns=len(by_ref) if together else 1, timeout=seconds)
         if ready and others and not together:
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         return [by_ref[ref] for ref in ready]
 
-    def receive(self, worker: int) -> tuple[Any, float]:
-        """As in the protocol."""
+    def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
         self._forget_progress(worker)
         try:
             # A busy machine may take a while to fetch an answer.
-            answer = ray.get(self._owed[worker].popleft(), timeout=self.timeout)
+            answer = ray.get(self._owed[worker].popleft(), timeout=self._timeout)
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:
@@ -128,11 +119,11 @@ class Actors:
         return value, seconds
 
     def rows(self, worker: int) -> int:
-        """As in the protocol; the actor is asked from time to time."""
+        """As in the base; the actor is asked from time to time."""
         question, asked = self._questions.get(worker, (None, 0.0))
         if question is None:
             now = time.monotonic()
-            if now - asked > min(SECONDS_BETWEEN_QUESTIONS, self.timeout / 4):
+            if now - asked > min(SECONDS_BETWEEN_QUESTIONS, self._timeout / 4):
                 self._questions[worker] = self._handles[worker].rows.remote(), now
         elif ray.wait([question], timeout=0)[0]:
             with contextlib.suppress(ray.exceptions.RayError):  # the pending answer will show the loss
@@ -144,8 +135,7 @@ class Actors:
         self._rows.pop(worker, None)
         self._questions.pop(worker, None)
 
-    def silence(self, worker: int, rows: int, timeout: float) -> str:
-        """As in the protocol."""
+    def silence(self, worker: int, rows: int, timeout: float) -> str:  # noqa: D102 - as in the base
         if worker not in self._places:
             has = {name: amount for name, amount in ray.cluster_resources().items() if name == "CPU"}
             return (
@@ -158,8 +148,7 @@ class Actors:
             "than worker_timeout (--worker-timeout) allows, or the network is down"
         )
 
-    def kill(self, worker: int) -> None:
-        """As in the protocol."""
+    def kill(self, worker: int) -> None:  # noqa: D102 - as in the base
         _kill(self._handles[worker])
 
     def close(self) -> None:

@@ -17,7 +17,6 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
-from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.transport import WorkerLostError
 
 Array = NDArray[Any]
@@ -68,7 +67,7 @@ class RayEnvironments(Environments):
         spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
-        self._pool = Pool(Actors(RemoteEnvironments, role, self._shares, setup, options.worker_timeout))
+        self._pool = Actors(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
         self._losses = Losses(
             self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
         )

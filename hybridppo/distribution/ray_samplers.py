@@ -14,13 +14,14 @@ from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
 from hybridppo.errors import DistributionError
 from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.transport import Work
 from hybridppo.spaces.state_dependent import noise_row
 
 Array = NDArray[Any]
 
 
-class RaySamplers(Actors):
+class RaySamplers(Actors, Transport):
     """A `Transport` whose workers are actors of Ray's.
 
     Args:
@@ -44,7 +45,7 @@ class RaySamplers(Actors):
         self._sent: dict[int, int] = {}
         """The version that each sampler was last sent."""
 
-    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
+    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the base
         self._version = version
         flat = np.concatenate([parameter.reshape(-1) for parameter in parameters]).astype(np.float32, copy=False)
         self._parameters = flat
@@ -52,7 +53,7 @@ class RaySamplers(Actors):
             if tasks:  # for parts that it has not begun
                 self.tell(worker, "publish", (version, flat))
 
-    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the base
         self._attempt += 1
         task = Fill(self._attempt, self._version, first, end)
         noise = parameters = None
@@ -61,7 +62,7 @@ class RaySamplers(Actors):
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
         if self._sent.get(worker) != self._version:
             parameters, self._sent[worker] = self._parameters, self._version
-        self.send(worker, ("fill", (task, parameters, noise)))
+        self.ask(worker, "fill", (task, parameters, noise))
         self._tasks.setdefault(worker, deque()).append((task, turn))
 
     def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base

@@ -73,11 +73,6 @@ class Environments(ABC):
         self._keeper = StateKeeper(first)
 
     @property
-    def envs(self) -> "list[gym.Env[Any, Any]] | None":
-        """The environments, if they are objects of this process; else None."""
-        return None
-
-    @property
     def num_agents(self) -> int:
         """Columns of each environment."""
         return max(1, len(self.agents))
@@ -157,9 +152,9 @@ class Environments(ABC):
             )
         self._keeper.restore([part for part, _ in parts], [state["state"] for state in states])
 
-    @abstractmethod
     def _parts(self) -> list[tuple[object, int]]:
         """The objects that are saved separately, each with its number of environments."""
+        raise EnvStateError(f"the state of {type(self).__name__} is saved in another way")
 
     def close(self) -> None:
         """Close the environments; a second call does nothing. A failure is only a warning."""

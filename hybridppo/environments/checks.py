@@ -21,18 +21,15 @@ Array = NDArray[Any]
 TRUTHS = (bool, np.bool_)
 
 
-def five_of(result: Any) -> Any:
-    """The result of `step`, which must have five values.
+def five_of(result: Any, of: str = "gymnasium.Env.step: observation, reward, terminated, truncated, info") -> Any:
+    """The result of `step`, which must have five values, as those of the method that is named.
 
     Raises:
         BadValueError: if it has others.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         size = f" of {len(result)}" if isinstance(result, tuple) else ""
-        raise BadValueError(
-            f"its step returned a {type(result).__name__}{size} instead of the five values of gymnasium.Env.step: "
-            "observation, reward, terminated, truncated, info"
-        )
+        raise BadValueError(f"its step returned a {type(result).__name__}{size} instead of the five values of {of}")
     return result
 
 
@@ -103,9 +100,7 @@ def check_vector_observations(encode: ObservationEncoder, num_envs: int, observa
 
 def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) -> None:
     """Refuse an invalid result of a vector environment's first `step`."""
-    if not isinstance(result, tuple) or len(result) != 5:
-        raise BadValueError(f"step must return five values, as gymnasium.vector.VectorEnv does, not {shown(result)}")
-    observations, *arrays, _ = result
+    observations, *arrays, _ = five_of(result, "gymnasium.vector.VectorEnv")
     check_vector_observations(encode, num_envs, observations)
     for name, array in zip(("rewards", "terminated", "truncated"), arrays, strict=True):
         if not isinstance(array, np.ndarray) or array.shape != (num_envs,) or array.dtype.kind not in "biuf":

@@ -227,8 +227,8 @@ class CompiledEnvironments(Environments):
                 what += f" of its array: step {self.definition.name}() in Python to see where"
             raise self.failure(when, what) from error
 
-    def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
-        """Refuse observations `[..., N, written]` and rewards `[..., N]` that are not finite, of all or some columns.
+    def require_finite(self, observations: Array, rewards: Array, when: str) -> None:
+        """Refuse observations `[..., N, written]` and rewards `[..., N]` that are not finite.
 
         Raises:
             EnvError: naming the first environment and number.
@@ -238,8 +238,7 @@ class CompiledEnvironments(Environments):
                 place = np.argwhere(~np.isfinite(numbers))[0]
                 where = self.written.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
-                column = place[axis] if columns is None else columns[place[axis]]
-                raise self.failure(when, f"the {name} of {self._column(column)}: {name}{where} is {value}")
+                raise self.failure(when, f"the {name} of {self._column(place[axis])}: {name}{where} is {value}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
         """Likewise for final observations `[n, written]`, each of the environment in `envs`."""
@@ -301,12 +300,6 @@ class CompiledEnvironments(Environments):
             randoms[i], present[i] = np.reshape(saved["random"], randoms[i].shape), there
             lengths[i] = whole(saved, "length")
         self.states[:], self.randoms[:], self.lengths[:], self.present[:] = rows, randoms, lengths, present
-
-    def remember_the_start(self) -> None:
-        """Nothing to do: the whole state is saved."""
-
-    def _parts(self) -> list[tuple[object, int]]:
-        raise EnvStateError("compiled environments save themselves")
 
     def _close(self) -> None:
         if self._threads is not None:

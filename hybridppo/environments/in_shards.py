@@ -25,9 +25,6 @@ class EnvironmentShards(Environments):
     def step(self, actions: Any) -> NoReturn:  # noqa: D102 - as in the base
         raise NotImplementedError("each part is stepped separately")
 
-    def _parts(self) -> NoReturn:
-        raise NotImplementedError("each part is saved separately")
-
     def _close(self) -> None:
         for part in self.parts:
             part.close()

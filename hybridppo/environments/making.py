@@ -82,10 +82,7 @@ def make_environments(
         if note := note_of(source):
             logger.info("%s: %s", source, note)
     elif is_tensor_env(source):
-        from hybridppo.environments.tensors import make_tensor_environments
-
-        number, observes = None if own_number else num_envs, _critics_observe(options)
-        environments = make_tensor_environments(source, number, options, owns=False, critic_observes=observes)
+        environments = _of_tensors(source, None if own_number else num_envs, options, owns=False)
     elif callable(source):
         make = with_arguments(source, num_envs, options)
         environments = _of_function(make, num_envs, options, first, own_number, copies)
@@ -96,22 +93,27 @@ def make_environments(
         )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
-    if isinstance(options, SeatOptions) and not isinstance(environments, ManyAgents):
+    if (problem := _misfit(options, environments)) is not None:
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
-        raise ConfigurationError(
+        raise ConfigurationError(problem)
+    return environments
+
+
+def _misfit(options: EnvironmentOptions, environments: Environments) -> str | None:
+    """Why options do not go with environments; None if they do."""
+    if isinstance(options, SeatOptions) and not isinstance(environments, ManyAgents):
+        return (
             "self_play is for PettingZoo's environments of several agents: leave it out, or give it "
             "hybridppo.TwoPlayers of a gymnasium environment"
         )
     if isinstance(options, CriticsOptions) and not environments.agents:
-        with warned_of_closing(f"the {type(environments).__name__}"):
-            environments.close()
         given = f"={options.critic_observes!r}" if isinstance(options.critic_observes, str) else ""
-        raise ConfigurationError(
+        return (
             f"critic_observes{given} is for environments of several agents: leave it out, or use critic_keys for a "
             "critic that sees other parts of observations"
         )
-    return environments
+    return None
 
 
 def is_tensor_env(value: object) -> bool:
@@ -157,10 +159,7 @@ def _of_function(
         raise ConfigurationError("episodic_life=True is for ids of Atari games (ALE/...), not for a function")
     made = source()
     if is_tensor_env(made):
-        from hybridppo.environments.tensors import make_tensor_environments
-
-        number, observes = None if own_number else num_envs, _critics_observe(options)
-        return make_tensor_environments(made, number, options, owns=True, critic_observes=observes)
+        return _of_tensors(made, None if own_number else num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
         what = options.needs_copies
         if what is not None:
@@ -197,6 +196,13 @@ def _of_function(
     )  # fmt: skip
 
 
+def _of_tensors(env: Any, num_envs: int | None, options: EnvironmentOptions, *, owns: bool) -> Environments:
+    from hybridppo.environments.tensors import TensorEnvironments, refuse_options
+
+    refuse_options(env, options)
+    return TensorEnvironments(env, num_envs, owns=owns, critic_observes=_critics_observe(options))
+
+
 def _critics_observe(options: EnvironmentOptions) -> ObservesOfAgents:
     return options.critic_observes if isinstance(options, CriticsOptions) else "own"
 
@@ -211,25 +217,15 @@ def _of_id(
     source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int, copies: int | None
 ) -> Environments:
     env_kwargs = options.env_kwargs or {}
-    must_be_made_here = options.vectorization != "auto" or options.needs_copies is not None
+    is_made_here = options.vectorization != "auto" or options.needs_copies is not None
+    kind = env_pool.EnvPool if is_of_pool(source) else Atari if is_atari(source) else None
     try:
         require_package(source)
-        if env_kwargs and (is_of_pool(source) or is_atari(source)):
-            raise ConfigurationError(
-                f"env_kwargs are for environments that gymnasium makes, and {source!r} has a vector of its own: leave "
-                "them out, or pass a function that makes one environment"
-            )
-        if options.frame_stack > 1 and (is_of_pool(source) or is_atari(source)):
-            raise ConfigurationError(
-                f"frame_stack={options.frame_stack} does not work with {source!r}, which brings its own preprocessing "
-                "(games of Atari are stacks of four frames already): leave it out"
-            )
-        if is_of_pool(source) and not must_be_made_here:
-            return env_pool.EnvPool(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
-        if is_atari(source) and not must_be_made_here:
-            return Atari(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
-        is_gymnasiums = not is_of_pool(source) and not is_atari(source) and not options.episodic_life
-        if is_gymnasiums and not must_be_made_here and spec_of(source).vector_entry_point is not None:
+        if kind is not None:
+            _refuse_for_own_vectors(source, options)
+            if not is_made_here:
+                return kind(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
+        elif not (is_made_here or options.episodic_life) and spec_of(source).vector_entry_point is not None:
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
             return wrap(vector, options.autoreset_mode, first)
         make = partial(make_new, make_env, source, options.episodic_life, options.imports, **env_kwargs)
@@ -248,6 +244,20 @@ def _of_id(
         ) from error
     environments.clips_rewards = is_atari(source) or (is_of_pool(source) and env_pool.is_atari(source))
     return environments
+
+
+def _refuse_for_own_vectors(source: str, options: EnvironmentOptions) -> None:
+    """Refuse options that are not for environments with a vector of their own."""
+    if options.env_kwargs:
+        raise ConfigurationError(
+            f"env_kwargs are for environments that gymnasium makes, and {source!r} has a vector of its own: leave "
+            "them out, or pass a function that makes one environment"
+        )
+    if options.frame_stack > 1:
+        raise ConfigurationError(
+            f"frame_stack={options.frame_stack} does not work with {source!r}, which brings its own preprocessing "
+            "(games of Atari are stacks of four frames already): leave it out"
+        )
 
 
 def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Definition":
@@ -280,9 +290,5 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
 def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:
     """`make` with the wrapper that an option needs."""
     if options.action_masks:
-        return partial(_with_mask, make)
+        return lambda: MaskInObservation(make())
     return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)
-
-
-def _with_mask(make: Callable[[], Any]) -> MaskInObservation:
-    return MaskInObservation(make())

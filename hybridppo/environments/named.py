@@ -1,7 +1,6 @@
 """Environments of other packages: which package an id needs, and how its environments are made.
 
-A package is imported only for its own ids. To add a package, add a line to `PACKAGES`, and a line to `PREPARED` if its
-environments need wrappers.
+A package is imported only for its own ids. To add a package, add a line to `PACKAGES`.
 """
 
 import importlib
@@ -27,6 +26,8 @@ class Package:
     """The extra of this library that installs it."""
     register: Callable[[], object] = lambda: None
     """Called once it is imported."""
+    prepared: Callable[[Any], Any] = lambda env: env
+    """Wraps its environments if they need it."""
     note: str = ""
     """A note for users of its environments."""
 
@@ -34,15 +35,9 @@ class Package:
 PACKAGES = (
     Package((atari.PREFIX,), "ale_py", "atari"),
     Package((env_pool.PREFIX,), "envpool", "envpool"),
-    Package((minatar.PREFIX,), "minatar", "minatar", minatar.register),
-    Package(minigrid.PREFIXES, "minigrid", "minigrid", minigrid.register, minigrid.NOTE),
+    Package((minatar.PREFIX,), "minatar", "minatar", minatar.register, minatar.prepared),
+    Package(minigrid.PREFIXES, "minigrid", "minigrid", minigrid.register, minigrid.prepared, minigrid.NOTE),
 )
-
-PREPARED: dict[str, Callable[[Any], Any]] = {
-    minatar.PREFIX: minatar.prepared,
-    **dict.fromkeys(minigrid.PREFIXES, minigrid.prepared),
-}
-"""The wrapper of a package's environments."""
 
 
 def package_of(env_id: str) -> Package | None:
@@ -106,6 +101,5 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
         return atari.one_game(env_id, episodic_life)
     if episodic_life:
         raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")
-    env = gym.make(spec_of(env_id).id, **env_kwargs)
-    prepare = next((prepare for prefix, prepare in PREPARED.items() if env_id.startswith(prefix)), None)
-    return prepare(env) if prepare is not None else env
+    env, package = gym.make(spec_of(env_id).id, **env_kwargs), package_of(env_id)
+    return package.prepared(env) if package is not None else env

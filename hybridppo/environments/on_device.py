@@ -9,7 +9,6 @@ Kernels are launched into torch's current stream, on tensors that do not move, a
 can be recorded as a graph. The state is saved and begun by the host's environments, whose random numbers are the same.
 """
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,48 +20,23 @@ from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, lau
 from hybridppo.compiled.drawing import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.errors import OutOfMemoryError
+from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class DeviceRollout:
-    """The tensors of one rollout, time-major, on one device."""
-
-    observations: Tensor
-    """`[T + 1, N, obs]`."""
-    outputs: Tensor
-    """`[T, N, outputs]`, the actor's outputs."""
-    actions: Tensor
-    """`[T, N, action]`, as drawn: int64, or float32."""
-    rewards: Tensor
-    """`[T, N]`, like the two below."""
-    terminated: Tensor
-    truncated: Tensor
-    absent: Tensor
-    """`[T, N]` bool: whether the agent was absent."""
-    finals: Tensor
-    """`[T, N, written]`, written where an episode is truncated; `[1, 1, written]` if episodes are never truncated."""
-
-    @staticmethod
-    def layout(
-        num_steps: int, environments: CompiledEnvironments, num_outputs: int
-    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every tensor, by name."""
-        definition, leading = environments.definition, (num_steps, environments.num_envs)
-        size, action = environments.encode.size, _action_dtype(environments)
-        finals = leading if definition.episode_length else (1, 1)
-        return {
-            "observations": ((num_steps + 1, environments.num_envs, size), torch.float32),
-            "outputs": ((*leading, num_outputs), torch.float32),
-            "actions": ((*leading, max(1, definition.action_size)), action),
-            "rewards": (leading, torch.float32),
-            "terminated": (leading, torch.bool),
-            "truncated": (leading, torch.bool),
-            "absent": (leading, torch.bool),
-            "finals": ((*finals, environments.written.size), torch.float32),
-        }
+def _layout(
+    environments: CompiledEnvironments, num_steps: int, num_outputs: int
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """The layout of a rollout, whose final observations are as kernels write them."""
+    definition, columns = environments.definition, environments.num_envs
+    finals = (num_steps, columns) if definition.episode_length else (1, 1)  # else episodes are never truncated
+    return DeviceRollout.layout(
+        num_steps, columns, row=((environments.encode.size,), torch.float32),
+        action=((max(1, definition.action_size),), _action_dtype(environments)), num_outputs=num_outputs,
+        finals=(*finals, environments.written.size), can_be_absent=True,
+    )  # fmt: skip
 
 
 def has_launcher(device: torch.device) -> bool:
@@ -78,7 +52,7 @@ def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs
         num_steps: `T`.
         num_outputs: the size of the actor's outputs.
     """
-    layout = DeviceRollout.layout(num_steps, environments, num_outputs)
+    layout = _layout(environments, num_steps, num_outputs)
     sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for name, (shape, dtype) in layout.items()}
     if environments.whole is not None:
         sizes["written"] = 4 * (num_steps + 1) * environments.num_envs * environments.written.size
@@ -121,10 +95,7 @@ class EnvironmentsOnDevice:
         _require_memory(needs, self.accelerator.memory_free(), device)
         self._launcher = launcher = launcher_of(definition, device)
         self._shape = shape_of(definition)
-        layout = DeviceRollout.layout(num_steps, environments, distribution.output_size)
-        self.rollout = DeviceRollout(
-            **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in layout.items()}
-        )
+        self.rollout = DeviceRollout.zeros(_layout(environments, num_steps, distribution.output_size), device)
         num_envs, columns = len(environments.states), environments.num_envs
         self.written = self.rollout.observations
         """`[T + 1, N, written]`, as kernels write them."""
@@ -145,7 +116,7 @@ class EnvironmentsOnDevice:
         self._bounds = [torch.from_numpy(bound).to(device) for bound in bounds_of(distribution)]
         self._blocks = self._shape.blocks(num_envs)
         # Passed once, because each costs the host some microseconds.
-        held = {field.name: launcher.array(getattr(self.rollout, field.name)) for field in fields(self.rollout)}
+        held = {name: launcher.array(tensor) for name, tensor in self.rollout.tensors.items()}
         own = [launcher.array(self._states, definition.state), *map(launcher.array, self.changed[1:])]
         held["observations"] = launcher.array(self.written)
         results = [held[name] for name in ("observations", "rewards", "terminated", "truncated", "absent", "finals")]

@@ -101,8 +101,11 @@ class EnvironmentOptions:
             raise ConfigurationError(
                 f"imports must name modules, with commas between, got {shown(self.imports)}: write 'my_envs,others'"
             )
-        if not isinstance(self.action_masks, bool):
-            raise ConfigurationError(f"action_masks must be True or False, got {shown(self.action_masks)}")
+        for name in ("action_masks", "episodic_life"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigurationError(f"{name} must be True or False, got {shown(value)}")
+        if not isinstance(self.clip_rewards, bool | None):
+            raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
         require_whole("frame_stack", self.frame_stack)
         if self.frame_stack > MOST_FRAMES:
             raise ConfigurationError(f"frame_stack must be at most {MOST_FRAMES}, got {self.frame_stack}")
@@ -111,10 +114,6 @@ class EnvironmentOptions:
             raise ConfigurationError(
                 f"frame_stack={self.frame_stack} does not work with {given}: leave one of the two out"
             )
-        if self.clip_rewards is not None and not isinstance(self.clip_rewards, bool):
-            raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
-        if not isinstance(self.episodic_life, bool):
-            raise ConfigurationError(f"episodic_life must be True or False, got {shown(self.episodic_life)}")
         if self.vectorization == "compiled" and (self.restarts or self.action_masks):
             given = "on_env_error='restart'" if self.restarts else "action_masks=True"
             raise ConfigurationError(f"{given} does not work with vectorization='compiled': leave one of the two out")

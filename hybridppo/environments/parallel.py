@@ -55,6 +55,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
 
     def __init__(self, env: Any, action_masks: bool = False, critic_observes: ObservesOfAgents = "own") -> None:
         self.env = env
+        self.saved: object = env
+        """The object whose state a checkpoint saves."""
         self.agents = _agents_of(env)
         observed, acted = _spaces_of(env, self.agents, "observation"), _spaces_of(env, self.agents, "action")
         self._has_mask_within = [action_masks and has_mask(space) for space in observed]
@@ -75,15 +77,16 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._differ = isinstance(self.agent.observation_space, SpacesOfAgents)
         num_agents = len(self.agents)
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
-        self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
-        self.own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
+        self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
+        """The rows of all agents."""
+        self.own_rows = [self._own_part(row, slot) for slot, row in enumerate(self.rows)]
         """The part of each row that belongs to the agent."""
         num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
         self._places = [slice(0, len(row) - number) for row, number in zip(self.own_rows, num_masked, strict=True)]
         """The part of each row with the agent's own observation."""
         self._of_critics: CriticRows | None = None
         if {*self._critic_observes} != {"own"}:
-            self._of_critics = CriticRows(whole, self._critic_observes, self._rows.shape[1])
+            self._of_critics = CriticRows(whole, self._critic_observes, self.rows.shape[1])
             self._places = self._of_critics.own
         self._own_parts = [row[place] for row, place in zip(self.own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
@@ -110,7 +113,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         # The spaces of all rows together, for code that takes this for an environment of one agent. Rows are checked
         # separately, so these have no bounds.
         low, high = (0, 255) if encode.layout.images else (-np.inf, np.inf)
-        self.observation_space = Box(low, high, self._rows.shape, dtype=encode.dtype.type)
+        self.observation_space = Box(low, high, self.rows.shape, dtype=encode.dtype.type)
         self.action_space = gym.spaces.Tuple(acted)
         self._checks = 2  # the first reset and the first step are checked fully
 
@@ -120,14 +123,14 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         Raises:
             BadValueError: if the environment returns invalid values.
         """
-        self._rows[:] = 0
+        self.rows[:] = 0
         self.present[:] = self.is_over = False
         self._begin(seed)
         self._fill_for_critics(self.present)
         self.require_finite()
         self._forget_the_missing()
         self._checks = min(self._checks, 1)
-        return self._rows, {}
+        return self.rows, {}
 
     def _begin(self, seed: int | None) -> None:
         """Reset the environment, and write the rows of the agents that are present."""
@@ -191,7 +194,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             self._forget_the_missing()
             self._fill_critics_parts(self.present)
         self._checks = 0
-        return self._rows, self.rewards, self.terminated, self.truncated, {}
+        return self.rows, self.rewards, self.terminated, self.truncated, {}
 
     def require_finite(self) -> None:
         """Refuse rows and rewards that are not finite.
@@ -206,18 +209,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     def put_present(self, present: Array) -> None:
         """Set which agents are present, after the environment was restored within an episode."""
         self.present[:] = present
-        self._rows[~self.present] = 0  # the episode before had other agents, and critics may see all rows
+        self.rows[~self.present] = 0  # the episode before had other agents, and critics may see all rows
         self._forget_the_missing()
-
-    @property
-    def rows(self) -> Array:
-        """The rows of all agents."""
-        return self._rows
-
-    @property
-    def saved(self) -> object:
-        """The object whose state a checkpoint saves."""
-        return self.env
 
     @property
     def unwrapped(self) -> Any:
@@ -248,14 +241,14 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 )
             self._write(slot, observation, info, has_ended=True)
         else:
-            self._rows[slot] = 0
+            self.rows[slot] = 0
 
     def _end_episodes(self) -> None:
         """Keep the final observations of truncated agents, and set the rows of absent agents to zero."""
         for slot in np.flatnonzero(self.truncated).tolist():
             self._require_finite_row(slot, "final observation")
-            self.finals.append((slot, self._rows[slot].copy()))
-        self._rows[~self.present] = 0
+            self.finals.append((slot, self.rows[slot].copy()))
+        self.rows[~self.present] = 0
         self.is_over = not self.present.any()
 
     def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
@@ -294,7 +287,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             state = np.asarray(self.env.state(), np.float32).reshape(-1)
             if len(state) != size:
                 raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {size}")
-        self._rows[seen] = self._of_critics.filled(self._rows, state)[seen]
+        self.rows[seen] = self._of_critics.filled(self.rows, state)[seen]
 
     def _require_finite_row(self, slot: int, what: str) -> None:
         encode, row = self._encoders[slot], self.own_rows[slot]

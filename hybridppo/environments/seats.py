@@ -78,7 +78,7 @@ class Seat(gym.Env[Any, Any]):
         else:
             _require_seats(inner)
         self.infos: Any = {}
-        self._memory = _Memory(inner.env, inner.rows, inner.present, inner.masks)
+        self.saved = self._memory = _Memory(inner.env, inner.rows, inner.present, inner.masks)
         self._rows = np.zeros((len(self.agents), *inner.rows.shape[1:]), inner.rows.dtype)
         self.rewards = np.zeros(len(self.agents), np.float32)
         self.terminated, self.truncated, self.present = (np.zeros(len(self.agents), np.bool_) for _ in range(3))
@@ -93,11 +93,6 @@ class Seat(gym.Env[Any, Any]):
         self._pools: Mapping[str, tuple[list[str], list[float]]] = {}
         self._opponents: dict[str, Opponent] = {}
         """The opponents of this episode that have played, by policy."""
-
-    @property
-    def saved(self) -> object:
-        """The object whose state a checkpoint saves."""
-        return self._memory
 
     @property
     def unwrapped(self) -> Any:

@@ -69,10 +69,6 @@ class SyncEnvironments(SubEnvironments):
         if self.encode.layout.images and self.encode.layout.num_numbers:
             self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(num_envs))
 
-    @property
-    def envs(self) -> "list[gym.Env[Any, Any]]":  # noqa: D102 - as in the base
-        return [sub_env.env for sub_env in self.sub_environments]
-
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._num_steps = 0
         for i in range(self.num_envs):

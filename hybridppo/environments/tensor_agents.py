@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from hybridppo.environments.checks import describe_error
 from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
 from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
@@ -86,7 +87,7 @@ class TensorAgents:
         for kind, own in self._by_kind(name, observations).items():
             rows = self._encoders[kind](own, f"{name}[{kind!r}]")
             if isinstance(self.observation_space, SpacesOfAgents) and rows.dtype == torch.uint8:
-                is_bad = ~self._encoders[kind].numbers(rows).isfinite().flatten(1).all(1, keepdim=True)
+                is_bad = ~numbers_of(rows, self._encoders[kind].layout).isfinite().flatten(1).all(1, keepdim=True)
                 rows = rows.flatten(1).to(torch.float32).masked_fill(is_bad, torch.nan)  # which is found later
             rows = rows.reshape(self._num_envs, -1, *rows.shape[1:])
             if self._row.image is None:

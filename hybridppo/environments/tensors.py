@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, Step
-from hybridppo.environments.checks import describe_error
+from hybridppo.environments.checks import describe_error, five_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
+from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.accelerator import accelerator_of
@@ -74,7 +75,7 @@ class TensorEnvironments(Environments):
 
     Args:
         env: a `TensorEnv`.
-        num_envs: the number of environments that it must have.
+        num_envs: the number of environments that it must have; None for any.
         owns: whether it is closed with this object.
         critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
@@ -82,11 +83,13 @@ class TensorEnvironments(Environments):
         EnvError: if it is not such an environment, or has another number.
     """
 
-    def __init__(self, env: Any, num_envs: int, *, owns: bool, critic_observes: ObservesOfAgents = "own") -> None:
+    def __init__(
+        self, env: Any, num_envs: int | None, *, owns: bool, critic_observes: ObservesOfAgents = "own"
+    ) -> None:
         self.env: Any = env
         self._owns = owns
         self.name = type(env).__name__
-        if env.num_envs != num_envs:
+        if num_envs is not None and env.num_envs != num_envs:
             raise EnvError(
                 f"the environment of tensors, {self.name}, has {env.num_envs} environments, but num_envs is "
                 f"{num_envs}: make them equal"
@@ -105,11 +108,11 @@ class TensorEnvironments(Environments):
             self.of_agents = TensorAgents(env, self.name, critic_observes)
             spaces = self.of_agents.observation_space, self.of_agents.action_space
         names = () if self.of_agents is None else self.of_agents.names
-        super().__init__(num_envs * max(1, len(names)), *spaces)
+        super().__init__(env.num_envs * max(1, len(names)), *spaces)
         self.agents = names
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" with its number
         self.on_device = TensorEncoder(self.encode, (self.num_envs,), self.device)
-        """Encodes rows of the whole environment, and finds their numbers."""
+        """Encodes rows of the whole environment."""
         self._seed = self._num_steps = 0
         self._accelerator = accelerator_of(self.device)
         self._info_values: dict[str, list[Tensor]] = {}
@@ -144,13 +147,8 @@ class TensorEnvironments(Environments):
         return self._checked(when, lambda: self._step_of(result))
 
     def _step_of(self, result: Any) -> TensorStep:
-        if not isinstance(result, tuple) or len(result) != 5:
-            size = f" of {len(result)}" if isinstance(result, tuple) else ""
-            raise BadValueError(
-                f"its step returned a {type(result).__name__}{size}, and not the five of gymnasium's vectors: "
-                "observations, rewards, terminated, truncated, infos"
-            )
-        observations, rewards, terminated, truncated, infos = result
+        of = "gymnasium's vectors: observations, rewards, terminated, truncated, infos"
+        observations, rewards, terminated, truncated, infos = five_of(result, of)
         flags = {}
         for name, found in {"terminated": terminated, "truncated": truncated}.items():
             flags[name] = self._values(name, found)
@@ -229,19 +227,18 @@ class TensorEnvironments(Environments):
             f"{self.num_envs} environments of tensors, {self.name} (seed {self._seed}), failed {when}: {what}"
         )
 
-    def require_finite(self, what: str, values: Tensor, when: str = "", last: int = 0) -> None:
+    def require_finite(self, what: str, values: Tensor, when: str = "") -> None:
         """Refuse observations `[T, N, *row]` or rewards `[T, N]` that are not finite; it waits for the device.
 
         Args:
             what: "observation", "final observation" or "reward".
             values: a row for each step.
             when: the time of the values, for messages; "" to compute it from the number of steps.
-            last: how many steps were made after the last of them.
 
         Raises:
             EnvError: naming the first environment and number.
         """
-        numbers = values[..., None] if what == "reward" else self.on_device.numbers(values)
+        numbers = values[..., None] if what == "reward" else numbers_of(values, self.encode.layout)
         is_bad = ~numbers.isfinite()
         if not bool(is_bad.any()):
             return
@@ -249,7 +246,7 @@ class TensorEnvironments(Environments):
         name = what if what == "reward" else f"observation{self.encode.names[number]}"
         value = float(numbers[step, env, number])
         if not when:
-            when = f"in step {self._num_steps - last - len(values) + 1 + step}"
+            when = f"in step {self._num_steps - len(values) + 1 + step}"
         raise self.failure(when, f"the {what} of environment {env}: {name} is {value:g}")
 
     # For evaluations
@@ -327,26 +324,16 @@ class TensorEnvironments(Environments):
         """Refused: the sampler saves `tensors_of_state`."""
         raise EnvStateError(f"the state of {self.name} is made of tensors")
 
-    def remember_the_start(self) -> None:
-        """Nothing to do: the whole state is saved."""
-
-    def _parts(self) -> list[tuple[object, int]]:
-        raise EnvStateError(f"the state of {self.name} is made of tensors")
-
     def _close(self) -> None:
         if self._owns and callable(getattr(self.env, "close", None)):
             self.env.close()
 
 
-def make_tensor_environments(
-    env: Any, num_envs: int | None, options: Any, *, owns: bool, critic_observes: ObservesOfAgents
-) -> TensorEnvironments:
-    """The environments of a `TensorEnv`; arguments as of `TensorEnvironments`.
-
-    `num_envs` is the number that it must have; None for any.
+def refuse_options(env: Any, options: Any) -> None:
+    """Refuse options that are for other environments than those of tensors.
 
     Raises:
-        ConfigurationError: for an option that is for other environments.
+        ConfigurationError: naming the option.
     """
     given = {
         f"vectorization={options.vectorization!r}": options.vectorization != "auto",
@@ -362,8 +349,6 @@ def make_tensor_environments(
                 f"{option} does not work with environments of tensors ({type(env).__name__}), which step and reset "
                 "themselves: leave it out"
             )
-    number = num_envs if num_envs is not None else env.num_envs
-    return TensorEnvironments(env, number, owns=owns, critic_observes=critic_observes)
 
 
 def on_host(tensor: Tensor) -> Array:

@@ -57,7 +57,7 @@ class TurnEnvironment(ParallelEnvironment):
         self.env.step(action[self.turn])
         self._next_turn()
         self._checks = 0
-        return self._rows, self.rewards, self.terminated, self.truncated, {}
+        return self.rows, self.rewards, self.terminated, self.truncated, {}
 
     def put_present(self, present: Any) -> None:  # noqa: D102 - as in the base
         super().put_present(present)

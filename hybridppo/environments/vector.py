@@ -11,11 +11,10 @@ The modes differ in where an episode's true final observation is, and in whether
 import contextlib
 from collections.abc import Callable, Iterator
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
-import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, Step, closed, warned_of_closing
@@ -41,6 +40,10 @@ class VectorEnvironments(Environments):
         first: number of the first environment among those of the run, for messages.
     """
 
+    _has_infos = True
+    _resets_at_once: ClassVar[bool] = False
+    """Whether `step` resets within the step that ends an episode."""
+
     def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space, first)
         self.vector = vector
@@ -50,10 +53,6 @@ class VectorEnvironments(Environments):
         self._sum = self.encode.finite_test(self.num_envs)
         self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
         """Like the vector's `step`; it is that method itself once the first step was checked."""
-
-    @property
-    def envs(self) -> "list[gym.Env[Any, Any]] | None":  # noqa: D102 - as in the base
-        return self.vector.envs if isinstance(self.vector, SyncVectorEnv) else None
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
@@ -69,11 +68,14 @@ class VectorEnvironments(Environments):
     def _step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         self._num_steps += 1
         try:
-            return self._take_step(actions)
+            result = self._take_step(actions)
         except EnvError:
             raise
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
+        if self._infos is not None:
+            self._infos.vector_step(result[4], result[2] | result[3], self._resets_at_once)
+        return result
 
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         result = self.vector.step(actions)
@@ -94,7 +96,10 @@ class VectorEnvironments(Environments):
             self._refuse_choices(observations)
             raise
         if not isfinite(self._sum(encoded.ravel())):
-            self._refuse(encoded)
+            with self._in_step():
+                for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
+                    name = f"the observation of environment {self._first + i}: observation"
+                    self.encode.require_finite(name, row)
         return encoded
 
     def _refuse_choices(self, observations: Any) -> None:
@@ -106,21 +111,12 @@ class VectorEnvironments(Environments):
                 except BadValueError as error:
                     raise BadValueError(f"environment {self._first + i}: {error}") from None
 
-    def _refuse(self, encoded: Array) -> None:
-        """Raise an error for the first observation that is not finite; nothing if only their sum is infinite."""
-        for i, row in enumerate(encoded):
-            self._require_finite_row(f"the observation of environment {self._first + i}: observation", row)
-
     def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
         if not np.isfinite(rewards).all():
             step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
             self._num_steps += step + 1 - len(rewards)
             with self._in_step():
                 require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
-
-    def _require_finite_row(self, name: str, row: Array) -> None:
-        with self._in_step():
-            self.encode.require_finite(name, row)
 
     @contextlib.contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -151,36 +147,26 @@ class VectorEnvironments(Environments):
             self.vector.close()
         self._take_step = closed
 
-    def _final(self, observation: Any) -> Array:
-        """Encode a final observation."""
-        with self._in_step():
-            return self.encode.one(observation)
-
 
 class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
 
     skips_row_after_end = True
-    _has_infos = True
 
     def step(self, actions: Any) -> Step:
         """The observation after an end is the final one, so no final observations are missing."""
-        observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._infos is not None:
-            self._infos.vector_step(infos, terminated | truncated)
+        observations, rewards, terminated, truncated, _ = self._step(actions)
         return self._encoded(observations), rewards, terminated, truncated, [], []
 
 
 class SameStepEnvironments(VectorEnvironments):
     """Environments that reset within the step that ends an episode."""
 
-    _has_infos = True
+    _resets_at_once = True
 
     def step(self, actions: Any) -> Step:
         """Final observations come from the step's `infos`."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._infos is not None:
-            self._infos.vector_step(infos, terminated | truncated, is_final=True)
         indices: list[int] = []
         finals: list[Array] = []
         if truncated.any():
@@ -190,11 +176,13 @@ class SameStepEnvironments(VectorEnvironments):
                     f"environments {indices} were truncated and reset in the same step, but `infos` has no "
                     f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
                 )
-            if indices:
-                each = self._each_final(infos["final_obs"])
-                finals = [self._final(each[i]) for i in indices]
-            for i, final in zip(indices, finals, strict=True):
-                self._require_finite_row(f"the final observation of environment {self._first + i}: observation", final)
+            each = self._each_final(infos["final_obs"]) if indices else ()
+            with self._in_step():
+                for i in indices:
+                    final = self.encode.one(each[i])
+                    name = f"the final observation of environment {self._first + i}: observation"
+                    self.encode.require_finite(name, final)
+                    finals.append(final)
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
     def _each_final(self, finals: Any) -> Any:
@@ -217,13 +205,9 @@ class SameStepEnvironments(VectorEnvironments):
 class ManualResetEnvironments(VectorEnvironments):
     """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
 
-    _has_infos = True
-
     def step(self, actions: Any) -> Step:
         """Final observations are the results of `step`; then the ended environments are reset."""
-        observations, rewards, terminated, truncated, infos = self._step(actions)
-        if self._infos is not None:
-            self._infos.vector_step(infos, terminated | truncated)
+        observations, rewards, terminated, truncated, _ = self._step(actions)
         encoded = self._encoded(observations)
         ended = terminated | truncated
         if not ended.any():

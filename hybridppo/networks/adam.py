@@ -3,7 +3,7 @@
 Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -72,39 +72,25 @@ class FlatAdam:
         """Step along the gradient."""
         if self._rates_on_device and self._binding != self._parameters.binding:
             self.keep_learning_rates_on_host()
-        slots = self.state[self._parameters.values]
-        tensors = (
-            self._parameters.values.data,
-            self._parameters.gradient,
-            slots["exp_avg"],
-            slots["exp_avg_sq"],
-        )
-        slots["step"].add_(1.0)
+        step = self.state[self._parameters.values]["step"]
+        step.add_(1.0)
         rates: Mapping[str, float | Tensor] = self._rates_on_device or self.learning_rates
         if self._is_one_rate:  # one kernel for all networks
-            self._step(tensors, slots["step"], next(iter(rates.values())))
+            self._step(None, step, next(iter(rates.values())))
             return
         for name, learning_rate in rates.items():
-            part = self._parameters.range_of(name)
-            self._step([tensor[part] for tensor in tensors], slots["step"], learning_rate)
+            self._step(self._parameters.range_of(name), step, learning_rate)
 
-    def _step(self, tensors: Sequence[Tensor], step: Tensor, learning_rate: float | Tensor) -> None:
-        values, gradient, exp_avg, exp_avg_sq = tensors
+    def _step(self, part: slice | None, step: Tensor, learning_rate: float | Tensor) -> None:
+        """Step a part of the parameters; None for all."""
+        slots = self.state[self._parameters.values]
+        everything = self._parameters.values.data, self._parameters.gradient, slots["exp_avg"], slots["exp_avg_sq"]
+        values, gradient, exp_avg, exp_avg_sq = everything if part is None else (tensor[part] for tensor in everything)
         torch._fused_adam_(
-            [values],
-            [gradient],
-            [exp_avg],
-            [exp_avg_sq],
-            [],
-            [step],
-            lr=learning_rate,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            weight_decay=0.0,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-        )
+            [values], [gradient], [exp_avg], [exp_avg_sq], [], [step],
+            lr=learning_rate, beta1=self.betas[0], beta2=self.betas[1], eps=self.eps,
+            weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
 
 class PartAdam(FlatAdam):
@@ -129,8 +115,7 @@ class PartAdam(FlatAdam):
 
     def step_part(self, name: str) -> None:
         """Step one network; the parameters and moments of the others stay as they are."""
-        slots, part = self.state[self._parameters.values], self._parameters.range_of(name)
-        tensors = (self._parameters.values.data, self._parameters.gradient, slots["exp_avg"], slots["exp_avg_sq"])
-        slots[f"step_{name}"].add_(1.0)
+        step = self.state[self._parameters.values][f"step_{name}"]
+        step.add_(1.0)
         rates = self._rates_on_device or self.learning_rates
-        self._step([tensor[part] for tensor in tensors], slots[f"step_{name}"], rates[name])
+        self._step(self._parameters.range_of(name), step, rates[name])

@@ -1,6 +1,7 @@
 """Parameters in one contiguous buffer, so that a copy, a norm or an optimizer step is one operation."""
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -65,19 +66,13 @@ class FlatParameters:
         """
         if alignment == self.alignment:
             return lambda tensor: tensor
-        before, sizes = self._parts(), [parameter.numel() for parameter in self.everything()]
-        old_size = len(self.values)
+        before, old_size = self._parts(), len(self.values)
         self.alignment = alignment
-        self._size = sum(self._room(size) for size in sizes)
-        after = self._parts()
+        self._size = sum(self._room(parameter) for parameter in self.everything())
 
         def laid_out_anew(tensor: Tensor) -> Tensor:
-            if tensor.shape != (old_size,):
-                return tensor
-            anew = tensor.new_zeros(self._size)
-            for old, new in zip(before, after, strict=True):
-                anew[new] = tensor[old]
-            return anew
+            is_like_before = tensor.shape == (old_size,)
+            return self.spread(torch.cat([tensor[part] for part in before])) if is_like_before else tensor
 
         self.rebind(laid_out_anew(self.values.data))
         return laid_out_anew
@@ -90,13 +85,12 @@ class FlatParameters:
 
     def spread(self, tensor: Tensor) -> Tensor:
         """The result of `dense` with the present gaps of the buffer; any other tensor unchanged."""
-        if self.alignment == 1 or tensor.shape != (sum(parameter.numel() for parameter in self.everything()),):
+        sizes = [parameter.numel() for parameter in self.everything()]
+        if self.alignment == 1 or tensor.shape != (sum(sizes),):
             return tensor
-        spread, start = tensor.new_zeros(self._size), 0
-        for part in self._parts():
-            end = start + part.stop - part.start
-            spread[part] = tensor[start:end]
-            start = end
+        spread = tensor.new_zeros(self._size)
+        for part, own in zip(self._parts(), torch.split(tensor, sizes), strict=True):
+            spread[part] = own
         return spread
 
     def everything(self) -> list[nn.Parameter]:
@@ -107,32 +101,26 @@ class FlatParameters:
         """The parameters of one network."""
         return self._parameters[name]
 
-    def _room(self, size: int) -> int:
-        return -(-size // self.alignment) * self.alignment
+    def _room(self, parameter: Tensor) -> int:
+        return -(-parameter.numel() // self.alignment) * self.alignment
 
     def _parts(self) -> list[slice]:
         """The slice of each parameter."""
-        parts, offset = [], 0
-        for parameter in self.everything():
-            parts.append(slice(offset, offset + parameter.numel()))
-            offset += self._room(parameter.numel())
-        return parts
+        everything = self.everything()
+        starts = accumulate(map(self._room, everything[:-1]), initial=0)
+        return [slice(start, start + each.numel()) for start, each in zip(starts, everything, strict=True)]
 
     def rebind(self, storage: Tensor) -> None:
         """Replace the buffer by `storage`, on any device, which has the same layout and values; all views follow."""
         self.binding += 1
         bind(self.values, storage)
         gradient = torch.zeros_like(storage)
-        self._ranges: dict[str, slice] = {}
-        offset = 0
-        for name, parameters in self._parameters.items():
-            start = offset
-            for parameter in parameters:
-                end = offset + parameter.numel()
-                bind(parameter, storage[offset:end].view(parameter.shape))
-                parameter.grad = gradient[offset:end].view(parameter.shape)
-                offset += self._room(parameter.numel())
-            self._ranges[name] = slice(start, offset)
+        for parameter, part in zip(self.everything(), self._parts(), strict=True):
+            bind(parameter, storage[part].view(parameter.shape))
+            parameter.grad = gradient[part].view(parameter.shape)
+        sizes = [sum(map(self._room, parameters)) for parameters in self._parameters.values()]
+        ends = pairwise(accumulate(sizes, initial=0))
+        self._ranges = {name: slice(*own) for name, own in zip(self._parameters, ends, strict=True)}
         self.values.grad = gradient
 
     @property

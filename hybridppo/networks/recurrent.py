@@ -24,7 +24,42 @@ FORGET_BIAS = 1.0
 "An Empirical Exploration of Recurrent Network Architectures", section 2)."""
 
 
-class LSTM(nn.Module):
+class _CellOfTorch(nn.Module):
+    """A cell that torch has, too, which knows no episodes."""
+
+    parameters_of_torch: Callable[[], list[Tensor]]
+    step: Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
+    outputs: Callable[[Tensor, Tensor], Tensor]
+    state_size: int
+
+    def states(self, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
+        """The states after each step, `[T, B, state_size]`.
+
+        Args:
+            inputs: `[T, B, I]`.
+            state: `[B, state_size]`, before the first step.
+            starts: `[T, B]` bool, where the state is reset before the step.
+        """
+        parameters = self.parameters_of_torch()
+        keeps = (~starts).to(inputs.dtype).unsqueeze(-1)
+        states = []
+        for of_step, keep in zip(inputs.unbind(0), keeps.unbind(0), strict=True):
+            state = self.step(of_step, state * keep, parameters)
+            states.append(state)
+        return torch.stack(states)
+
+    def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
+        """The outputs of all steps of sequences, `[L, S, H]`, with gradients.
+
+        Args:
+            inputs: `[L, S, I]`.
+            state: `[S, state_size]`, before the first step of each sequence.
+            segments: the sequences cut at episode starts.
+        """
+        return segments.outputs(self, inputs, state)
+
+
+class LSTM(_CellOfTorch):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000).
 
     The state is `[h, c]`. Parameters differ from those of `nn.LSTM` in two ways: gates are in the order input, forget,
@@ -51,26 +86,6 @@ class LSTM(nn.Module):
         """The state after a step, `[B, 2 * H]`, of inputs `[B, I]` and the state before it."""
         return torch.cat(torch.lstm_cell(inputs, state.chunk(2, -1), *parameters), -1)
 
-    def states(self, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
-        """The states after each step, `[T, B, 2 * H]`.
-
-        Args:
-            inputs: `[T, B, I]`.
-            state: `[B, 2 * H]`, before the first step.
-            starts: `[T, B]` bool, where the state is reset before the step.
-        """
-        return _states_step_by_step(self, inputs, state, starts)
-
-    def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
-        """The outputs of all steps of sequences, `[L, S, H]`, with gradients.
-
-        Args:
-            inputs: `[L, S, I]`.
-            state: `[S, 2 * H]`, before the first step of each sequence.
-            segments: the sequences cut at episode starts.
-        """
-        return segments.outputs(self, inputs, state)
-
     def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
         """All outputs, `[T, B, H]`, for inputs `[T, B, I]` and the state before the first, `[B, 2 * H]`."""
         hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, -1))
@@ -80,7 +95,7 @@ class LSTM(nn.Module):
         )[0]  # fmt: skip
 
 
-class GRU(nn.Module):
+class GRU(_CellOfTorch):
     """Gated recurrent unit (Cho et al., 2014, with the reset gate after the product, as in torch and cuDNN).
 
     Gates are in the order reset, update, new; the state is `h`. Unlike in `nn.GRU`, only the last gate has two biases,
@@ -102,14 +117,6 @@ class GRU(nn.Module):
     def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         """As `LSTM.step`, with states `[B, H]`."""
         return torch.gru_cell(inputs, state, *parameters)
-
-    def states(self, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
-        """As `LSTM.states`."""
-        return _states_step_by_step(self, inputs, state, starts)
-
-    def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
-        """As `LSTM.of_sequences`."""
-        return segments.outputs(self, inputs, state)
 
     def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
         """As `LSTM.outputs`."""
@@ -136,7 +143,7 @@ class MinGRU(nn.Module):
         self.bias = nn.Parameter(torch.cat((torch.linspace(first, last, size), torch.zeros(size))))
 
     def states(self, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
-        """As `LSTM.states`, with states `[B, H]`."""
+        """As for an LSTM, with states `[B, H]`."""
         gates = nn.functional.linear(inputs, self.weight_input, self.bias)
         update, new = gates.chunk(2, -1)
         update = update.sigmoid()
@@ -230,7 +237,7 @@ class Segments:
         goes_on = sent(np.flatnonzero(~starts[0]), self._device)
         return shape, places, goes_on, sent(segments[0, ~starts[0]], self._device)
 
-    def outputs(self, cell: LSTM | GRU, inputs: Tensor, state: Tensor) -> Tensor:
+    def outputs(self, cell: _CellOfTorch, inputs: Tensor, state: Tensor) -> Tensor:
         """The outputs of a cell, `[L, S, H]`.
 
         Args:
@@ -290,17 +297,6 @@ class RecurrentNetwork(nn.Module):
             return hidden
         mask = numbers_of(observations, self.layout)[..., self.layout.num_numbers - self.mask_size :]
         return torch.cat((hidden, mask), dim=-1)
-
-
-def _states_step_by_step(cell: LSTM | GRU, inputs: Tensor, state: Tensor, starts: Tensor) -> Tensor:
-    """As `LSTM.states`."""
-    parameters = cell.parameters_of_torch()
-    keeps = (~starts).to(inputs.dtype).unsqueeze(-1)
-    states = []
-    for of_step, keep in zip(inputs.unbind(0), keeps.unbind(0), strict=True):
-        state = cell.step(of_step, state * keep, parameters)
-        states.append(state)
-    return torch.stack(states)
 
 
 def _in_one_piece(*parameters: Tensor) -> list[Tensor]:

@@ -177,22 +177,21 @@ class Crossing:
     def to_device(self, array: NDArray[Any]) -> Tensor:
         """The array as a tensor on the device."""
         tensor = torch.from_numpy(array)
-        if self._device.type == "cpu":
-            return tensor
-        start = time.perf_counter()
-        tensor = tensor.to(self._device)
-        self._count(tensor.nbytes, time.perf_counter() - start)
-        return tensor
+        return tensor if self._device.type == "cpu" else self._counted(lambda: tensor.to(self._device))
 
     def to_host(self, tensor: Tensor) -> NDArray[Any]:
         """The tensor as an array on the host."""
         if self._device.type == "cpu":
             return tensor.numpy()
         wait_for(self._device)  # computing the array is not part of the copy
+        return self._counted(tensor.cpu).numpy()
+
+    def _counted(self, copy: Callable[[], Tensor]) -> Tensor:
+        """The result of a copy."""
         start = time.perf_counter()
-        array = tensor.cpu().numpy()
-        self._count(tensor.nbytes, time.perf_counter() - start)
-        return array
+        copied = copy()
+        self._count(copied.nbytes, time.perf_counter() - start)
+        return copied
 
     def _count(self, num_bytes: int, seconds: float) -> None:
         self._counters.add(num_bytes=num_bytes, seconds=seconds, within_rollout=True)

@@ -115,15 +115,16 @@ class RolloutBuffer:
         """The columns of some environments; a view."""
         return RolloutBuffer(**{name: array[:, envs] for name, array in self.arrays.items()})
 
-    def first(self, num_steps: int, memory: MemoryLayout | None = None) -> RolloutBuffer:
+    def first(self, num_steps: int, memory: MemoryLayout | None) -> RolloutBuffer:
         """The first steps; a view."""
-        parts = {name: array[:num_steps] for name, array in self.arrays.items()}
-        parts["observations"] = self.observations[: num_steps + 1]
-        if self.history is not None:
-            parts["history"] = self.history
-        if self.states is not None and memory is not None:
-            parts["states"] = self.states[: memory.num_sequences(num_steps)]
-        return RolloutBuffer(**parts)
+        return RolloutBuffer(**{name: array[rows] for name, (array, rows) in self.rows(num_steps, 0, memory).items()})
+
+    def rows(self, filled: int, noise_row: int, memory: MemoryLayout | None) -> dict[str, tuple[Array, slice]]:
+        """The arrays with the rows that matter if `filled` are filled: these, and the noise from `noise_row` on."""
+        rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None), "history": slice(None)}
+        if memory is not None:
+            rows["states"] = slice(memory.num_sequences(filled))
+        return {name: (array, rows.get(name, slice(filled))) for name, array in self.arrays.items()}
 
     def write_first(self, row: int, rows: Array, frames: FrameLayout | None) -> None:
         """Write the first rows `[N, *obs]` of a rollout: unchanged, or frame by frame."""

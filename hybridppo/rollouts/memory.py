@@ -46,6 +46,13 @@ class EpisodeMemory:
         """How often each column has acted in this rollout; counted if agents take turns."""
         self.restart()
 
+    @classmethod
+    def of(cls, environments: Any, layout: MemoryLayout | None) -> "EpisodeMemory | None":
+        """The memory of an actor in these environments; None without a layout."""
+        if layout is None:
+            return None
+        return cls(environments.num_envs, layout, environments.skips_row_after_end, environments.waiting is not None)
+
     def restart(self) -> None:
         """Start an episode in every environment."""
         self._state = np.zeros((self._num_envs, self._layout.state_size), np.float32)

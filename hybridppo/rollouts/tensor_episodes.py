@@ -26,20 +26,19 @@ class TensorStatistics(EpisodeStatistics):
         self._sums = torch.zeros(num_envs, dtype=precise, device=device)
         self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
-    def measured(self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None) -> Tensor:
+    def measured(self, rewards: Tensor, ended: Tensor, valid: Tensor) -> Tensor:
         """Count a block of steps; return one tensor of numbers for `read`.
 
         Args:
             rewards: `[T, N]`.
             ended: `[T, N]` bool; only for steps.
-            valid: `[T, N]` bool, which rows are steps; None for all.
+            valid: `[T, N]` bool, which rows are steps.
         """
         num_steps, num_envs = rewards.shape
         rows = torch.arange(num_steps, device=rewards.device)[:, None]
         # Sums of each column up to each row, as if no episode had ended in the block.
-        rewards = rewards if valid is None else rewards * valid
-        sums = self._sums + rewards.to(self._sums.dtype).cumsum(0)
-        counts = self._counts + (rows + 1 if valid is None else valid.cumsum(0))
+        sums = self._sums + (rewards * valid).to(self._sums.dtype).cumsum(0)
+        counts = self._counts + valid.cumsum(0)
         ends = torch.where(ended, rows, -1).cummax(0).values  # the last end up to each row, or -1
         before = torch.cat((torch.full_like(ends[:1], -1), ends[:-1]))
         is_later, index = before >= 0, before.clamp(min=0)

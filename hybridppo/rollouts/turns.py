@@ -5,7 +5,7 @@ steps of each agent come first, one after the other; the remaining rows are not 
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,28 +35,15 @@ def steps_by_turns(
         A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; the final
         observations; the last of the `T` rows of each step, `[T', N]`; and the number of turns, `[N]`.
     """
-    num_columns, counts = valid.shape[1], valid
+    counts = valid
     if memory is not None:
         valid = ~buffer.absent
     ends = (buffer.terminated | buffer.truncated) & valid
-    # Number of episodes that ended before each row, in each column.
-    episode: Array = np.cumsum(ends, axis=0) - ends
-    turns = [np.flatnonzero(column) for column in (valid & ~buffer.waiting).T]
-    number = np.zeros(num_columns, np.int64)
-    totals: list[Array] = []
-    last: list[Array] = []
-    for column, at in enumerate(turns):
-        # The rows of a turn: from its own row to the row before the next turn, in the same episode.
-        starts = np.searchsorted(at, np.arange(len(valid)), side="right") - 1
-        belongs = valid[:, column] & (starts >= 0)
-        belongs[belongs] = episode[belongs, column] == episode[at[starts[belongs]], column]
-        rows, owners = np.flatnonzero(belongs), starts[belongs]
-        totals.append(np.bincount(owners, buffer.rewards[rows, column], len(at)))
-        latest = at.copy()
-        np.maximum.at(latest, owners, rows)
-        last.append(latest)
-        is_open = len(at) > 0 and not ends[latest[-1], column]
-        number[column] = len(at) - is_open
+    turns = [
+        _turns_of(*(array[:, column] for array in (buffer.rewards, valid, buffer.waiting, ends)))
+        for column in range(valid.shape[1])
+    ]
+    number = np.array([own.number for own in turns])
     num_steps = int(number.max())
     steps = {
         name: np.zeros((num_steps + (name == "observations"), *array.shape[1:]), array.dtype)
@@ -65,29 +52,55 @@ def steps_by_turns(
     }
     if memory is not None and buffer.states is not None:
         steps["states"] = buffer.states[: memory.num_sequences(num_steps)]
-    last_rows = np.zeros((num_steps, num_columns), np.int64)
+    last_rows = np.zeros((num_steps, len(turns)), np.int64)
     is_step = np.arange(num_steps)[:, None] < number
     places: dict[tuple[int, int], tuple[int, int]] = {}
     found: FinalObservations = []
-    for column, at in enumerate(turns):
-        count = number[column]
-        own = slice(count), column
-        seen = at[: num_steps + 1]
-        steps["observations"][: len(seen), column] = buffer.observations[seen, column]
+    for column, (first, last, rewards, count) in enumerate(turns):
+        own, acted, ended = (slice(count), column), first[:count], last[:count]
         for name in ("outputs", "actions"):
-            steps[name][own] = buffer.arrays[name][at[:count], column]
+            steps[name][own] = buffer.arrays[name][acted, column]
+        steps["rewards"][own], last_rows[own] = rewards[:count], ended
+        is_step[own] = counts[acted, column]
+        for name in ("terminated", "truncated"):
+            steps[name][own] = buffer.arrays[name][ended, column] & ends[ended, column]
+        seen = first[: num_steps + 1]
+        steps["observations"][: len(seen), column] = buffer.observations[seen, column]
         if buffer.starts is not None:
-            steps["starts"][: len(seen), column] = buffer.starts[at[:num_steps], column]
-        is_step[own] = counts[at[:count], column]
-        steps["rewards"][own] = totals[column][:count]
-        ended = last_rows[own] = last[column][:count]
-        steps["terminated"][own] = buffer.terminated[ended, column] & ends[ended, column]
-        steps["truncated"][own] = buffer.truncated[ended, column] & ends[ended, column]
+            steps["starts"][: len(seen), column] = buffer.starts[first[:num_steps], column]
         places |= {(row, column): (step, column) for step, row in enumerate(ended.tolist())}
-        is_open = len(at) > count
+        is_open = len(first) > count
         if is_open and 0 < count < num_steps and not ends[ended[-1], column]:
             steps["truncated"][count - 1, column] = True
-            found.append((int(count) - 1, column, buffer.observations[at[count], column].copy()))
+            found.append((count - 1, column, buffer.observations[first[count], column].copy()))
     found += [(*places[row, column], final) for row, column, final in finals if (row, column) in places]
     found.sort(key=lambda final: final[:2])
-    return replace(buffer, **steps), is_step, found, last_rows, np.array(list(map(len, turns)))
+    return replace(buffer, **steps), is_step, found, last_rows, np.array([len(own.first) for own in turns])
+
+
+class _Turns(NamedTuple):
+    """The turns of an agent in a rollout."""
+
+    first: Array
+    """The row of each, in which the agent acts."""
+    last: Array
+    """The last row of each: before the next turn, or the end of the episode."""
+    rewards: Array
+    """The sum over the rows of each."""
+    number: int
+    """How many have ended: all of them, or all but the last."""
+
+
+def _turns_of(rewards: Array, valid: Array, waits: Array, ends: Array) -> _Turns:
+    """The turns of an agent, from its columns of a rollout, `[T]`; `ends` are those of its episodes."""
+    first = np.flatnonzero(valid & ~waits)
+    episode = np.cumsum(ends) - ends  # how many have ended before each row
+    # The rows of a turn: from its own row to the row before the next turn, in the same episode.
+    turn = np.searchsorted(first, np.arange(len(valid)), side="right") - 1
+    belongs = valid & (turn >= 0)
+    belongs[belongs] = episode[belongs] == episode[first[turn[belongs]]]
+    rows, owners = np.flatnonzero(belongs), turn[belongs]
+    last = first.copy()
+    np.maximum.at(last, owners, rows)
+    is_open = len(first) > 0 and not ends[last[-1]]
+    return _Turns(first, last, np.bincount(owners, rewards[rows], len(first)), len(first) - int(is_open))

@@ -65,29 +65,32 @@ class JointDistribution:
 
     def sample(self, outputs: Array, noise: Array) -> Array:
         """Draw each part from its slice of outputs and noise."""
-        actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
-        for f in self.factors:
-            drawn = f.distribution.sample(_own(outputs, f, np.concatenate), noise[..., f.noise])
-            actions[..., f.actions] = drawn.reshape(*outputs.shape[:-1], -1)
-        return actions
+        return self._joined(outputs, lambda f, own: f.distribution.sample(own, noise[..., f.noise]))
 
     def mode(self, outputs: Array) -> Array:
         """The most probable action of each part."""
+        return self._joined(outputs, lambda f, own: f.distribution.mode(own))
+
+    def _joined(self, outputs: Array, choose: Callable[[Factor, Array], Array]) -> Array:
+        """The actions that are chosen for each part from its own outputs, as one row."""
         actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
         for f in self.factors:
-            best = f.distribution.mode(_own(outputs, f, np.concatenate))
-            actions[..., f.actions] = best.reshape(*outputs.shape[:-1], -1)
+            chosen = choose(f, outputs_of(f, outputs, np.concatenate))
+            actions[..., f.actions] = chosen.reshape(*outputs.shape[:-1], -1)
         return actions
 
     def to_env(self, actions: Array) -> Any:
         """A container of arrays `[N, ...]`, as gymnasium's vector environments take it."""
-        parts, start = [], 0
-        for part in self.parts:
-            width = int(np.prod(part.action_shape))
-            own = actions[..., start : start + width].astype(part.action_dtype, copy=False)
-            parts.append(part.to_env(own.reshape(*actions.shape[:-1], *part.action_shape)))
-            start += width
+        parts = [part.to_env(own.astype(part.action_dtype, copy=False)) for part, own in self.divided(actions)]
         return self.join(parts)
+
+    def divided(self, actions: Any) -> Iterator[tuple[Distribution, Any]]:
+        """Each of `parts` with its own actions, of arrays or tensors."""
+        start = 0
+        for part in self.parts:
+            end = start + int(np.prod(part.action_shape))
+            yield part, actions[..., start:end].reshape(*actions.shape[:-1], *part.action_shape)
+            start = end
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """A sum over the parts."""
@@ -106,7 +109,7 @@ class JointDistribution:
 
         for f in self.factors:
             own = actions[..., f.actions].reshape(*actions.shape[:-1], *f.distribution.action_shape)
-            yield f.distribution, _own(outputs, f, torch.cat), typed(own, f.distribution)
+            yield f.distribution, outputs_of(f, outputs, torch.cat), typed(own, f.distribution)
 
 
 def leaves_of(distribution: Distribution) -> list[Distribution]:
@@ -116,7 +119,7 @@ def leaves_of(distribution: Distribution) -> list[Distribution]:
     return [distribution]
 
 
-def _own(outputs: Any, factor: Factor, concatenate: Any) -> Any:
+def outputs_of(factor: Factor, outputs: Any, concatenate: Any) -> Any:
     """A part's own outputs, `[..., output_size]`."""
     network = outputs[..., factor.outputs]
     return concatenate((network, outputs[..., factor.free]), -1) if factor.distribution.free_size else network

@@ -1,5 +1,6 @@
 """Observations as rows that networks take: float32, or bytes if there are images."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from hybridppo.spaces.box import is_outside
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of, unsupported
-from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, size_of
+from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
 
 Array = NDArray[Any]
 
@@ -52,7 +53,7 @@ class ObservationEncoder:
         self.frames = frames_of(space)
         """How frames lie in a row, if observations are stacks of frames; else None."""
         self.dtype, self.shape = self.layout.dtype, self.layout.shape
-        self.size = size_of(self.shape)
+        self.size = math.prod(self.shape)
         """Length of a row, in numbers or bytes."""
         self.is_array = isinstance(space, gym.spaces.Box)
         """Whether an observation is an array with the numbers of its row."""
@@ -85,7 +86,7 @@ class ObservationEncoder:
         leaves = [leaf for leaf, _ in self.parts if leaf.image is None]
         names: list[str] = []
         for leaf in leaves:
-            shape = leaf.space.shape if leaf.space.shape and size_of(leaf.space.shape) == leaf.size else (leaf.size,)
+            shape = leaf.space.shape if leaf.space.shape and math.prod(leaf.space.shape) == leaf.size else (leaf.size,)
             names += [f"{leaf.path}{list(place)}" for place in np.ndindex(*shape)]
         bounds = [leaf.bounds() for leaf in leaves]
         nothing = np.zeros(0, np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -116,19 +116,19 @@ class DistributionOfPolicies:
 
     def sample(self, outputs: Array, noise: Array) -> Array:
         """Random actions `[N, width]`."""
-        actions = self._no_actions(outputs)
-        for number, distribution in enumerate(self.distributions):
-            drawn = distribution.sample(
-                self._own(outputs, number, distribution.output_size), self._own(noise, number, distribution.noise_size)
-            )
-            self._put(actions, number, drawn)
-        return actions
+        return self._of_all(outputs, lambda i, each, own: each.sample(own, self._own(noise, i, each.noise_size)))
 
     def mode(self, outputs: Array) -> Array:
         """The most probable actions `[N, width]`."""
-        actions = self._no_actions(outputs)
-        for number, distribution in enumerate(self.distributions):
-            self._put(actions, number, distribution.mode(self._own(outputs, number, distribution.output_size)))
+        return self._of_all(outputs, lambda i, each, own: each.mode(own))
+
+    def _of_all(self, outputs: Array, choose: Callable[[int, Distribution, Array], Array]) -> Array:
+        """The actions that are chosen for each policy from its own outputs, in the rows of its agents."""
+        actions = np.zeros((len(outputs), *self.action_shape), self.action_dtype)
+        apart = actions.reshape(-1, self._num_agents, actions.shape[-1])
+        for number, (distribution, agents) in enumerate(zip(self.distributions, self.agents, strict=True)):
+            chosen = choose(number, distribution, self._own(outputs, number, distribution.output_size))
+            apart[:, agents, : self._widths[number]] = chosen.reshape(len(apart), len(agents), -1)
         return actions
 
     def to_env(self, actions: Array) -> list[Any]:
@@ -161,11 +161,3 @@ class DistributionOfPolicies:
         """The first `size` numbers of one policy's rows, `[..., N / A, a, size]`."""
         apart = rows.reshape(*rows.shape[:-2], -1, self._num_agents, rows.shape[-1])
         return apart[..., self.agents[number], :size]
-
-    def _no_actions(self, outputs: Array) -> Array:
-        return np.zeros((len(outputs), *self.action_shape), self.action_dtype)
-
-    def _put(self, actions: Array, number: int, drawn: Array) -> None:
-        own, width = self.agents[number], self._widths[number]
-        apart = actions.reshape(-1, self._num_agents, actions.shape[-1])
-        apart[:, own, :width] = drawn.reshape(len(apart), len(own), width)

@@ -17,7 +17,7 @@ from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.base import Distribution, Kind
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
-from hybridppo.spaces.joint import JointDistribution, leaves_of, typed
+from hybridppo.spaces.joint import JointDistribution, leaves_of, outputs_of, typed
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import DistributionOfPolicies
 
@@ -38,6 +38,7 @@ class TensorEncoder:
 
     def __init__(self, encode: ObservationEncoder, leading: tuple[int, ...], device: torch.device) -> None:
         self._encode, self._num_rows, self._device = encode, math.prod(leading), device
+        self.layout = encode.layout
         self.dtype = torch.uint8 if encode.layout.images else torch.float32
         """Type of a row."""
         self._shapes = {id(leaf): (*leading, *(leaf.space.shape or ())) for leaf, _ in encode.parts}
@@ -77,17 +78,6 @@ class TensorEncoder:
                 raise BadValueError(f"{name}{leaf.path} are choices, and must be of whole numbers, not {tensor.dtype}")
             return _one_hot(leaf.space, tensor.reshape(self._num_rows, -1))
         return tensor.reshape(self._num_rows, -1).to(torch.float32)
-
-    def numbers(self, rows: Tensor) -> Tensor:
-        """The numbers of rows `[..., *row]`, all of which must be finite: `[..., num_numbers]`."""
-        layout = self._encode.layout
-        if not layout.images:
-            return rows
-        if not layout.num_numbers:
-            leading = rows.shape[: -len(layout.shape)]
-            return rows.new_empty((*leading, 0), dtype=torch.float32)
-        # A copy: bytes can be viewed as float32 only if each row begins at a multiple of four bytes.
-        return rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def _one_hot(space: Any, choices: Tensor) -> Tensor:
@@ -180,14 +170,11 @@ class TensorActions:
         if isinstance(distribution, DiagonalGaussian):
             return outputs[..., : distribution.size] + outputs[..., distribution.size :].exp() * noise
         assert isinstance(distribution, JointDistribution)
-        drawn = []
-        for factor in distribution.factors:
-            own = outputs[..., factor.outputs]
-            if factor.distribution.free_size:
-                own = torch.cat((own, outputs[..., factor.free]), -1)
-            part = self._sampled(factor.distribution, own, noise[..., factor.noise])
-            drawn.append(part.reshape(*outputs.shape[:-1], -1).to(self.dtype))
-        return torch.cat(drawn, -1)
+        drawn = [
+            self._sampled(factor.distribution, outputs_of(factor, outputs, torch.cat), noise[..., factor.noise])
+            for factor in distribution.factors
+        ]
+        return torch.cat([part.reshape(*outputs.shape[:-1], -1).to(self.dtype) for part in drawn], -1)
 
     def to_env(self, actions: Tensor) -> Any:
         """The actions `[N, *action_shape]` in the environments' form, as from `Distribution.to_env`."""
@@ -209,14 +196,7 @@ class TensorActions:
                 numbers = center + half_width * numbers.tanh()
             return numbers.clamp(low, high)
         assert isinstance(distribution, JointDistribution)
-        parts, start = [], 0
-        for part in distribution.parts:
-            width = int(np.prod(part.action_shape))
-            own = actions[..., start : start + width].reshape(*actions.shape[:-1], *part.action_shape)
-            is_whole = np.issubdtype(part.action_dtype, np.integer)
-            parts.append(self._taken(part, own.long() if is_whole else own.float()))
-            start += width
-        return distribution.join(parts)
+        return distribution.join([self._taken(part, typed(own, part)) for part, own in distribution.divided(actions)])
 
 
 class TensorActionsOfPolicies:

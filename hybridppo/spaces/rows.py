@@ -165,7 +165,7 @@ class RowLayout:
 
     def own(self, rows: Array) -> Array:
         """The rows `[..., *shape]` of agents with this layout, from rows `[..., W]` of agents with different spaces."""
-        own = rows[..., : size_of(self.shape)]
+        own = rows[..., : math.prod(self.shape)]
         if not self.images:
             return own
         with np.errstate(invalid="ignore"):  # of the mark by `among_others`
@@ -204,8 +204,3 @@ class HoldsRows:
     """Lower and upper bounds of the numbers."""
     measured: Array
     """Whether each number is a quantity; false for choices."""
-
-
-def size_of(shape: tuple[int, ...]) -> int:
-    """Number of elements of an array of this shape."""
-    return math.prod(shape)

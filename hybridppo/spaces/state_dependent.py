@@ -5,6 +5,7 @@ Source: Raffin, Kober and Stulp, "Smooth Exploration for Robotic Reinforcement L
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,17 +100,17 @@ def noise_rows(distribution: Distribution, num_steps: int) -> int:
 
 
 class Exploration:
-    """Gives an actor its noise when it is due, in the steps of one rollout.
+    """Gives an actor its noise when it is due, step by step.
 
     An actor that explores has a method `explore`, which takes the noise of its next calls, `[N, d * L]`, and an
     attribute `perturbation`, `[N, d]`, the noise added in its last call.
 
     Args:
         distribution: the action distribution.
-        noise: the noise of the rollout, `[rows, N, d * L]`.
+        noise: the noise of a row, `[N, d * L]`, by its number.
     """
 
-    def __init__(self, distribution: StateDependentGaussian, noise: Array) -> None:
+    def __init__(self, distribution: StateDependentGaussian, noise: Callable[[int], Array]) -> None:
         self._distribution, self._noise = distribution, noise
         self._row = -1
 
@@ -117,7 +118,7 @@ class Exploration:
         """Called before the actor acts in a step."""
         row = self._distribution.noise_row(step)
         if row != self._row:
-            actor.explore(self._noise[row])
+            actor.explore(self._noise(row))
             self._row = row
 
     def of(self, actor: Any) -> Array:
@@ -126,8 +127,8 @@ class Exploration:
         return perturbation
 
 
-def exploration_of(distribution: Distribution, noise: Array) -> Exploration | None:
-    """The object that gives out the noise of a rollout; None if each step has its own row."""
+def exploration_of(distribution: Distribution, noise: Callable[[int], Array]) -> Exploration | None:
+    """The object that gives out noise; None if each step has its own row."""
     return Exploration(distribution, noise) if isinstance(distribution, StateDependentGaussian) else None
 
 
@@ -142,16 +143,16 @@ class Drawing:
 
     def __init__(self, distribution: Distribution, generator: np.random.Generator, num_envs: int) -> None:
         self._distribution, self._generator, self._shape = distribution, generator, (num_envs,)
-        self._step, self._row = 0, -1
+        self._exploration, self._step = exploration_of(distribution, self._draw), 0
 
     def actions(self, actor: Any, observations: Array) -> Array:
         """Actions for the next observations, `[N, *row]`."""
-        distribution, row = self._distribution, noise_row(self._distribution, self._step)
+        if self._exploration is None:
+            return self._distribution.sample(actor(observations), self._draw(self._step))
+        self._exploration.before(self._step, actor)
         self._step += 1
-        if not isinstance(distribution, StateDependentGaussian):
-            return distribution.sample(actor(observations), distribution.draw_noise(self._generator, self._shape))
-        if row != self._row:
-            actor.explore(distribution.draw_noise(self._generator, self._shape))
-            self._row = row
         outputs = actor(observations)
-        return distribution.sample(outputs, actor.perturbation)
+        return self._distribution.sample(outputs, self._exploration.of(actor))
+
+    def _draw(self, row: int) -> Array:
+        return self._distribution.draw_noise(self._generator, self._shape)

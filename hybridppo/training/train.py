@@ -38,7 +38,6 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
 from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
-from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runs.job import Job
@@ -258,7 +257,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         with callbacks.called():
             metrics = _run(runner, job)
             team.end()
-            with rescuing(runner):
+            with runner.rescuing():
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
                 directory.write_result(_result(settings, runner, evaluation, placement))

@@ -7,7 +7,6 @@ from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, O
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.runners.evaluation import Episodes, Evaluation
 from hybridppo.runners.workers.local import LocalProcesses
-from hybridppo.runners.workers.pool import Pool
 from hybridppo.system.interruption import Stopped
 
 
@@ -26,7 +25,7 @@ class Beside:
 
     def __init__(self, episodes: Episodes, form: NumpyForm | PoliciesForm) -> None:
         self._is_ready = False
-        processes = LocalProcesses(
+        self._pool = LocalProcesses(
             "hybridppo.runners.evaluators.process",
             "evaluator",
             [slice(0, episodes.num_envs)],
@@ -34,7 +33,7 @@ class Beside:
             episodes.options.worker_timeout,
             restarts=False,
         )
-        self._pool, self._stop = Pool(processes), processes.arrays["stop"]
+        self._stop = self._pool.arrays["stop"]
         try:
             self._pool.start(0, episodes.seed)  # it imports its modules while the training begins
         except BaseException:
@@ -42,7 +41,7 @@ class Beside:
             raise
 
     def begin(self, actor: SamplingActor) -> None:
-        """As in `Evaluator`."""
+        """Begin an evaluation of an actor that does not change."""
         # the form of such a network on the CPU
         assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
         if not self._is_ready:
@@ -54,7 +53,11 @@ class Beside:
         self._pool.ask(0, "evaluate", list(actor.parameters))
 
     def result(self) -> Evaluation:
-        """As in `Evaluator`."""
+        """Wait for the result.
+
+        Raises:
+            Stopped: if a stop was requested before the end.
+        """
         if not self._is_ready:
             raise Stopped
         ((_, answer),) = self._pool.answers([0])
@@ -70,6 +73,6 @@ class Beside:
         self._stop[0] = 1
 
     def close(self) -> None:
-        """As in `Evaluator`."""
+        """End the process; a second call does nothing."""
         self.request_stop()
         self._pool.close()

@@ -16,44 +16,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridppo.errors import CheckpointError
-from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
+from hybridppo.interfaces import Agent, Metrics, has_policies
 from hybridppo.placements.base import Placement
 from hybridppo.placements.snapshot import snapshot
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluators.beside import Beside
+from hybridppo.runners.evaluators.in_between import InBetween
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import real, whole
 
 logger = logging.getLogger(__name__)
-
-
-class Evaluator(Protocol):
-    """Runs episodes with an actor that does not change."""
-
-    is_beside: bool
-    """Whether it runs beside the training."""
-
-    def begin(self, actor: SamplingActor) -> None:
-        """Begin an evaluation; between two iterations, also finish it.
-
-        Raises:
-            Stopped: if a stop was requested meanwhile.
-        """
-        ...
-
-    def result(self) -> Evaluation:
-        """Wait for the result.
-
-        Raises:
-            Stopped: if a stop was requested before the end.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release everything; a second call does nothing."""
-        ...
 
 
 class Trained(Protocol):
@@ -64,11 +39,8 @@ class Trained(Protocol):
     sampler: BaseSampler
     iteration: int
     seconds: float
-
-    @property
-    def steps_learned(self) -> int:
-        """Environment steps that were learned from."""
-        ...
+    steps_learned: int
+    """Environment steps that were learned from."""
 
     @property
     def number(self) -> int:
@@ -114,7 +86,7 @@ class EvaluationDuringTraining:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: Beside | InBetween,
         *,
         every: int,
         run_directory: RunDirectory | None,

@@ -22,14 +22,18 @@ class InBetween:
         self._result: Evaluation | None = None
 
     def begin(self, actor: SamplingActor) -> None:
-        """As in `Evaluator`."""
+        """Evaluate an actor.
+
+        Raises:
+            Stopped: if a stop was requested meanwhile.
+        """
         self._result = self._episodes.run(actor, self._environments, self._should_stop)
 
     def result(self) -> Evaluation:
-        """As in `Evaluator`."""
+        """The result of the evaluation that was begun."""
         assert self._result is not None, "no evaluation was begun"
         return self._result
 
     def close(self) -> None:
-        """As in `Evaluator`."""
+        """Close the environments."""
         self._environments.close()

@@ -4,17 +4,16 @@
 """
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.environments.base import EnvState
+from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.info_metrics import Sums, metrics_of
 from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import EnvError, EnvStateError
@@ -24,18 +23,17 @@ from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.turns import steps_by_turns
-from hybridppo.runners.samplers.stepping import Flag, StepperState
+from hybridppo.runners.samplers.stepping import Flag, Stepper, StepperState
 from hybridppo.runners.samplers.under_way import (
     RolloutUnderWay,
     finals_of,
     remembered_of,
     require_like,
     require_rollout_of,
-    rows_that_matter,
     saved_finals,
 )
+from hybridppo.runners.workers.workers import Workers
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
@@ -47,40 +45,6 @@ logger = logging.getLogger(__name__)
 
 ROLLOUTS_LOST_IN_A_ROW = 3
 """How many rollouts in a row may have no steps because environments were restarted."""
-
-
-class Stepped(Protocol):
-    """The environments of a sampler: `Environments`, or those that `Workers` step."""
-
-    encode: ObservationEncoder
-    clips_rewards: bool
-    """Whether agents learn from rewards clipped to +-1; statistics are of unclipped rewards."""
-
-    @property
-    def skips_row_after_end(self) -> bool:
-        """Whether the row after an episode's end is a reset instead of a step."""
-        ...
-
-    @property
-    def num_agents(self) -> int:
-        """Columns of each environment, which are restarted together."""
-        ...
-
-    def measure_infos(self, names: Sequence[str]) -> None:
-        """As `Environments.measure_infos`."""
-        ...
-
-    def take_infos(self) -> Sums:
-        """As `Environments.take_infos`."""
-        ...
-
-    def steer(self, steering: Steering) -> list[Any]:
-        """As `Environments.steer`."""
-        ...
-
-    def close(self) -> None:
-        """Release everything; a second call does nothing."""
-        ...
 
 
 @dataclass
@@ -110,11 +74,11 @@ class PolicyCounts:
         self.statistics.load_state(state["statistics"])
 
 
-class BaseSampler(ABC):
+class BaseSampler:
     """The base of samplers.
 
-    A subclass implements `_fill_async`, `_fill_wait`, `restart`, `_stepper_state` and `_load_stepper_state`, or
-    replaces the methods that call them.
+    A subclass implements `_fill_async` and `_fill_wait`, or replaces the methods that call them. It sets `_stepper`, or
+    replaces `restart`, `_stepper_state` and `_load_stepper_state`.
 
     Args:
         environments: closed with the sampler.
@@ -126,9 +90,12 @@ class BaseSampler(ABC):
         discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`; None for rollouts without.
     """
 
+    _stepper: Stepper | Workers
+    """What steps the environments."""
+
     def __init__(
         self,
-        environments: Stepped,
+        environments: Environments | Workers,
         stop: Flag,
         buffers: list[RolloutBuffer],
         distribution: Distribution,
@@ -198,11 +165,15 @@ class BaseSampler(ABC):
         for policy in self.by_policy.values():
             policy.statistics.drop_running(np.isin(policy.columns, lost))
 
-    def _num_steps_in(self, valid: Array) -> int:
-        """The number of steps in rows `[T, N]`: of agents, or of environments if policies are counted separately."""
+    def _num_steps_in(self, valid: Any) -> int:
+        """The number of steps in rows `[T, N]`."""
+        return int(self._rows_of_steps(valid).sum())
+
+    def _rows_of_steps(self, valid: Any) -> Any:
+        """The rows to count as steps: of agents, or of environments if policies are counted separately."""
         if not self.by_policy:
-            return int(valid.sum())
-        return int(valid.reshape(len(valid), self.num_envs // self._num_agents, self._num_agents).any(2).sum())
+            return valid
+        return valid.reshape(len(valid), self.num_envs // self._num_agents, self._num_agents).any(2)
 
     def collect(self, actor: SamplingActor) -> Rollout:
         """The next `T` steps of every environment, or the rest of a rollout under way."""
@@ -309,8 +280,8 @@ class BaseSampler(ABC):
         returns: Array | None = None,
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
-        if not self._has_warned:
-            self._look_at_bounds(buffer)
+        if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
+            self._look_at_bounds(buffer.observations)
         if not buffer.waiting.any():
             return self._rollout(buffer, valid, finals, version, returns)
         steps, are_steps, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._memory)
@@ -421,11 +392,9 @@ class BaseSampler(ABC):
         valid = self._valid_rows(ended, buffer.absent[:filled])
         return self.env_steps + self._num_steps_in(valid & ~buffer.waiting[:filled])
 
-    def _look_at_bounds(self, buffer: RolloutBuffer) -> None:
+    def _look_at_bounds(self, rows: Array) -> None:
         """Warn once of observations outside the bounds of their space."""
-        if buffer.restarted.any():  # dropped rows are zeros
-            return
-        rows, frames = buffer.observations, self._encode.frames
+        frames = self._encode.frames
         warning = self._encode.warning_of_bounds(rows if frames is None else frames.repeated(rows))
         if warning is not None:
             self._has_warned = True
@@ -455,9 +424,9 @@ class BaseSampler(ABC):
         """Wait until the buffer is filled or the flag was seen; the number of rows, and new final observations."""
         raise NotImplementedError
 
-    @abstractmethod
     def restart(self, env_seed: int) -> None:
         """Reset every environment, the `i`-th with `env_seed + i`."""
+        self._stepper.restart(env_seed)
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
@@ -466,11 +435,11 @@ class BaseSampler(ABC):
 
     def _stepper_state(self) -> StepperState:
         """The environments' state, as `Stepper.state`; raises `EnvStateError`."""
-        raise NotImplementedError
+        return self._stepper.state()
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Restore it, or raise `EnvStateError`."""
-        raise NotImplementedError
+        self._stepper.load_state(states, observation, remembered)
 
     def _next_buffer(self) -> RolloutBuffer:
         buffer = self._buffers[self._turn]
@@ -542,12 +511,9 @@ class BaseSampler(ABC):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state for `load_state`: tensors by name, and a JSON object. A rollout under way must be paused."""
         state = {
-            "env_steps": self.env_steps,
-            "env_restarts": self.env_restarts,
+            **self._counts_state(),
             "rollouts_lost": self._lost,
             "noise": self._noise.bit_generator.state,
-            "statistics": self.statistics.state(),
-            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": self._resetting.tolist(),
             **({} if self._discounts is None else {"returns_so_far": self._so_far.tolist()}),
             **self._steering_state(),
@@ -586,15 +552,12 @@ class BaseSampler(ABC):
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
         # Earlier releases did not save these.
-        earlier = {"env_restarts": 0, "rollouts_lost": 0, "resetting": [False] * self.num_envs, "under_way": None}
+        earlier = {"rollouts_lost": 0, "resetting": [False] * self.num_envs, "under_way": None}
         state = {**earlier, **state}
-        self.env_steps, self.env_restarts = whole(state, "env_steps"), whole(state, "env_restarts")
+        self._load_counts(state)
         self._lost = whole(state, "rollouts_lost")
         self._so_far[:] = state.get("returns_so_far", 0.0)  # earlier releases did not save them
         self._noise.bit_generator.state = state["noise"]
-        self.statistics.load_state(state["statistics"])
-        for name, policy in self.by_policy.items():
-            policy.load_state(state["by_policy"][name])
         self._load_steering(state)
         reason = self._cannot_load(state)
         if reason is None:
@@ -615,6 +578,22 @@ class BaseSampler(ABC):
         self.restart(env_seed)
         return reason
 
+    def _counts_state(self) -> dict[str, Any]:
+        """The state for `_load_counts`, as JSON."""
+        return {
+            "env_steps": self.env_steps,
+            "env_restarts": self.env_restarts,
+            "statistics": self.statistics.state(),
+            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
+        }
+
+    def _load_counts(self, state: dict[str, Any]) -> None:
+        self.env_steps = whole(state, "env_steps")
+        self.env_restarts = whole({"env_restarts": 0, **state}, "env_restarts")
+        self.statistics.load_state(state["statistics"])
+        for name, policy in self.by_policy.items():
+            policy.load_state(state["by_policy"][name])
+
     def _cannot_load(self, state: dict[str, Any]) -> str | None:
         """Why the environments of a saved state cannot be restored, before it is tried; else None."""
         environments = state.get("environments")
@@ -634,7 +613,7 @@ class BaseSampler(ABC):
         self._load_stepper_state(environments["states"], observation, remembered)
 
     def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
-        return rows_that_matter(buffer, filled, noise_row(self._distribution, filled), self._memory)
+        return buffer.rows(filled, noise_row(self._distribution, filled), self._memory)
 
     def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
         """Why this sampler cannot continue a saved rollout; None if it can."""
@@ -664,4 +643,6 @@ class BaseSampler(ABC):
         Raises:
             ValueError: if a tensor has another shape or type, or a row is out of range.
         """
-        require_rollout_of(self._buffers[0], rollout, self._encode, self._memory)
+        num_steps, encode = len(rollout.rewards), self._encode
+        layout = RolloutBuffer.layout(num_steps, self.num_envs, encode, self._distribution, self._memory)
+        require_rollout_of(layout, encode.shape, rollout)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from hybridppo.compiled.drawing import FusedDistribution
 from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.networks.numpy_forms.actor import NumpyActor
-from hybridppo.networks.numpy_forms.form import NumpyFeaturesActor
+from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.spaces.gaussian import DiagonalGaussian
 

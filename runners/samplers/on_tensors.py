@@ -5,48 +5,29 @@ the number of truncated ones, and the number of values that are not finite.
 """
 
 import logging
-import time
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.networks.rows import numbers_of
+from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.rollouts.tensor_episodes import TensorStatistics
-from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
-from hybridppo.runners.samplers.tensor_block import allocated, load_into, rows_that_matter, with_finals
-from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like
+from hybridppo.runners.samplers.device_base import ActorOnDevice, BaseDeviceSampler, load_into
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.on_tensors import TensorActions, words
 from hybridppo.system.validation import whole
 
-Array = NDArray[Any]
-
 logger = logging.getLogger(__name__)
 
 
-class ActorOnTensors(Protocol):
-    """The interface of an actor for this sampler, see `TorchActor`."""
-
-    version: int
-
-    def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, *row] -> [N, outputs]`."""
-        ...
-
-    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for an actor with a memory: outputs and the next state, `[N, state]`."""
-        ...
-
-
-class TensorSampler(BaseSampler):
+class TensorSampler(BaseDeviceSampler):
     """Steps an environment of tensors with an actor on its device.
 
     The noise of an action depends only on the run's seed, the number of the rollout, its row and the number of the
@@ -78,13 +59,16 @@ class TensorSampler(BaseSampler):
     ) -> None:
         low, high = noise.integers(2**32, size=2).tolist()
         self._key, self._first = (int(low), int(high)), first
-        self._environments, self._device = environments, environments.device
         self._actions = TensorActions.of(distribution, environments.device)
-        self._block = allocated(environments, distribution, self._actions.dtype, num_steps, memory)
-        buffers = [cast(RolloutBuffer, self._block)]  # the base only reads its shape
-        super().__init__(environments, bytearray(1), buffers, distribution, noise=noise, memory=memory)
-        self._statistics = TensorStatistics(self.num_envs, self._device)
-        self.statistics = self._statistics
+        row = environments.encode.shape, environments.on_device.dtype
+        layout = DeviceRollout.layout(
+            num_steps, environments.num_envs, row=row, action=(distribution.action_shape, self._actions.dtype),
+            num_outputs=distribution.output_size, finals=(0, environments.num_envs, *row[0]),
+            can_be_absent=bool(environments.agents), memory=memory,
+        )  # fmt: skip
+        block = DeviceRollout.zeros(layout, environments.device)
+        super().__init__(environments, block, distribution, noise=noise, memory=memory)
+        self._environments = environments
         self._all_rows = torch.arange(num_steps * self.num_envs, device=self._device)
         self._number = 0
         self._observation: Tensor
@@ -107,18 +91,7 @@ class TensorSampler(BaseSampler):
             )
         )  # fmt: skip
 
-    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        self._work: tuple[ActorOnTensors, int] = cast(ActorOnTensors, actor), first
-
-    def _fill_wait(self) -> tuple[int, FinalObservations]:
-        start = time.perf_counter()
-        with torch.no_grad():
-            filled = self._fill(*self._work)
-        self.seconds_filling = time.perf_counter() - start
-        return filled, []
-
-    def _fill(self, actor: ActorOnTensors, first: int) -> int:
-        """Fill rows from `first` on, up to the end or a stop; return the number of filled rows."""
+    def _fill(self, actor: ActorOnDevice, first: int) -> int:
         block, actions = self._block, self._actions
         del self._finals_given[first:]
         block.observations[first].copy_(self._observation)
@@ -135,7 +108,7 @@ class TensorSampler(BaseSampler):
         self._observation = block.observations[filled].clone()
         return filled
 
-    def _outputs(self, actor: ActorOnTensors, t: int) -> Tensor:
+    def _outputs(self, actor: ActorOnDevice, t: int) -> Tensor:
         block, rows = self._block, self._block.observations[t]
         if self._memory is None:
             return actor.on_device(rows)
@@ -161,7 +134,7 @@ class TensorSampler(BaseSampler):
         self._finals_given.append(step.finals is not None)
         if step.finals is not None:
             if not len(block.finals):
-                self._block = block = with_finals(block)
+                self._block = block = block.with_finals()
             block.finals[t].copy_(step.finals)
         elif len(block.finals):
             block.finals[t].copy_(block.observations[t])
@@ -170,34 +143,25 @@ class TensorSampler(BaseSampler):
 
     # Reading
 
-    def sample_wait(self) -> Rollout:  # noqa: D102 - as in the base
-        under_way = self._rollout_ended()
-        self._measure_rollout()
-        self._steer_what_is_due()
-        with torch.no_grad():
-            return self._read(under_way.version)
-
     def _read(self, version: int) -> Rollout:
         block, environments = self._block, self._environments
         is_cut = block.truncated & ~block.terminated
-        numbers = environments.on_device.numbers
+        layout = environments.encode.layout
         finals = block.finals if len(block.finals) else block.observations[:-1]
         rows_unknown = [t for t, is_given in enumerate(self._finals_given) if not is_given]
         is_unknown = is_cut
         if len(rows_unknown) < self.num_steps:
             is_unknown = is_cut.index_select(0, self._all_rows.new_tensor(rows_unknown)) if rows_unknown else is_cut[:0]
-        measured = self._measured()
-        cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers(finals).ndim - 2)))
+        cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers_of(finals, layout).ndim - 2)))
         counts = (
             is_cut.sum(),
             is_unknown.sum(),
-            (~numbers(block.observations[1:]).isfinite()).sum(),
+            (~numbers_of(block.observations[1:], layout).isfinite()).sum(),
             (~block.rewards.isfinite()).sum(),
-            (~numbers(finals).isfinite() & cut_finals).sum(),
+            (~numbers_of(finals, layout).isfinite() & cut_finals).sum(),
         )
         # The rollout's one wait for the device, except for the search of truncated rows if there are any.
-        read = torch.cat((torch.stack(counts).to(measured[0].dtype), *measured)).tolist()
-        num_cut, num_unknown, *bad = map(int, read[: len(counts)])
+        (num_cut, num_unknown, *bad), counted = self._on_host(counts)
         if any(bad):
             environments.require_finite("observation", block.observations[1:])
             environments.require_finite("reward", block.rewards)
@@ -210,67 +174,11 @@ class TensorSampler(BaseSampler):
                 "rsl_rl)",
                 environments.name,
             )
-        self._count_measured(read[len(counts) :], measured)
+        self._count_told(counted)
         rows = is_cut.flatten().nonzero().squeeze(1) if num_cut else self._all_rows[:0]
         # It waits for the device, like the search of truncated rows; without agents, all rows are steps.
         valid = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
-        log_probs = self._distribution.log_prob(block.outputs, block.actions)
-        return Rollout(
-            observations=block.observations,
-            actions=block.actions,
-            # The behaviour log-probabilities, from the same outputs as the actions.
-            log_probs=log_probs,
-            rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards,
-            terminated=block.terminated,
-            truncated=block.truncated,
-            valid_rows=valid,
-            final_rows=rows,
-            final_observations=finals.flatten(0, 1).index_select(0, rows),
-            version=version,
-            starts=block.starts,
-            states=block.states,
-        )
-
-    def _counts_of(self, columns: Array) -> PolicyCounts:
-        return PolicyCounts(columns, TensorStatistics(len(columns), self._device))
-
-    def _measured(self) -> list[Tensor]:
-        """The numbers of steps and the statistics of all columns, and of the columns of each policy."""
-        block = self._block
-        valid = None if block.absent is None else ~block.absent
-        ended = block.terminated | block.truncated
-        measured = []
-        for statistics, own in self._statistics_of_columns():
-            there = None if valid is None else valid[:, own]
-            of_own = ended[:, own] if there is None else ended[:, own] & there
-            found = statistics.measured(block.rewards[:, own], of_own, there)
-            number = torch.full_like(found[:1], of_own.numel()) if there is None else there.sum().reshape(1)
-            measured += [number.to(found.dtype), found]
-        return measured
-
-    def _statistics_of_columns(self) -> list[tuple[TensorStatistics, Any]]:
-        """The statistics of all columns, and of each policy's."""
-        of_policies = [(cast(TensorStatistics, each.statistics), each.columns) for each in self.by_policy.values()]
-        return [(self._statistics, slice(None)), *of_policies]
-
-    def _count_measured(self, read: list[float], measured: list[Tensor]) -> None:
-        """Count steps and episodes, from the result of `_measured` on the host."""
-        numbers = []
-        for (statistics, _), found in zip(self._statistics_of_columns(), measured[1::2], strict=True):
-            numbers.append(int(read[0]))
-            statistics.read(read[1 : 1 + len(found)])
-            read = read[1 + len(found) :]
-        self.env_steps += numbers[0] if not self.by_policy else self.num_steps * self.num_envs // self._num_agents
-        for policy, number in zip(self.by_policy.values(), numbers[1:], strict=True):
-            policy.agent_steps += number
-
-    @property
-    def steps_sampled(self) -> int:  # noqa: D102 - as in the base
-        filled = 0 if self._under_way is None else self._under_way.filled
-        if self.by_policy:
-            return int(self.env_steps + filled * self.num_envs // self._num_agents)
-        absent = 0 if self._block.absent is None else int(self._block.absent[:filled].sum())
-        return int(self.env_steps + filled * self.num_envs - absent)
+        return self._rollout_with(valid, rows, finals.flatten(0, 1).index_select(0, rows), version)
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._observation = self._environments.begin(env_seed).clone()
@@ -301,15 +209,8 @@ class TensorSampler(BaseSampler):
             own |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
         return own
 
-    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-        under_way = self._under_way
-        if under_way is None:
-            return {}, None
-        assert not under_way.is_running, "a rollout is being sampled: pause it first"
-        filled = under_way.filled
-        rows = rows_that_matter(self._block, filled, self._memory)
-        saved = {"version": under_way.version, "filled": filled, "finals_given": self._finals_given[:filled]}
-        return {f"buffer.{name}": part.clone() for name, part in rows.items()}, saved
+    def _noise_under_way(self, filled: int) -> dict[str, Any]:
+        return {"finals_given": self._finals_given[:filled]}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base, for a run in the same kind of environment."""
@@ -327,27 +228,11 @@ class TensorSampler(BaseSampler):
             load_into(name, mine, tensors)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        filled = whole(state, "filled")
-        given = state["finals_given"]
-        if filled > self.num_steps or len(given) != filled:
-            raise ValueError(f"filled is {filled}, finals_given has {len(given)}, and a rollout {self.num_steps} rows")
+        filled, given = whole(state, "filled"), state["finals_given"]
+        if len(given) != filled:
+            raise ValueError(f"filled is {filled}, and finals_given has {len(given)}")
         self._finals_given = [bool(value) for value in given]
         if any(given) and not len(self._block.finals):
-            self._block = with_finals(self._block)
-        for name, part in rows_that_matter(self._block, filled, self._memory).items():
-            load_into(f"buffer.{name}", part, tensors)
-        buffer = self._buffers[0]
-        self._draw_noise(buffer)
-        self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, [])
-
-    def check(self, rollout: Rollout) -> None:  # noqa: D102 - as in the base
-        for name in ("observations", "actions", "rewards", "terminated", "truncated", "starts", "states"):
-            require_like(name, getattr(rollout, name), getattr(self._block, name))
-        require_like("log_probs", rollout.log_probs, self._block.rewards)
-        for name in ("valid_rows", "final_rows"):
-            rows: Tensor = getattr(rollout, name)
-            require_like(name, rows, self._all_rows[: len(rows)])
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._all_rows):
-                raise ValueError(f"{name} are not all of {len(self._all_rows)} rows")
-        finals = self._block.observations[:-1].flatten(0, 1)[: len(rows)]
-        require_like("final_observations", rollout.final_observations, finals)
+            self._block = self._block.with_finals()
+        super()._load_under_way(tensors, state)
+        self._draw_noise(self._buffers[0])

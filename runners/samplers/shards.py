@@ -18,7 +18,6 @@ from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.spaces.deterministic import GaussianExploration
-from hybridppo.system.validation import whole
 
 Gather = Callable[[bytes], list[bytes]]
 """From the bytes of this process to those of all, in their order. All processes must call it together."""
@@ -204,12 +203,9 @@ class ShardsSampler(BaseSampler):
                 state["exploration"] = cast(GaussianExploration, sampler._distribution).state()
             states.append(state)
         of_all = {
-            "env_steps": self.env_steps,
-            "env_restarts": self.env_restarts,
+            **self._counts_state(),
             "rollouts_lost": 0,
             "noise": self._noise.bit_generator.state,  # for a sampler without shards
-            "statistics": self.statistics.state(),
-            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": [],
             "steering": states[0]["steering"],
             "steering_due": states[0]["steering_due"],
@@ -225,11 +221,7 @@ class ShardsSampler(BaseSampler):
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base. A run with another number of shards begins new episodes."""
-        self.env_steps = whole(state, "env_steps")
-        self.env_restarts = whole({"env_restarts": 0, **state}, "env_restarts")
-        self.statistics.load_state(state["statistics"])
-        for name, policy in self.by_policy.items():
-            policy.load_state(state["by_policy"][name])
+        self._load_counts(state)
         self.steering = from_json(state.get("steering", []))
         shards = state.get("shards")
         if not isinstance(shards, list) or len(shards) != self._num_shards:

@@ -45,11 +45,7 @@ class Stepper:
         self._environments = environments
         self._distribution = distribution
         self._observation = environments.reset(seed)
-        self._memory: EpisodeMemory | None = None
-        if memory is not None:
-            self._memory = EpisodeMemory(
-                environments.num_envs, memory, environments.skips_row_after_end, environments.waiting is not None
-            )
+        self._memory = EpisodeMemory.of(environments, memory)
         self._has_begun = False
         self.seconds = 0.0
         """The seconds of the last `fill`."""
@@ -150,11 +146,12 @@ class Stepper:
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
-        exploration = exploration_of(self._distribution, buffer.noise)
+        exploration = exploration_of(self._distribution, buffer.noise.__getitem__)
         if memory is not None:
             memory.begin(actor, buffer.waiting[:first] | buffer.absent[:first])
         heartbeat = self.heartbeat
         frames, rows = environments.encode.frames, self._observation
+        # Looked up once: eight lookups in each step cost half a percent.
         seen, noise, kept_outputs, kept_actions = buffer.observations, buffer.noise, buffer.outputs, buffer.actions
         kept_rewards, kept_terminated, kept_truncated = buffer.rewards, buffer.terminated, buffer.truncated
         filled = end

@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.observations import ObservationEncoder
 
 Array = NDArray[Any]
+
+OF_ROLLOUTS = (
+    "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "final_observations", "starts",
+    "states", "history",
+)  # fmt: skip
+"""The tensors of a rollout whose forms are known beforehand."""
 
 
 @dataclass
@@ -31,16 +36,6 @@ class RolloutUnderWay:
     """The actor that it was last continued with."""
     is_running: bool = False
     """Whether it is being filled."""
-
-
-def rows_that_matter(
-    buffer: RolloutBuffer, filled: int, noise_row: int, memory: MemoryLayout | None = None
-) -> dict[str, tuple[Array, slice]]:
-    """The arrays of a buffer with the rows to save: the `filled` ones, and noise from `noise_row` on."""
-    rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None), "history": slice(None)}
-    if memory is not None:
-        rows["states"] = slice(memory.num_sequences(filled))
-    return {name: (array, rows.get(name, slice(filled))) for name, array in buffer.arrays.items()}
 
 
 def require_like(name: str, found: Tensor | None, like: Tensor | Array | None) -> None:
@@ -95,35 +90,26 @@ def remembered_of(tensors: dict[str, Tensor], num_envs: int, memory: MemoryLayou
     return tensors["memory"].numpy()
 
 
-def require_rollout_of(
-    buffer: RolloutBuffer, rollout: Rollout, encode: ObservationEncoder, memory: MemoryLayout | None
-) -> None:
-    """Refuse a rollout from a file that does not fit such a buffer.
+def require_rollout_of(layout: Layout, row: tuple[int, ...], rollout: Rollout) -> None:
+    """Refuse a rollout from a file that does not fit.
+
+    Args:
+        layout: of a buffer for as many steps.
+        row: the shape of a whole observation.
+        rollout: the rollout.
 
     Raises:
         ValueError: if a tensor has another shape or type, or a row is out of range.
     """
-    num_rows = rollout.rewards.numel()
-    for name in ("observations", "actions", "rewards", "terminated", "truncated"):
-        num_steps = len(rollout.rewards) + (name == "observations")
-        like = getattr(buffer, name)
-        require_like(name, getattr(rollout, name), np.broadcast_to(like[:1], (num_steps, *like.shape[1:])))
-    require_like("log_probs", rollout.log_probs, rollout.rewards.numpy())
-    finals = np.zeros((len(rollout.final_rows), *encode.shape), encode.dtype)
-    require_like("final_observations", rollout.final_observations, finals)
-    if buffer.history is not None:
-        if rollout.history is None:
-            raise ValueError("it has nothing of the frames before its first")
-        require_like("history", rollout.history, buffer.history)
-    if memory is not None:
-        if rollout.starts is None or rollout.states is None:
-            raise ValueError("it has nothing of what the actor remembered")
-        assert buffer.states is not None  # the layout has them with a memory
-        states = np.empty((memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
-        require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
-        require_like("states", rollout.states, states)
-        if rollout.turns is not None:
-            require_like("turns", rollout.turns, np.empty((1, rollout.rewards.shape[1]), np.int64))
+    finals = (len(rollout.final_rows), *row), layout["observations"][1]
+    forms = {**layout, "log_probs": layout["rewards"], "final_observations": finals}
+    for name in OF_ROLLOUTS:
+        form = forms.get(name)
+        like = None if form is None else np.broadcast_to(np.zeros((), form[1]), form[0])
+        require_like(name, getattr(rollout, name), like)
+    num_rows, num_columns = rollout.rewards.numel(), rollout.rewards.shape[1]
+    if rollout.turns is not None:
+        require_like("turns", rollout.turns, np.empty((1, num_columns), np.int64))
     for name in ("valid_rows", "final_rows"):
         rows = getattr(rollout, name)
         require_like(name, rows, np.empty(len(rows), np.int64))

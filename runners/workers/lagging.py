@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.steering import Steering
@@ -33,7 +33,6 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.page_locking import allocate
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.share import Filled
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
@@ -155,10 +154,10 @@ class LaggingSampler(BaseSampler):
         self._room = self._least_room
         """How many parts each worker may have that are not in a rollout yet."""
         options |= {"num_envs": num_envs, "num_workers": num_workers, "num_steps": steps}
-        workers = self._workers = Workers(
+        workers = self._workers = self._stepper = Workers(
             source, template, distribution, network, self._begin_anew, num_buffers=self._most_room, **options
         )
-        stop, buffers = workers.transport.stop, workers.transport.buffers
+        stop, buffers = workers.pool.stop, workers.pool.buffers
         super().__init__(workers, stop, buffers, distribution, noise=noise, discounts=discounts)
         layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
         (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
@@ -425,15 +424,6 @@ class LaggingSampler(BaseSampler):
         self.env_steps += dropped
         self.steps_dropped += dropped
         self.drop_running()
-
-    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._workers.restart(env_seed)
-
-    def _stepper_state(self) -> StepperState:
-        return self._workers.state()
-
-    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        self._workers.load_state(states, observation, remembered)
 
 
 def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memory: bool) -> None:

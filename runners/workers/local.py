@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import Layout
 from hybridppo.runners.workers.interpreter import command_of
+from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.runners.workers.transport import WorkerLostError, name_of
+from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.interruption import give_up_if_stopped
 
 SECONDS_TO_CLOSE = 5.0
@@ -39,8 +40,8 @@ class _Starting:
     """The time of its start."""
 
 
-class LocalProcesses:
-    """`Connections` to processes of this machine, which share arrays with this one.
+class LocalProcesses(Pool):
+    """Workers in processes of this machine, which share arrays with this one.
 
     Args:
         module: the module that a process runs.
@@ -66,7 +67,8 @@ class LocalProcesses:
         layout: Layout | None = None,
         restarts: bool,
     ) -> None:
-        self._module, self._role, self._shares, self.timeout, self._restarts = module, role, shares, timeout, restarts
+        super().__init__(role, shares, timeout)
+        self._module, self._restarts = module, restarts
         self._setup = pack(setup)  # it names the source or the options if they cannot be pickled
         self._layout = {**(layout or {}), "stop": ((1,), "uint8"), "heartbeats": ((len(shares), 1), "int64")}
         self.arrays = SharedArrays(self._layout)
@@ -75,13 +77,8 @@ class LocalProcesses:
         self._starting: dict[int, _Starting] = {}
 
     @property
-    def workers(self) -> Iterable[int]:
-        """As in the protocol."""
-        return self._processes
-
-    def name(self, worker: int) -> str:
-        """As in the protocol."""
-        return name_of(self._role, worker, self._shares[worker])
+    def workers(self) -> list[int]:  # noqa: D102 - as in the base
+        return list(self._processes)
 
     def start(self, worker: int, env_seed: int) -> None:
         """Start a worker's process, which loads its modules meanwhile. See `connect`."""
@@ -145,11 +142,10 @@ class LocalProcesses:
         if not self._restarts:
             self.arrays.unlink()
 
-    def send(self, worker: int, message: tuple[str, Any]) -> None:
-        """As in the protocol."""
+    def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the base
         connection = self._connections[worker]
         try:
-            connection.send(message)
+            connection.send((kind, value))
         except OSError as error:
             with contextlib.suppress(EOFError, OSError, WorkerLostError):
                 while connection.poll():
@@ -157,12 +153,11 @@ class LocalProcesses:
             raise self._died(worker) from error
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
-        """As in the protocol, but it never waits for more than one."""
+        """As in the base, but it never waits for more than one."""
         by_connection: dict[Any, int] = {self._connections[worker]: worker for worker in workers}
         return [by_connection[connection] for connection in wait(list(by_connection), seconds)]
 
-    def receive(self, worker: int) -> tuple[Any, float]:
-        """As in the protocol."""
+    def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
         try:
             kind, value, seconds = self._connections[worker].recv()
         except (EOFError, OSError) as error:
@@ -171,12 +166,10 @@ class LocalProcesses:
             raise EnvError(f"{self.name(worker)} failed: {value}")
         return value, seconds
 
-    def rows(self, worker: int) -> int:
-        """As in the protocol."""
+    def rows(self, worker: int) -> int:  # noqa: D102 - as in the base
         return int(self.arrays["heartbeats"][worker, 0])
 
-    def silence(self, worker: int, rows: int, timeout: float) -> str:
-        """As in the protocol."""
+    def silence(self, worker: int, rows: int, timeout: float) -> str:  # noqa: D102 - as in the base
         return (
             f"has made no step for {timeout:g} s, after {rows} of its rollout: a step or a reset hangs, or is slower "
             "than worker_timeout (--worker-timeout) allows"
@@ -194,8 +187,7 @@ class LocalProcesses:
             return f": killed by {signal.Signals(-code).name}"
         return f": exit code {code}"
 
-    def kill(self, worker: int) -> None:
-        """As in the protocol."""
+    def kill(self, worker: int) -> None:  # noqa: D102 - as in the base
         if worker in self._connections:
             self._connections[worker].close()
         self._processes[worker].kill()

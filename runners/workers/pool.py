@@ -1,47 +1,105 @@
 """Starts workers, waits for their answers, and finds those that are lost.
 
-Where workers run and how messages reach them is a matter of their `Connections`: processes of this machine
-(`local.py`) or actors of Ray's.
+Workers are processes of this machine (`local.py`) or actors of Ray's (`hybridppo/distribution/ray_actors.py`).
 """
 
 import time
-from collections.abc import Collection, Iterator
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar
 
-from hybridppo.runners.workers.transport import SECONDS_TO_START, Connections, WorkerLostError
+from numpy.typing import NDArray
+
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError, name_of
 from hybridppo.system.interruption import give_up_if_stopped
 
+Array = NDArray[Any]
 
-class Pool:
+
+class Pool(ABC):
     """Workers by number, each with some of the environments.
 
-    A worker is lost if its process ends, or if it has neither answered nor made a step for `worker_timeout`. It is then
+    Each message is answered once, in order, and more may be sent before the answer.
+
+    A worker is lost if its process ends, or if it has neither answered nor made a step for `timeout`. It is then
     reported as a `WorkerLostError` where its answer is waited for. The caller decides whether another replaces it.
 
     Args:
-        connections: to the workers.
+        role: the name of a worker in messages.
+        shares: the environments of each worker.
+        timeout: in seconds.
     """
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    seconds_between_looks: ClassVar[float]
+    """The longest wait for an answer before workers are looked after."""
+    asks_for_rows: ClassVar[bool]
+    """Whether workers are asked for their rows, from time to time, while their answers are waited for."""
+
+    def __init__(self, role: str, shares: Sequence[slice], timeout: float) -> None:
+        self._role, self._shares, self._timeout = role, shares, timeout
         self._progress: dict[int, tuple[int, float]] = {}
         """For each worker that owes an answer: its number of rows, and when that last changed."""
         self._listened = 0.0
         """The time of the last check for answers."""
 
     @property
+    @abstractmethod
     def workers(self) -> list[int]:
         """The numbers of the started workers."""
-        return list(self._connections.workers)
 
     def name(self, worker: int) -> str:
         """A worker, for messages."""
-        return self._connections.name(worker)
+        return name_of(self._role, worker, self._shares[worker])
 
+    @abstractmethod
     def start(self, worker: int, env_seed: int) -> None:
         """Start a worker, whose first environment gets this seed. See `wait_until_ready`."""
-        self._progress.pop(worker, None)
-        self._connections.start(worker, env_seed)
+
+    def connect(self, worker: int, timeout: float) -> None:  # noqa: B027 - nothing to do if messages wait for it
+        """Wait until a started worker can receive messages; it may raise as `wait_until_ready` does."""
+
+    def all_ready(self) -> None:  # noqa: B027 - optional
+        """Called when workers have made their environments."""
+
+    @abstractmethod
+    def ask(self, worker: int, kind: str, value: Any) -> None:
+        """Send a message.
+
+        Raises:
+            WorkerLostError: if the worker is known to be lost.
+            EnvError: if it has died of an error, which it had sent before.
+        """
+
+    @abstractmethod
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
+        """The workers that have answered, after at most so many seconds; `together` waits for all."""
+
+    @abstractmethod
+    def receive(self, worker: int) -> tuple[Any, float]:
+        """The next answer of a worker that has answered, and its seconds.
+
+        Raises:
+            WorkerLostError: if the worker is lost.
+            EnvError: if it failed.
+        """
+
+    @abstractmethod
+    def rows(self, worker: int) -> int:
+        """The last known number of rows that a worker has filled, which shows that it does not hang."""
+
+    @abstractmethod
+    def silence(self, worker: int, rows: int, timeout: float) -> str:
+        """How a worker is lost that has made no step for too long, for messages."""
+
+    @abstractmethod
+    def kill(self, worker: int) -> None:
+        """End a worker at once; a second call does nothing."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let all workers close their environments, and end them; a second call does nothing."""
 
     def wait_until_ready(self, workers: Collection[int]) -> None:
         """Wait until started workers have made their environments.
@@ -51,20 +109,11 @@ class Pool:
             Stopped: if a stop was requested.
         """
         for worker in workers:
-            self._connections.connect(worker, self._timeout(at_start=True))
+            self.connect(worker, self._patience(at_start=True))
         for _, answer in self.answers(workers, at_start=True):
             if isinstance(answer, WorkerLostError):
                 raise answer
-        self._connections.all_ready()
-
-    def ask(self, worker: int, kind: str, value: Any) -> None:
-        """Send a message, which is answered; messages are answered in their order.
-
-        Raises:
-            WorkerLostError: if it is known to be lost.
-            EnvError: if it has died of an error, which it had sent before.
-        """
-        self._connections.send(worker, (kind, value))
+        self.all_ready()
 
     def answers(
         self, workers: Collection[int], *, patience: float | None = None, together: bool = False, at_start: bool = False
@@ -81,16 +130,16 @@ class Pool:
         Raises:
             EnvError: if a worker failed.
         """
-        connections, progress, waiting = self._connections, self._progress, list(workers)
-        timeout = self._timeout(at_start)
-        seconds = min(connections.seconds_between_looks, timeout / 4)
+        progress, waiting = self._progress, list(workers)
+        timeout = self._patience(at_start)
+        seconds = min(self.seconds_between_looks, timeout / 4)
         if patience is not None:
             seconds = min(seconds, patience)
         for worker in waiting:
             progress.setdefault(worker, (-1, time.monotonic()))
         self._listen_again()
         while waiting:
-            for worker in connections.wait(waiting, seconds, together):
+            for worker in self.wait(waiting, seconds, together):
                 waiting.remove(worker)
                 progress.pop(worker, None)
                 self._listened = time.monotonic()
@@ -100,39 +149,56 @@ class Pool:
             for worker in list(waiting):
                 if at_start:
                     give_up_if_stopped(self.name(worker))
-                rows, (rows_before, since) = connections.rows(worker), progress[worker]
+                rows, (rows_before, since) = self.rows(worker), progress[worker]
                 if rows != rows_before:
                     progress[worker] = rows, now
                 elif now - since > timeout:
                     waiting.remove(worker)
                     del progress[worker]
-                    lost = WorkerLostError(f"{self.name(worker)} {connections.silence(worker, rows, timeout)}")
+                    lost = WorkerLostError(f"{self.name(worker)} {self.silence(worker, rows, timeout)}")
                     self.end(worker)
                     yield worker, lost
             self._listened = time.monotonic()
             if patience is not None:
                 return
 
-    def _timeout(self, at_start: bool) -> float:
-        return max(self._connections.timeout, SECONDS_TO_START if at_start else 0.0)
+    def _patience(self, at_start: bool) -> float:
+        return max(self._timeout, SECONDS_TO_START if at_start else 0.0)
 
     def _listen_again(self) -> None:
         """Do not count the time since the last check if rows are only known from answers to questions in it."""
-        if self._connections.asks_for_rows:
+        if self.asks_for_rows:
             now = time.monotonic()
             for worker, (rows, since) in self._progress.items():
                 self._progress[worker] = rows, min(now, since + now - self._listened)
 
     def _received(self, worker: int) -> "tuple[Any, float] | WorkerLostError":
         try:
-            return self._connections.receive(worker)
+            return self.receive(worker)
         except WorkerLostError as lost:
             return lost
 
     def end(self, worker: int) -> None:
         """End a lost worker, of which no answer comes any more; `start` then starts another in its place."""
-        self._connections.kill(worker)
+        self._progress.pop(worker, None)
+        self.kill(worker)
 
-    def close(self) -> None:
-        """End all of them; a second call does nothing."""
-        self._connections.close()
+
+class Transport(Pool):
+    """A pool that also carries parameters and rollouts, between workers and a sampler."""
+
+    buffers: list[RolloutBuffer]
+    """The arrays of rollouts."""
+    stop: Flag
+    """Set to 1 to stop workers before their next step."""
+
+    @abstractmethod
+    def publish(self, parameters: Sequence[Array], version: int) -> None:
+        """Publish the actor's parameters for all rows that workers begin from now on."""
+
+    @abstractmethod
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:
+        """Let a worker fill its columns of a buffer from row `first` on; with `end`, it does not stop before that row.
+
+        It answers with a `Filled` (`share.py`). It raises as `ask` does.
+        """

@@ -9,6 +9,7 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.page_locking import PageLock
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.local import LocalProcesses
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.shared_arrays import PublishedParameters
 from hybridppo.runners.workers.transport import Work
 from hybridppo.system.accelerator import accelerator_of
@@ -16,7 +17,7 @@ from hybridppo.system.accelerator import accelerator_of
 Array = NDArray[Any]
 
 
-class Processes(LocalProcesses):
+class Processes(LocalProcesses, Transport):
     """A `Transport` to processes of this machine. `close` ends them and frees the memory.
 
     Args:
@@ -47,11 +48,11 @@ class Processes(LocalProcesses):
             assert self.arrays.memory is not None  # not closed yet
             self._page_lock = PageLock(self.arrays.memory, accelerator_of(self._pin_for))
 
-    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
+    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the base
         self._published.write(parameters, version)
 
-    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
-        self.send(worker, ("fill", (turn, first, end)))
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the base
+        self.ask(worker, "fill", (turn, first, end))
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if self._page_lock is not None:  # before the memory is freed

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.slowest import SlowestWorker
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
@@ -50,8 +49,10 @@ class WorkerSampler(BaseSampler):
         """The row from which workers fill the rollout under way; None if they do not."""
         self._replaced: set[int] = set()
         """Workers that were lost since, whose rows do not count."""
-        workers = self._workers = Workers(source, template, distribution, network, self._forget, **options)
-        stop, buffers = workers.transport.stop, workers.transport.buffers
+        workers = self._workers = self._stepper = Workers(
+            source, template, distribution, network, self._forget, **options
+        )
+        stop, buffers = workers.pool.stop, workers.pool.buffers
         memory = options.get("memory")
         super().__init__(workers, stop, buffers, distribution, noise=noise, memory=memory, discounts=discounts)
         self._slowest = SlowestWorker(workers.work)
@@ -63,11 +64,11 @@ class WorkerSampler(BaseSampler):
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         for worker in workers.pool.workers:
             if not workers.fill(worker, self._turn_begun, first):
-                workers.transport.fill(worker, self._turn_begun, first)
+                workers.pool.fill(worker, self._turn_begun, first)
         self._first = first
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
-        workers, transport, pool = self._workers, self._workers.transport, self._workers.pool
+        workers, pool = self._workers, self._workers.pool
         assert self._first is not None, "no rollout was begun"
         first = self._first
         answers: dict[int, tuple[int, FinalObservations]] = {}
@@ -90,7 +91,7 @@ class WorkerSampler(BaseSampler):
         behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
         for worker, rows in behind.items():
             with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                transport.fill(worker, self._turn_begun, rows, filled)
+                pool.fill(worker, self._turn_begun, rows, filled)
         wait_for(list(behind))
         replaced, self._replaced, self._first = self._replaced, set(), None
         for worker in replaced:
@@ -132,12 +133,3 @@ class WorkerSampler(BaseSampler):
             part.starts[first:end] = False
         part.observations[first + 1 if first else 0 : end + 1] = 0
         part.restarted[end - 1] += 1
-
-    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._workers.restart(env_seed)
-
-    def _stepper_state(self) -> StepperState:
-        return self._workers.state()
-
-    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        self._workers.load_state(states, observation, remembered)

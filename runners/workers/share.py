@@ -9,8 +9,7 @@ from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
-from hybridppo.environments.steering import Steering
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag, Stepper
 from hybridppo.system.seeds import seed_globals
@@ -46,7 +45,6 @@ class Share:
     """
 
     def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
-        self._measures_infos = False
         source, num_envs = source_here(setup["source"], setup["options"].imports), envs.stop - envs.start
         seed_globals(seed, "making environments")
         # One thread each, because the processes are the parallelism.
@@ -74,53 +72,23 @@ class Share:
     ) -> Filled:
         """As `Stepper.fill`, with an actor of these parameters, whose version is `version`."""
         rows, finals = self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
-        return Filled(rows, finals, version, self._environments.take_infos() if self._measures_infos else None)
+        return Filled(rows, finals, version, self._environments.take_infos() if self._environments.info_names else None)
 
-    def answer(self, kind: str, value: Any) -> Any:
-        """The answer to any message but "fill"."""
-        if kind == "restart":
-            return self.stepper.restart(value)
-        if kind == "state":
-            return self._state()
-        if kind == "measure_infos":
-            return self._measure_infos(value)
-        if kind == "steer":
-            return self._steer(value)
-        assert kind == "load_state"
-        return self._load_state(*value)
-
-    def _measure_infos(self, names: Sequence[str]) -> str | None:
-        """Why infos are not available, if so."""
+    def answer(self, kind: str, arguments: Sequence[Any]) -> tuple[Any, HybridPPOError | None]:
+        """The result of a method of the stepper or of the environments, or the error if they cannot do that."""
+        owner = self._environments if kind in ("measure_infos", "steer") else self.stepper
         try:
-            self._environments.measure_infos(names)
-        except ConfigurationError as error:
-            return str(error)
-        self._measures_infos = True
-        return None
-
-    def _steer(self, steering: Steering) -> tuple[Any, str | None]:
-        """The result of each environment, or why it could not be steered."""
-        try:
-            return self._environments.steer(steering), None
+            return getattr(owner, kind)(*arguments), None
         except (EnvError, ConfigurationError) as error:
-            return None, str(error)
-
-    def _state(self) -> tuple[Any, str | None]:
-        """The environments' state, or why it cannot be saved."""
-        try:
-            return self.stepper.state(), None
-        except EnvStateError as error:
-            return None, str(error)
-
-    def _load_state(self, states: list[Any], observation: Array, remembered: Array) -> str | None:
-        """Why the state cannot be restored; None if it was."""
-        try:
-            self.stepper.load_state(states, observation, remembered)
-        except EnvStateError as error:
-            return str(error)
-        except Exception as error:  # for data that is no such state at all
-            return f"what was saved of them cannot be read: {type(error).__name__}: {error}"
-        return None
+            if kind == "restart":  # the environments have failed
+                raise
+            return None, error
+        except Exception as error:
+            if kind != "load_state":
+                raise
+            # data that is no such state at all
+            text = f"what was saved of them cannot be read: {type(error).__name__}: {error}"
+            return None, EnvStateError(text)
 
     def close(self) -> None:
         """Close the environments."""

@@ -25,9 +25,9 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.losses import Losses
-from hybridppo.runners.workers.pool import Pool
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
-from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
+from hybridppo.runners.workers.transport import Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 
@@ -102,15 +102,13 @@ class Workers:
         }
         size = sum(array.numel() for array in arrays)
         self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, pin_for)
-        self.transport = transport(self.work)
-        self.pool = Pool(self.transport)
+        self.pool = transport(self.work)
         self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
         self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
         self._info_names: Sequence[str] = ()
         self._steering: list[Steering] = []
-        self._closed = False
         try:
             for worker in range(num_workers):
                 self.pool.start(worker, self._seed_of(worker))
@@ -127,12 +125,12 @@ class Workers:
         """Act by this actor's parameters in everything that workers begin from now on. They are copied."""
         # The form of such a network on the CPU.
         assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
-        self.transport.publish(actor.parameters, actor.version)
+        self.pool.publish(actor.parameters, actor.version)
 
     def fill(self, worker: int, turn: int, first: int) -> bool:
         """Let a worker fill its columns of a buffer from row `first` on; False if it was lost and replaced instead."""
         try:
-            self.transport.fill(worker, turn, first)
+            self.pool.fill(worker, turn, first)
         except WorkerLostError as lost:
             self.replace(worker, lost)
             return False
@@ -144,9 +142,9 @@ class Workers:
             raise error
 
         def begin(seed: int) -> None:
-            again: list[tuple[str, Any]] = [("steer", steering) for steering in self._steering]
+            again: list[tuple[str, Any]] = [("steer", (steering,)) for steering in self._steering]
             if self._info_names:
-                again.append(("measure_infos", self._info_names))
+                again.append(("measure_infos", (self._info_names,)))
             for message in again:
                 self.pool.ask(worker, *message)
                 for _, answer in self.pool.answers([worker]):
@@ -159,25 +157,30 @@ class Workers:
             raise error from None
         self._lost(worker)
 
-    def _ask(self, messages: Sequence[tuple[str, Any]]) -> list[Any]:
-        """Send a message to each worker; return their answers. A worker that is lost is replaced, and asked again."""
+    def _ask(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method in each worker (`Share.answer`), each with its arguments; return the results.
+
+        A worker that is lost is replaced, and asked again.
+        """
         answers: dict[int, tuple[Any, float]] = {}
         while waiting := [worker for worker in self.pool.workers if worker not in answers]:
             for worker in waiting:
                 with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                    self.pool.ask(worker, *messages[worker])
+                    self.pool.ask(worker, kind, arguments[worker])
             for worker, answer in self.pool.answers(waiting):
                 if isinstance(answer, WorkerLostError):
                     self.replace(worker, answer)
                 else:
                     answers[worker] = answer
-        return [answers[worker][0] for worker in self.pool.workers]
+        results = [answers[worker][0] for worker in self.pool.workers]
+        for _, error in results:
+            if error is not None:
+                raise error
+        return [result for result, _ in results]
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """As `Environments.measure_infos`."""
-        for problem in self._ask([("measure_infos", names)] * len(self.columns)):
-            if problem is not None:
-                raise ConfigurationError(problem)
+        self._ask("measure_infos", [(names,)] * len(self.columns))
         self._info_names = names
 
     def take_infos(self) -> Sums:
@@ -189,26 +192,18 @@ class Workers:
 
     def steer(self, steering: Steering) -> list[Any]:
         """As `Environments.steer`."""
-        found: list[Any] = []
-        for of_worker, problem in self._ask([("steer", steering)] * len(self.columns)):
-            if problem is not None:
-                raise EnvError(problem)
-            found += of_worker
+        found = self._ask("steer", [(steering,)] * len(self.columns))
         self._steering = latest(self._steering, steering)
-        return found
+        return [result for of_worker in found for result in of_worker]
 
     def restart(self, env_seed: int) -> None:
         """Reset every environment, the `i`-th with `env_seed + i`."""
         self._env_seed = env_seed
-        self._ask([("restart", self._seed_of(worker)) for worker in range(len(self.columns))])
+        self._ask("restart", [(self._seed_of(worker),) for worker in range(len(self.columns))])
 
     def state(self) -> StepperState:
         """As `Stepper.state`."""
-        parts = []
-        for part, not_saved in self._ask([("state", None)] * len(self.columns)):
-            if not_saved is not None:
-                raise EnvStateError(not_saved)
-            parts.append(part)
+        parts = self._ask("state", [()] * len(self.columns))
         states, observations, remembered = zip(*parts, strict=True)
         return [state for part in states for state in part], np.concatenate(observations), np.concatenate(remembered)
 
@@ -228,16 +223,12 @@ class Workers:
             )
             for columns in self.columns
         ]
-        for not_restored in self._ask([("load_state", part) for part in parts]):
-            if not_restored is not None:
-                raise EnvStateError(not_restored)
+        self._ask("load_state", parts)
 
     def close(self) -> None:
         """End all workers; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._lost = lambda worker: None  # the owner's function would keep its owner alive
-            self.pool.close()
+        self._lost = lambda worker: None  # the owner's function would keep its owner alive
+        self.pool.close()
 
 
 def _divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":

@@ -259,7 +259,7 @@ BREAKAGES = {
     "observations of a shape": (change(0, lambda o: o[:, :3]), r"the observations must be of shape \[4, 4\], not"),
     "another device": (change(0, lambda o: o.to("meta")), "the observations must be on cpu, as the environments say"),
     "flags of a type": (change(2, lambda t: t.float()), r"terminated must be torch.bool, not torch.float32: write"),
-    "four results": (lambda result: tuple(result[:4]), "its step returned a tuple of 4, and not the five"),
+    "four results": (lambda result: tuple(result[:4]), "its step returned a tuple of 4 instead of the five"),
     "finals of a shape": (change(4, lambda i: {"final_obs": i["final_obs"][:2]}), "the final observations must be of"),
     "a nan": (
         change(0, spoiled(float("nan"), (2, 1))),

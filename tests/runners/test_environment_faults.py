@@ -802,7 +802,7 @@ def test_whole_observations_of_a_discrete_space_are_cast() -> None:
         ),
         (lambda o, r, *rest: (o, r[:, None], *rest), r"rewards must be an array of 3 numbers, and is of .* \(3, 1\)"),
         (lambda o, r, *rest: (o, r.tolist(), *rest), r"rewards must be an array of 3 numbers, and is \[1.0"),
-        (lambda *values: values[:4], "step must return five values"),
+        (lambda *values: values[:4], "its step returned a tuple of 4 instead of the five values of gymnasium.vector"),
     ],
     ids=["shape", "range", "reward shape", "reward list", "four values"],
 )

@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time, steps_to_repeat
+from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time
 from hybridppo.environments.checks import describe_error
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.pickling import pack
+from hybridppo.environments.sub_environment import SubEnvironments
+from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.distributions import distribution_for
@@ -35,8 +37,8 @@ from hybridppo.system.validation import is_seconds, require_whole
 
 Array = NDArray[Any]
 
-STEPS_TO_REPEAT = 100
-"""Steps that are repeated, to see whether a seed gives the same episode."""
+STEPS_TO_REPEAT, SECONDS_TO_REPEAT = 100, 2.0
+"""Steps that are repeated, to see whether a seed gives the same episode: fewer if they would take longer than this."""
 SECONDS_WORTH_WORKERS = 100e-6
 """Worker processes make steps faster that are slower than this, if there are cores for them."""
 SECONDS_TO_STEP = 10.0
@@ -112,9 +114,9 @@ class _Check:
             infos = within.infos.values() if isinstance(within.infos, Mapping) else ()
             spaces = [within.env.observation_space(agent) for agent in within.agents]
             return all(map(has_mask, spaces)) or any(map(_mask_in, infos))
-        if environments.envs is None:
+        if not isinstance(environments, SyncEnvironments):
             return False
-        result: Any = environments.envs[0].reset(seed=self._seed)
+        result: Any = environments.sub_environments[0].env.reset(seed=self._seed)
         return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
 
     def look_at_spaces(self) -> None:
@@ -158,7 +160,7 @@ class _Check:
         seen.reset_seconds.append(time.perf_counter() - start)
         lengths = np.zeros(environments.num_envs, np.int64)
         num_truncated = num_unknown = 0
-        for _ in in_time(-(-steps // num_envs), seconds, report, at_once=num_envs):
+        for _ in in_time(-(-steps // num_envs), num_envs, seconds, report):
             actions = sample()
             start = time.perf_counter()
             rows, rewards, terminated, truncated, final_envs, _ = environments.step(actions)
@@ -188,20 +190,8 @@ class _Check:
                 "it says which actions are allowed ('action_mask')",
                 "train with action_masks=True (--action-masks)",
             )
-        self._judge(seen)
-
-    def _judge(self, seen: Seen) -> None:
-        report, rewards = self._report, np.asarray(seen.rewards)
-        if outside := self.environments.encode.warning_of_extremes(seen.extremes):
-            report.add("warning", outside, "give the space the true bounds (-inf and inf if there are none)")
-        seen.judge(report, "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)")
-        if rewards.any() and np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
-            report.add(
-                "warning",
-                f"all rewards were {rewards[0]:g}, and all episodes had the same length",
-                "random actions made no difference: expect a long training, or check the reward",
-            )
-        if report.seconds_per_step > SECONDS_WORTH_WORKERS and self.environments.device is None:
+        seen.judge(report)
+        if report.seconds_per_step > SECONDS_WORTH_WORKERS and environments.device is None:
             report.add(
                 "note",
                 f"a step takes {shown_seconds(report.seconds_per_step)}",
@@ -234,8 +224,8 @@ class _Check:
             environments.close()
 
     def _steps(self, environments: Environments) -> Iterator[Array]:
-        sample = _sampler(environments, self._seed)
-        for _ in steps_to_repeat(STEPS_TO_REPEAT, self._report):
+        sample, seconds = _sampler(environments, self._seed), self._report.seconds_per_step
+        for _ in range(max(1, min(STEPS_TO_REPEAT, int(SECONDS_TO_REPEAT / max(seconds, 1e-9))))):
             rows, rewards, *_ = environments.step(sample())
             yield from (rows.copy(), rewards.copy())
 
@@ -279,11 +269,11 @@ def _sampler(environments: Environments, seed: int) -> Any:
         each = gym.spaces.Tuple([*space.spaces.values()] * (count // environments.num_agents))
         each.seed(seed)
         return lambda: list(each.sample())
-    if environments.envs is None and not isinstance(environments, ManyAgents):
+    if not isinstance(environments, SubEnvironments):
         batch = gym.vector.utils.batch_space(space, count)
         batch.seed(seed)
         return batch.sample
-    env: Any = environments.sub_environments[0].env  # type: ignore[attr-defined]  # of either kind
+    env: Any = environments.sub_environments[0].env
     has_agents = isinstance(environments, ManyAgents)
     spaces = gym.spaces.Tuple(env.action_space.spaces if has_agents else [space])
     spaces.seed(seed)

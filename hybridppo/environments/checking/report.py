@@ -1,4 +1,4 @@
-"""The report on an environment, and what all checks share."""
+"""The report on an environment, and what is judged from random steps."""
 
 import contextlib
 import random
@@ -21,8 +21,6 @@ STEPS_OF_AN_EPISODE = 500
 """In fewer steps than this, no episode need have ended."""
 LARGE = 100.0
 """An agent learns slowly from numbers larger than this."""
-SECONDS_TO_REPEAT = 2.0
-"""How long the steps may take that are repeated; a slow environment repeats fewer."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +91,16 @@ class Seen:
             np.minimum(least, numbers.min(0), out=least)
             np.maximum(most, numbers.max(0), out=most)
 
-    def judge(self, report: EnvReport, how_to_limit: str) -> None:
-        """Report the times, and what learning often fails on.
-
-        Args:
-            report: findings are added to it.
-            how_to_limit: how to limit the length of episodes.
-        """
+    def judge(self, report: EnvReport) -> None:
+        """Report the times, and what learning often fails on."""
         report.seconds_per_step = float(np.median(self.step_seconds or self.reset_seconds))
         report.seconds_per_reset = float(np.median(self.reset_seconds))
+        if outside := self._encode.warning_of_extremes(self.extremes):
+            report.add("warning", outside, "give the space the true bounds (-inf and inf if there are none)")
         largest, rewards = np.abs(self.extremes).max(0), np.asarray(self.rewards)
         if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
-            report.add("warning", f"no episode ended in {report.steps:,} random steps", how_to_limit)
+            fix = "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)"
+            report.add("warning", f"no episode ended in {report.steps:,} random steps", fix)
         if largest.size and largest.max() > LARGE:
             name = self._encode.names[int(largest.argmax())]
             fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
@@ -115,9 +111,13 @@ class Seen:
         if not rewards.any():
             fix = "random actions found none: expect a long training"
             report.add("warning", f"all {len(rewards):,} rewards were 0", fix)
+        elif np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
+            what = f"all rewards were {rewards[0]:g}, and all episodes had the same length"
+            fix = "random actions made no difference: expect a long training, or check the reward"
+            report.add("warning", what, fix)
 
 
-def in_time(steps: int, seconds: float, report: EnvReport, *, at_once: int = 1) -> Iterator[int]:
+def in_time(steps: int, at_once: int, seconds: float, report: EnvReport) -> Iterator[int]:
     """Count steps, each of `at_once` environments; after `seconds`, stop early and add a note."""
     start = time.perf_counter()
     for step in range(steps):
@@ -127,11 +127,6 @@ def in_time(steps: int, seconds: float, report: EnvReport, *, at_once: int = 1) 
             fix = "for more, check_env(..., seconds=60), or --seconds 60"
             report.add("note", f"{report.steps:,} of {steps * at_once:,} steps took {spent:.0f} s", fix)
             return
-
-
-def steps_to_repeat(most: int, report: EnvReport) -> range:
-    """A range of `most` steps, or of as many as probably take `SECONDS_TO_REPEAT`."""
-    return range(max(1, min(most, int(SECONDS_TO_REPEAT / max(report.seconds_per_step, 1e-9)))))
 
 
 @contextlib.contextmanager

@@ -79,3 +79,28 @@ class NumpyEncoded:
                 seen = encoder.features
             joined.append(seen)
         return np.concatenate((*joined, features[:, self._rest]), axis=1)
+
+
+class NumpyFeaturesActor:
+    """An actor of two parts: features of rows, then an MLP. Host arrays in, host arrays out.
+
+    Args:
+        before: makes the inputs of the MLP from rows.
+        mlp: the MLP.
+        parameters: all parameter arrays.
+    """
+
+    def __init__(self, before: NumpyFeatures | NumpyEncoded, mlp: NumpyActor, parameters: Sequence[Array]) -> None:
+        self.parameters, self.version = parameters, mlp.version
+        self._before, self.mlp = before, mlp
+        self.numbers = before.numbers if isinstance(before, NumpyEncoded) else None
+        """The numbers of a row that the MLP takes, if they are all it takes; else None."""
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        return self.mlp(self._before(observations))
+
+    @property
+    def features(self) -> Array:
+        """Like `NumpyActor.features`."""
+        return self.mlp.features

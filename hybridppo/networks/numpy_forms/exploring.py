@@ -1,29 +1,16 @@
 """`StateDependentActor` in NumPy: the same arithmetic to rounding."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 Array = NDArray[Any]
-
-
-class ActorWithFeatures(Protocol):
-    """An actor that gives access to the outputs of its last hidden layer."""
-
-    version: int
-
-    @property
-    def features(self) -> Array:
-        """The last hidden layer's outputs of the last call, `[N, L]`."""
-        ...
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`."""
-        ...
 
 
 class NumpyExploringActor:
@@ -38,7 +25,7 @@ class NumpyExploringActor:
         parameters: all parameter arrays.
     """
 
-    def __init__(self, actor: ActorWithFeatures, log_std: Array, parameters: Sequence[Array]) -> None:
+    def __init__(self, actor: NumpyActor | NumpyFeaturesActor, log_std: Array, parameters: Sequence[Array]) -> None:
         self.parameters, self.version = parameters, actor.version
         self._actor = actor
         self._scale: Array = np.exp(log_std)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
-from hybridppo.networks.numpy_forms.encoders import EncodedForm, NumpyEncoded
+from hybridppo.networks.numpy_forms.encoders import EncodedForm, NumpyEncoded, NumpyFeaturesActor
 from hybridppo.networks.numpy_forms.exploring import NumpyExploringActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, num_convolution_arrays
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
@@ -28,31 +28,6 @@ Sizes = Sequence[tuple[RowLayout, int]]
 def most_outputs(sizes: Sizes) -> int:
     """The largest number of outputs of a policy."""
     return max(outputs for _, outputs in sizes)
-
-
-class NumpyFeaturesActor:
-    """An actor of two parts: features of rows, then an MLP. Host arrays in, host arrays out.
-
-    Args:
-        before: makes the inputs of the MLP from rows.
-        mlp: the MLP.
-        parameters: all parameter arrays.
-    """
-
-    def __init__(self, before: NumpyFeatures | NumpyEncoded, mlp: NumpyActor, parameters: Sequence[Array]) -> None:
-        self.parameters, self.version = parameters, mlp.version
-        self._before, self.mlp = before, mlp
-        self.numbers = before.numbers if isinstance(before, NumpyEncoded) else None
-        """The numbers of a row that the MLP takes, if they are all it takes; else None."""
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        return self.mlp(self._before(observations))
-
-    @property
-    def features(self) -> Array:
-        """Like `NumpyActor.features`."""
-        return self.mlp.features
 
 
 class NumpyPoliciesActor:

@@ -397,7 +397,7 @@ def test_an_array_of_many_environments_is_read_once(monkeypatch: pytest.MonkeyPa
     environments = wrap_of([Keeping(table=table, view=None, items=items, steps=0) for _ in range(4)])
     environments.reset(0)
     environments.remember_the_start()
-    for environment in environments.envs or ():
+    for environment in (each.env for each in environments.sub_environments):
         environment.steps += 1  # type: ignore[attr-defined]
     read.clear()
     states = environments.state()
@@ -408,7 +408,7 @@ def test_an_array_of_many_environments_is_read_once(monkeypatch: pytest.MonkeyPa
     read.clear()
     fresh.load_state(through_json({"states": states})["states"])
     assert read == [table.nbytes]
-    assert [environment.steps for environment in fresh.envs or ()] == [1] * 4  # type: ignore[attr-defined]
+    assert [each.env.steps for each in fresh.sub_environments] == [1] * 4  # type: ignore[attr-defined]
     table[0, 0] = 1.0  # of all of them: found, though it is the same array
     assert '"array"' in json.dumps(environments.state())
 

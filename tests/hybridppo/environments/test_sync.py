@@ -45,4 +45,4 @@ def test_closing_closes_every_copy() -> None:
     environments = SyncEnvironments(lambda: Counted(gym.make("CartPole-v1")), 3)
     environments.close()
     environments.close()
-    assert closed == environments.envs
+    assert closed == [each.env for each in environments.sub_environments]

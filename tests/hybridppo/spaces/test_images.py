@@ -23,7 +23,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.convolutions import ImageNetwork, nature
 from hybridppo.networks.mlp import MLP
-from hybridppo.networks.numpy_forms.form import NumpyFeaturesActor
+from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.placements.acting import TorchActor, sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.spaces.masks import MaskedObservation

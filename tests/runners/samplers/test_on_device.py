@@ -1,7 +1,7 @@
 """Rollouts of compiled environments that lie on a device, sampled by what stands for its kernels."""
 
 import logging
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ from pretended_recorder import PretendedRecorder  # noqa: E402
 from hybridppo.agents.policies import Policies, PoliciesConfig  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
-from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice, bytes_needed  # noqa: E402
+from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed  # noqa: E402
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
@@ -162,7 +162,7 @@ def test_critics_see_what_they_see_on_the_host(name: str, stand_in: str, monkeyp
         assert ours.state()[1] == theirs.state()[1]
     assert num_finals > 20
     block = ours._block
-    taken = sum(getattr(block, field.name).nbytes for field in fields(DeviceRollout))
+    taken = sum(tensor.nbytes for tensor in block.tensors.values())
     taken += 0 if ours._on_device.written is block.observations else ours._on_device.written.nbytes
     needs = bytes_needed(ours._environments, NUM_STEPS, block.outputs.shape[-1])
     assert needs["a rollout (num_envs * num_steps)"] == taken
@@ -406,7 +406,7 @@ def test_memory_is_what_the_tensors_take(stand_in: str) -> None:
 
     sampler, _ = device_sampler(Hunt, stand_in)
     block = sampler._block
-    taken = sum(getattr(block, field.name).nbytes for field in fields(DeviceRollout))
+    taken = sum(tensor.nbytes for tensor in block.tensors.values())
     needs = bytes_needed(sampler._environments, NUM_STEPS, block.outputs.shape[-1])
     assert needs["a rollout (num_envs * num_steps)"] == taken
 

@@ -39,6 +39,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.workers import lagging
 from hybridppo.runners.workers.lagging import LaggingSampler, Part, in_columns, steps_of_a_part
+from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.share import Filled, Share, parameters_of
 from hybridppo.runners.workers.slowest import SlowestWorker
 from hybridppo.runners.workers.transport import Work, WorkerLostError
@@ -117,7 +118,7 @@ class AfterSomeSteps:
         return int(self._left < 0)
 
 
-class Scripted:
+class Scripted(Transport):
     """Workers of this process: which of them answers next is what `order` says, over and over.
 
     A worker begins what it is asked for as soon as it has answered all before.
@@ -129,13 +130,14 @@ class Scripted:
     lost_when_asked: int | None = None
     """or when it is asked for more."""
 
-    timeout, seconds_between_looks, asks_for_rows = 60.0, 1.0, False
+    seconds_between_looks, asks_for_rows = 1.0, False
 
     def __init__(self, work: Work) -> None:
+        super().__init__("worker", work.shares, 60.0)
         self.work = work
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop = bytearray(1)
-        self._shares: dict[int, Share] = {}
+        self._served: dict[int, Share] = {}
         self._asked: dict[int, deque[Any]] = {}
         self._acts_by: dict[int, Any] = {}
         self._published: Any = None
@@ -143,20 +145,11 @@ class Scripted:
 
     @property
     def workers(self) -> list[int]:
-        return list(self._shares)
-
-    def name(self, worker: int) -> str:
-        return f"worker {worker}"
+        return list(self._served)
 
     def start(self, worker: int, env_seed: int) -> None:
-        self._shares[worker] = Share(self.work.setup, self.work.shares[worker], env_seed)
+        self._served[worker] = Share(self.work.setup, self.work.shares[worker], env_seed)
         self._asked[worker] = deque([("ready", None)])
-
-    def connect(self, worker: int, timeout: float) -> None:
-        pass
-
-    def all_ready(self) -> None:
-        pass
 
     def publish(self, parameters: Sequence[Any], version: int) -> None:
         flat = np.concatenate([each.reshape(-1) for each in parameters])
@@ -166,12 +159,12 @@ class Scripted:
         if worker == type(self).lost_when_asked:
             type(self).lost_when_asked = None
             raise WorkerLostError(f"worker {worker} has died")
-        self.send(worker, ("fill", (turn, first, end)))
+        self.ask(worker, "fill", (turn, first, end))
 
-    def send(self, worker: int, message: tuple[str, Any]) -> None:
+    def ask(self, worker: int, kind: str, value: Any) -> None:
         if not self._asked[worker]:
             self._acts_by[worker] = self._published
-        self._asked[worker].append(message)
+        self._asked[worker].append((kind, value))
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
         if seconds == 0.0:  # nothing is there before somebody waits for it
@@ -192,7 +185,7 @@ class Scripted:
         if kind == "ready":
             return None, 0.0
         acts_by, self._acts_by[worker] = self._acts_by[worker], self._published
-        share = self._shares[worker]
+        share = self._served[worker]
         if kind != "fill":
             return share.answer(kind, value), 0.0
         turn, first, end = value
@@ -206,10 +199,10 @@ class Scripted:
         raise AssertionError("each answers")
 
     def kill(self, worker: int) -> None:
-        self._shares[worker].close()
+        self._served[worker].close()
 
     def close(self) -> None:
-        for share in self._shares.values():
+        for share in self._served.values():
             share.close()
 
 

@@ -19,7 +19,6 @@ from hybridppo.placements.crossing import available_device
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.lagging import LaggingSampler
 from hybridppo.runners.workers.pool import Transport
@@ -95,15 +94,12 @@ def make_sampler(
             stepped |= {"num_envs": count, "num_workers": num_workers, "options": options, "transport": transport}
             sampler = _in_workers(source, environments, agent, placement, **stepped)
         else:
-            stepped |= {"in_thread": placement.max_lag > 0, "thread": thread}
-            if num_episodes is None:
-                sampler = Sampler(environments, **stepped)
-            else:
-                if not isinstance(environments, SyncEnvironments) and options.vectorization == "auto":
-                    # A vectorised form does not give its environment out.
-                    environments = make_environments(source, environments.num_envs, options, vectorization="sync")
-                del stepped["num_steps"]
-                sampler = EpisodeSampler(environments, num_episodes=num_episodes, **stepped)
+            may_choose = num_episodes is not None and options.vectorization == "auto"
+            if may_choose and not isinstance(environments, SyncEnvironments):
+                # A vectorised form does not give its environment out.
+                environments = make_environments(source, environments.num_envs, options, vectorization="sync")
+            stepped |= {"num_episodes": num_episodes, "in_thread": placement.max_lag > 0, "thread": thread}
+            sampler = Sampler(environments, **stepped)
     if has_policies(agent):
         sampler.count_by_policy(agent.columns)
     return sampler

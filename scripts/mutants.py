@@ -62,10 +62,7 @@ TESTS: dict[str, str] = {
         ("runners/samplers/fused.py", "runners/samplers/fused_actor.py"),
         "hybridppo/compiled runners/samplers",
     ),
-    **dict.fromkeys(
-        ("runners/samplers/in_process.py", "runners/samplers/episodes.py"),
-        "runners/samplers agents/ppo/test_memory.py",
-    ),
+    "runners/samplers/in_process.py": "runners/samplers agents/ppo/test_memory.py",
     "runners/samplers/device_base.py": "runners/samplers/test_tensor_sampler.py hybridppo/test_tensor_environments.py",
     "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
     "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",

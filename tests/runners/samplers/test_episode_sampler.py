@@ -30,8 +30,8 @@ from hybridppo.interfaces import Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.samplers import episodes as module
-from hybridppo.runners.samplers.episodes import EpisodeSampler
+from hybridppo.runners.samplers import in_process as module
+from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
 
 SCRIPT: Script = ((3, "truncated"), (1, "terminated"), (5, "both"), (2, "terminated"), (4, "truncated"))
@@ -56,9 +56,9 @@ class UniformActor:
 
 def make_sampler(
     make: Any = scripted, *, num_episodes: int = 1, noise_seed: int = 0, in_thread: bool = False
-) -> EpisodeSampler:
+) -> Sampler:
     environments = make_environments(make, 1, vectorization="sync")
-    return EpisodeSampler(
+    return Sampler(
         environments,
         distribution_for(environments.action_space),
         num_episodes=num_episodes,
@@ -229,7 +229,7 @@ def test_every_episode_has_a_seed_of_its_own() -> None:
     assert env.seeds == [100, 101, 102, 103, 104, 105, 106]  # the next episode has begun
 
 
-def rollouts_of(sampler: EpisodeSampler, count: int) -> list[list[Any]]:
+def rollouts_of(sampler: Sampler, count: int) -> list[list[Any]]:
     rollouts = [sampler.collect(UniformActor()) for _ in range(count)]
     return [[r.observations.tolist(), r.actions.tolist(), r.rewards.tolist()] for r in map(_copied, rollouts)]
 
@@ -331,7 +331,7 @@ def test_an_environment_made_anew_begins_its_episode_anew() -> None:
         return made[-1]
 
     environments = make_environments(make, 1, on_env_error="restart")
-    sampler = EpisodeSampler(
+    sampler = Sampler(
         environments,
         distribution_for(Discrete(2)),
         num_episodes=3,
@@ -374,9 +374,7 @@ def test_closing_twice_is_safe() -> None:
 def test_what_cannot_be_stepped_by_itself_is_refused(environments: Any) -> None:
     made = environments()
     with pytest.raises(ConfigurationError, match="num_envs=1"):
-        EpisodeSampler(
-            made, distribution_for(made.action_space), num_episodes=1, env_seed=0, noise=np.random.default_rng(0)
-        )
+        Sampler(made, distribution_for(made.action_space), num_episodes=1, env_seed=0, noise=np.random.default_rng(0))
     made.close()
 
 

@@ -17,7 +17,7 @@ import second_device as second  # noqa: E402
 from cuda_stand_in import TwinLauncher  # noqa: E402
 
 from hybridppo.compiled import cuda_building  # noqa: E402
-from hybridppo.system.accelerator import Host  # noqa: E402
+from hybridppo.system.accelerator import Accelerator  # noqa: E402
 
 
 def test_every_size_is_measured_beside_numpy(
@@ -36,7 +36,7 @@ def test_every_size_is_measured_beside_numpy(
     ]  # fmt: skip
     table = capsys.readouterr().out
     assert "| 5 | 4 | numpy | " in table
-    monkeypatch.setattr(Host, "memory_free", lambda self: 1000)
+    monkeypatch.setattr(Accelerator, "memory_free", lambda self: 1000)
     assert compiled_gpu.main([*options, "--no-file"]) == 0
     assert "5 agents in 4 environments: left out: sampling on" in capsys.readouterr().out
 

@@ -595,7 +595,7 @@ class Elsewhere(RunDirectory):
     def save_checkpoint(self, *arguments: Any, **options: Any) -> bool:  # noqa: D102 - as in the base
         return True
 
-    def write_result(self, result: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+    def write(self, name: str, value: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         return
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import machine
 import numpy as np
-from missing_runs import kept_runs, parser_of, run_missing
+from missing_runs import parser_of, run_missing
 
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 
@@ -199,21 +199,13 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
         machine.save("stragglers", {"seconds_of_a_step": SECONDS_OF_A_STEP, "times": TIMES_AS_SLOW, "rows": rows})
         return
-    if arguments.one:
-        print(json.dumps(run(**json.loads(arguments.one))))
-        return
-    kept = kept_runs(arguments.output)
     wanted = [
         {"kind": kind, "env_id": env_id, "total_steps": arguments.total_steps or CASES[env_id], "seed": seed}
         for env_id in arguments.cases.split(",")
         for seed in range(arguments.seeds)
         for kind in arguments.kinds.split(";")
     ]
-
-    def is_there(one: dict[str, Any]) -> bool:
-        return any(one.items() <= have.items() for have in kept)
-
-    print(table(run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)))
+    print(table(run_missing(__file__, arguments, run, wanted, NAMES)))
 
 
 if __name__ == "__main__":

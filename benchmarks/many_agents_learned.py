@@ -15,7 +15,6 @@ as soon as it has ended, and none is made again. Tables have the interquartile m
 `--speed` trains in MPE2's own `simple_spread` with each critic by turns, and writes `critic_observes_speed.json`.
 """
 
-import json
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ import gymnasium as gym
 import machine
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
-from missing_runs import Run, kept_runs, parser_of, run_missing
+from missing_runs import Run, parser_of, run_missing
 from numpy.typing import NDArray
 from turns import in_words, ratios
 
@@ -277,9 +276,6 @@ def main() -> int:
     if arguments.speed:
         speed()
         return 0
-    if arguments.one:
-        print(json.dumps([train(json.loads(arguments.one))]))
-        return 0
     wanted = [
         {"task": task, "variant": variant, "seed": seed, "total_steps": arguments.steps or STEPS[task]}
         for task in arguments.tasks.split(",")
@@ -287,16 +283,7 @@ def main() -> int:
         for variant in VARIANTS[task]
     ]
     names = ("task", "variant", "seed", "total_steps")
-    kept = {tuple(run[name] for name in names) for run in kept_runs(arguments.output)}
-    runs = run_missing(
-        __file__,
-        wanted,
-        lambda run: tuple(run[name] for name in names) in kept,
-        names,
-        arguments.output,
-        arguments.jobs,
-    )
-    print(as_markdown(runs))
+    print(as_markdown(run_missing(__file__, arguments, lambda **one: [train(one)], wanted, names)))
     return 0
 
 

@@ -11,7 +11,6 @@ counts is how often the last snapshots together play each. Each run is kept as s
 again.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ import boards
 import connect_four_networks
 import numpy as np
 import torch
-from missing_runs import Run, kept_runs, parser_of, run_missing
+from missing_runs import Run, parser_of, run_missing
 from numpy.typing import NDArray
 
 import hybridppo
@@ -221,21 +220,9 @@ def main() -> int:
     parser.set_defaults(seeds=3)
     parser.add_argument("--games", default=",".join(STEPS), help="which, with commas between (default: all)")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps([learn(json.loads(arguments.one))]))
-        return 0
     names = ("game", "seed")
     wanted = [{"game": game, "seed": seed} for game in arguments.games.split(",") for seed in range(arguments.seeds)]
-    kept = {tuple(run[name] for name in names) for run in kept_runs(arguments.output)}
-    runs = run_missing(
-        __file__,
-        wanted,
-        lambda run: tuple(run[name] for name in names) in kept,
-        names,
-        arguments.output,
-        arguments.jobs,
-    )
-    print(as_markdown(runs))
+    print(as_markdown(run_missing(__file__, arguments, lambda **one: [learn(one)], wanted, names)))
     return 0
 
 

@@ -76,7 +76,7 @@ def as_markdown(medians: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="processes for each way")
@@ -92,8 +92,7 @@ def main() -> int:
     print(as_markdown(medians))
     name = "around_overlap" if options.overlap else "around"
     machine.save(name, {"total_steps": options.total_steps, "medians": medians, "rounds": rounds})
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

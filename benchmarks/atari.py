@@ -11,7 +11,6 @@ same convolutions, as the field usually does; the others have them apart. `bf16`
 """
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +61,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure by turns, print, keep; or take one turn."""
     arguments = parser_of(__doc__, NAMES, "1 round of a small iteration, to see that it works").parse_args()
     case = replace(CASE, num_envs=2, num_steps=32, iterations=1) if arguments.quick else CASE
@@ -76,14 +75,13 @@ def main() -> int:
         else:
             turn = run_theirs(case, is_shared)
         print(json.dumps(turn))
-        return 0
+        return
     rounds = rounds_of(__file__, NAMES, arguments)
     summary = summary_against(rounds, NAMES, PEER + SHARED)
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "atari_quick" if arguments.quick else "atari"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "ale-py"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ and a game goes to 21. A run is a process with one thread, and takes about an ho
 100 games of the training. Runs that are in the results are not run again. Needs `make extras` and `make bench`.
 """
 
-import sys
 import time
 from functools import partial
 from itertools import product
@@ -165,7 +164,7 @@ def as_markdown(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Run what is missing, and print the table; or one run."""
     parser = parser_of(__doc__, "atari_learned")
     parser.set_defaults(seeds=1)
@@ -179,8 +178,7 @@ def main() -> int:
     same = {name: getattr(arguments, name) for name in NAMES if name not in ("contestant", "seed")}
     wanted = [{"contestant": who, "seed": seed, **same} for who, seed in pairs]
     print(as_markdown(run_missing(__file__, arguments, run, wanted, NAMES)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

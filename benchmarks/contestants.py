@@ -10,7 +10,6 @@ python benchmarks/contestants.py limits small
 
 import argparse
 import json
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -62,7 +61,7 @@ def run_hybridppo(
     return work_done(marks, case)
 
 
-def main() -> int:
+def main() -> None:
     """Run one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("contestant", choices=("hybridppo", "stable-baselines3", "skrl", "limits"))
@@ -98,8 +97,7 @@ def main() -> int:
     else:
         result = run_limits(case)
     print(json.dumps(result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

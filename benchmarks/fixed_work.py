@@ -146,7 +146,7 @@ def _row(name: str, row: dict[str, Any]) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Measure the cases asked for, print them, keep them."""
     arguments = parse_arguments()
     cases: dict[str, Any] = {}
@@ -156,8 +156,7 @@ def main() -> int:
     versions = {name: version(name) for name in ("hybridppo", PEER, *OTHER_PEERS)}
     payload = {"arguments": vars(arguments), "versions": versions, "threads": 1, "cases": cases}
     print(f"Raw figures: {machine.save('fixed_work_quick' if arguments.quick else 'fixed_work', payload)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,7 +17,6 @@ fills a rollout.
 import json
 import os
 import statistics
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -204,7 +203,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure by turns, print, keep; or take one turn."""
     names = (OURS, WORKERS, PEER, ALONE)
     parser = parser_of(__doc__, names, "1 round of 1 iteration, to see that it works")
@@ -214,18 +213,17 @@ def main() -> int:
         added = measure_added(*((1, 50) if arguments.quick else (5, 200)))
         if not arguments.quick:
             print(f"Raw figures: {machine.save('many_agents_added', added)}")
-        return 0
+        return
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))
-        return 0
+        return
     rounds = rounds_of(__file__, names, arguments)
     summary = summary_against(rounds, names, PEER)
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "many_agents_quick" if arguments.quick else "many_agents"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "supersuit", "pettingzoo", "mpe2"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

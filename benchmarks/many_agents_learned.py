@@ -16,7 +16,6 @@ as soon as it has ended, and none is made again. Tables have the interquartile m
 """
 
 import subprocess
-import sys
 import time
 from functools import partial
 from typing import Any
@@ -266,7 +265,7 @@ def speed(rounds: int = 3, total_steps: int = 9_600) -> None:
     machine.save("critic_observes_speed", {"commit": _commit(), "summary": summary, "rounds": turns})
 
 
-def main() -> int:
+def main() -> None:
     """Train what is missing, and print the tables; or measure speeds."""
     parser = parser_of(__doc__, "many_agents_learned")
     parser.add_argument("--tasks", default=",".join(STEPS))
@@ -275,7 +274,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.speed:
         speed()
-        return 0
+        return
     wanted = [
         {"task": task, "variant": variant, "seed": seed, "total_steps": arguments.steps or STEPS[task]}
         for task in arguments.tasks.split(",")
@@ -284,8 +283,7 @@ def main() -> int:
     ]
     names = ("task", "variant", "seed", "total_steps")
     print(as_markdown(run_missing(__file__, arguments, lambda **one: [train(one)], wanted, names)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

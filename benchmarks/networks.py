@@ -13,7 +13,6 @@ their last layers.
 """
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -128,13 +127,13 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"| {name} | {in_words(of)} |" for name, of in result["summary"]["ratios"].items())])
 
 
-def main() -> int:
+def main() -> None:
     """Measure by turns, print, keep; or take one turn."""
     arguments = parser_of(__doc__, NAMES, "1 round of 1 iteration, to see that it works").parse_args()
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))
-        return 0
+        return
     rounds = rounds_of(__file__, NAMES, arguments)
     summary = {
         "rows": {name: medians(rounds, name) for name in NAMES},
@@ -143,8 +142,7 @@ def main() -> int:
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "networks_quick" if arguments.quick else "networks"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "sb3-contrib"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,6 @@ again.
 """
 
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -214,7 +213,7 @@ def as_markdown(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Train what is missing, and print the table."""
     parser = parser_of(__doc__, "self_play")
     parser.set_defaults(seeds=3)
@@ -223,8 +222,7 @@ def main() -> int:
     names = ("game", "seed")
     wanted = [{"game": game, "seed": seed} for game in arguments.games.split(",") for seed in range(arguments.seeds)]
     print(as_markdown(run_missing(__file__, arguments, lambda **one: [learn(one)], wanted, names)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

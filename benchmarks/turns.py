@@ -56,6 +56,12 @@ def take_turns(
     return finished
 
 
+def by_turns(forms: dict[str, Callable[[], float]], rounds: int) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """The medians of forms that each find a speed, in this process and in turn; and all rounds but the first."""
+    found = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
+    return {name: statistics.median(turns[name] for turns in found) for name in forms}, found
+
+
 def medians(rounds: list[Round], name: str) -> dict[str, float]:
     """A contestant's median over the rounds of everything in its turns that is a number."""
     numbers = [key for key, value in rounds[0][name].items() if isinstance(value, int | float)]
@@ -108,5 +114,4 @@ def print_and_keep(
 ) -> None:
     """Print the table of a result, and write the result with the versions of what was compared."""
     payload = {"versions": {package: version(package) for package in packages}, **result}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save(name, payload)}")
+    machine.report(name, payload, as_markdown(payload))

@@ -14,8 +14,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from cases import Case, our_config
-from many_agents import one_core, run_ours
+from cases import Case, our_config, run_ours
+from many_agents import one_core
 from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
 CASE = Case(env_id="ALE/Pong-v5", num_envs=8, hidden_sizes=(512,), has_images=True, warmup=1, iterations=4)
@@ -71,7 +71,7 @@ def main() -> None:
         if arguments.turn.startswith(OURS):
             precision = "bf16" if arguments.turn == SHARED_BF16 else "fp32"
             config = replace(our_config(case), num_envs=case.num_envs, shared_trunk=is_shared, precision=precision)
-            turn = run_ours(case, case.env_id, case.num_envs, config)
+            turn = run_ours(case, case.env_id, config)
         else:
             turn = run_theirs(case, is_shared)
         print(json.dumps(turn))

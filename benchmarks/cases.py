@@ -178,3 +178,22 @@ def our_config(case: Case) -> "PPOConfig":
         activation="relu" if case.has_images else "tanh",
         torch_threads=1,
     )
+
+
+def run_ours(case: Case, env: Any, config: "PPOConfig", **options: Any) -> dict[str, Any]:
+    """A turn of this library, through its public `train`, which takes the options."""
+    import hybridppo
+
+    marks: list[Mark] = []
+
+    def mark(metrics: dict[str, Any]) -> None:
+        phases = metrics["seconds_sampling"], metrics["seconds_learning"]
+        marks.append(Mark(time.perf_counter(), metrics["env_steps"], *phases))
+
+    # Rows that environments spend on a reset are no steps: this may take a few iterations more than are counted.
+    total_steps = (case.warmup + case.iterations) * case.batch_size
+    hybridppo.train(
+        env, total_steps=total_steps, config=config, seed=0, progress=False, on_iteration=mark,
+        **{"placement": "cpu", **options},
+    )  # fmt: skip
+    return work_done(marks, case)

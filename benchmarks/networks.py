@@ -18,8 +18,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from cases import Case, our_config
-from many_agents import one_core, run_ours
+from cases import Case, our_config, run_ours
+from many_agents import one_core
 from peers.sb3 import learn_by_stable_baselines3, their_agent, their_environments
 from turns import in_words, medians, parser_of, print_and_keep, ratios, rounds_of
 
@@ -113,10 +113,10 @@ def take(name: str, case: Case) -> dict[str, Any]:
         return run_multi_input_peer(replace(case, iterations=min(case.iterations, 4)))
     if name in OURS:
         config = replace(our_config(case), **OURS[name])
-        return run_ours(case, case.env_id, case.num_envs, config=config, vectorization="sync")
+        return run_ours(case, case.env_id, config, vectorization="sync")
     short = replace(case, iterations=min(case.iterations, 4))
     config = replace(our_config(short), shared_trunk=True, activation="relu")
-    return run_ours(short, ImageAndNumbers, short.num_envs, config=config)
+    return run_ours(short, ImageAndNumbers, config)
 
 
 def as_markdown(result: dict[str, Any]) -> str:

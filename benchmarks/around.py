@@ -12,13 +12,13 @@ comes and goes. Needs `pip install '.[tensorboard]'`.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import machine
+from turns import take_turn
 
 WAYS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -52,16 +52,7 @@ def measure(way: str, total_steps: int, overlaps: bool) -> dict[str, float]:
     """One training, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"total_steps": total_steps, "overlaps": overlaps, "run_dir": f"{folder}/run", **WAYS[way]}
-        process = subprocess.run(
-            [sys.executable, "-c", CHILD, json.dumps(arguments)],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent,
-            env=machine.environment(),
-        )
-    found: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
-    return found
+        return take_turn([sys.executable, "-c", CHILD, json.dumps(arguments)], cwd=Path(__file__).parent)
 
 
 def as_markdown(medians: dict[str, dict[str, float]]) -> str:

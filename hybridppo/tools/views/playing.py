@@ -81,7 +81,7 @@ def record_video(
         run_dir: of the run.
         output: the video, `.mp4`; None for `video.mp4` in the run directory. It is there when it is whole.
         episodes: how many.
-        seed: of the environment.
+        seed: of the environment, and of random actions.
         deterministic: take the most probable actions.
         checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
         most_steps: after which the video ends, wherever the episode is.
@@ -316,7 +316,7 @@ def _play(
         other: has all seats but the first; None if the run's agent has them all.
         film: the environment.
         episodes: how many.
-        seed: of the environment.
+        seed: of the environment, and of random actions.
         deterministic: take the most probable actions.
         most_steps: end after this many, even within an episode; None for no limit.
 

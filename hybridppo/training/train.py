@@ -336,14 +336,10 @@ def _measure_more(job: Job, team: LocalTeam, runner: Runner, stack: contextlib.E
 
 def _run(runner: Runner, job: Job) -> Metrics:
     """Run the loop, with a trace if that was asked for."""
-    profiler = None
-    if job.directory is not None and job.profile:
-        profiler = Profiler(runner, job.environments, job.directory.path / "trace.json")
-    try:
+    if job.directory is None or not job.profile:
         return runner.run()
-    finally:
-        if profiler is not None:
-            profiler.close()
+    with contextlib.closing(Profiler(runner, job.environments, job.directory.path / "trace.json")):
+        return runner.run()
 
 
 def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraining:

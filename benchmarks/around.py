@@ -12,13 +12,13 @@ comes and goes. Needs `pip install '.[tensorboard]'`.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import machine
+from turns import take_turn
 
 WAYS: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -52,16 +52,7 @@ def measure(way: str, total_steps: int, overlaps: bool) -> dict[str, float]:
     """One training, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"total_steps": total_steps, "overlaps": overlaps, "run_dir": f"{folder}/run", **WAYS[way]}
-        process = subprocess.run(
-            [sys.executable, "-c", CHILD, json.dumps(arguments)],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent,
-            env=machine.environment(),
-        )
-    found: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
-    return found
+        return take_turn([sys.executable, "-c", CHILD, json.dumps(arguments)], cwd=Path(__file__).parent)
 
 
 def as_markdown(medians: dict[str, dict[str, float]]) -> str:
@@ -76,7 +67,7 @@ def as_markdown(medians: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="processes for each way")
@@ -92,8 +83,7 @@ def main() -> int:
     print(as_markdown(medians))
     name = "around_overlap" if options.overlap else "around"
     machine.save(name, {"total_steps": options.total_steps, "medians": medians, "rounds": rounds})
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,12 +11,11 @@ same convolutions, as the field usually does; the others have them apart. `bf16`
 """
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
-from cases import Case, our_config
-from many_agents import one_core, run_ours
+from cases import Case, our_config, run_ours
+from many_agents import one_core
 from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
 CASE = Case(env_id="ALE/Pong-v5", num_envs=8, hidden_sizes=(512,), has_images=True, warmup=1, iterations=4)
@@ -62,7 +61,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure by turns, print, keep; or take one turn."""
     arguments = parser_of(__doc__, NAMES, "1 round of a small iteration, to see that it works").parse_args()
     case = replace(CASE, num_envs=2, num_steps=32, iterations=1) if arguments.quick else CASE
@@ -72,18 +71,17 @@ def main() -> int:
         if arguments.turn.startswith(OURS):
             precision = "bf16" if arguments.turn == SHARED_BF16 else "fp32"
             config = replace(our_config(case), num_envs=case.num_envs, shared_trunk=is_shared, precision=precision)
-            turn = run_ours(case, case.env_id, case.num_envs, config)
+            turn = run_ours(case, case.env_id, config)
         else:
             turn = run_theirs(case, is_shared)
         print(json.dumps(turn))
-        return 0
+        return
     rounds = rounds_of(__file__, NAMES, arguments)
     summary = summary_against(rounds, NAMES, PEER + SHARED)
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "atari_quick" if arguments.quick else "atari"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "ale-py"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

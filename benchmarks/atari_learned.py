@@ -11,15 +11,13 @@ and a game goes to 21. A run is a process with one thread, and takes about an ho
 100 games of the training. Runs that are in the results are not run again. Needs `make extras` and `make bench`.
 """
 
-import json
-import sys
 import time
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
-from missing_runs import Run, kept_runs, parser_of, run_missing
+from missing_runs import Run, parser_of, run_missing
 
 from hybridppo import PPOConfig
 
@@ -166,7 +164,7 @@ def as_markdown(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Run what is missing, and print the table; or one run."""
     parser = parser_of(__doc__, "atari_learned")
     parser.set_defaults(seeds=1)
@@ -176,21 +174,11 @@ def main() -> int:
     parser.add_argument("--convolutions", choices=list(FEATURES), default="a3c")
     parser.add_argument("--learning-rate", type=float, default=5e-4, metavar="RATE")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(run(**json.loads(arguments.one))))
-        return 0
     pairs = product(arguments.contestants.split(","), range(arguments.seeds))
     same = {name: getattr(arguments, name) for name in NAMES if name not in ("contestant", "seed")}
     wanted = [{"contestant": who, "seed": seed, **same} for who, seed in pairs]
-    there = [tuple(each[name] for name in NAMES) for each in kept_runs(arguments.output)]
-
-    def is_there(one: Run) -> bool:
-        return tuple(one[name] for name in NAMES) in there
-
-    runs = run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)
-    print(as_markdown(runs))
-    return 0
+    print(as_markdown(run_missing(__file__, arguments, run, wanted, NAMES)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,19 +3,23 @@
 import statistics
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from hybridppo import PPOConfig
 
-LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP_RANGE = 2.5e-4, 0.99, 0.95, 0.2
-ENTROPY_COEF, VALUE_COEF, MAX_GRAD_NORM = 0.01, 0.5, 0.5
-
 
 @dataclass(frozen=True)
 class Case:
-    """What differs between the cases, and how long a turn is."""
+    """What is trained, and how long a turn is."""
 
+    learning_rate: ClassVar[float] = 2.5e-4
+    gamma: ClassVar[float] = 0.99
+    gae_lambda: ClassVar[float] = 0.95
+    clip_range: ClassVar[float] = 0.2
+    entropy_coef: ClassVar[float] = 0.01
+    value_coef: ClassVar[float] = 0.5
+    max_grad_norm: ClassVar[float] = 0.5
     num_envs: int
     hidden_sizes: tuple[int, ...]
     warmup: int
@@ -113,6 +117,25 @@ class Mark:
     """Of this iteration; 0 if it is not known."""
 
 
+class Stopwatch:
+    """The marks of a contestant whose iterations sample first, and then learn."""
+
+    def __init__(self, case: Case) -> None:
+        self.marks: list[Mark] = []
+        self._case, self._ended = case, time.perf_counter()
+
+    def mark(self, sampled: float, env_steps: int | None = None) -> None:
+        """An iteration ends now; its rollout was complete at `sampled`. By default all rollouts have all steps."""
+        now = time.perf_counter()
+        steps = (len(self.marks) + 1) * self._case.batch_size if env_steps is None else env_steps
+        self.marks.append(Mark(now, steps, sampled - self._ended, now - sampled))
+        self._ended = now
+
+    def work_done(self) -> dict[str, Any]:
+        """As `work_done`, of all iterations until now."""
+        return work_done(self.marks, self._case)
+
+
 def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
     """The counted iterations of a turn, from the marks at the ends of all; real steps of environments only."""
     marks = marks[case.warmup - 1 : case.warmup + case.iterations]
@@ -142,16 +165,35 @@ def our_config(case: Case) -> "PPOConfig":
         num_steps=case.num_steps,
         num_epochs=case.num_epochs,
         num_minibatches=case.num_minibatches,
-        learning_rate=LEARNING_RATE,
+        learning_rate=case.learning_rate,
         anneal_learning_rate=False,
-        gamma=GAMMA,
-        gae_lambda=GAE_LAMBDA,
-        clip_range=CLIP_RANGE,
+        gamma=case.gamma,
+        gae_lambda=case.gae_lambda,
+        clip_range=case.clip_range,
         clip_range_vf=None,
-        entropy_coef=ENTROPY_COEF,
-        value_coef=VALUE_COEF,
-        max_grad_norm=MAX_GRAD_NORM,
+        entropy_coef=case.entropy_coef,
+        value_coef=case.value_coef,
+        max_grad_norm=case.max_grad_norm,
         hidden_sizes=case.hidden_sizes,
         activation="relu" if case.has_images else "tanh",
         torch_threads=1,
     )
+
+
+def run_ours(case: Case, env: Any, config: "PPOConfig", **options: Any) -> dict[str, Any]:
+    """A turn of this library, through its public `train`, which takes the options."""
+    import hybridppo
+
+    marks: list[Mark] = []
+
+    def mark(metrics: dict[str, Any]) -> None:
+        phases = metrics["seconds_sampling"], metrics["seconds_learning"]
+        marks.append(Mark(time.perf_counter(), metrics["env_steps"], *phases))
+
+    # Rows that environments spend on a reset are no steps: this may take a few iterations more than are counted.
+    total_steps = (case.warmup + case.iterations) * case.batch_size
+    hybridppo.train(
+        env, total_steps=total_steps, config=config, seed=0, progress=False, on_iteration=mark,
+        **{"placement": "cpu", **options},
+    )  # fmt: skip
+    return work_done(marks, case)

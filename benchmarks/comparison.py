@@ -6,10 +6,8 @@ is a training in a fresh process (`placement_turn.py`), the candidates of a cell
 which of the article's statements hold where it ran. The CPU with one thread stands beside every other.
 """
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +17,7 @@ from typing import Any
 import machine
 import placement_turn
 import torch
+import turns
 
 Row = dict[str, Any]
 
@@ -103,9 +102,7 @@ def take_turn(work: Work, candidate: Candidate, *, episodes: int, seed: int) -> 
         environment = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
     else:
         command += ["--threads", str(candidate.threads)]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    turn: Row = json.loads(output.stdout.splitlines()[-1])
-    return turn
+    return turns.take_turn(command, environment)
 
 
 def measure(
@@ -120,15 +117,15 @@ def measure(
     rows: list[Row] = []
     for work in works:
         present = work.candidates(able)
-        turns: dict[str, list[Row]] = {candidate.name: [] for candidate in present}
+        taken: dict[str, list[Row]] = {candidate.name: [] for candidate in present}
         for i, seed in enumerate(seeds):
             # In reversed order every other round, so that whatever else the machine does falls on all of them.
             for candidate in present if i % 2 == 0 else present[::-1]:
-                taken = take_turn(work, candidate, episodes=episodes, seed=seed)
-                turns[candidate.name].append(taken)
+                turn = take_turn(work, candidate, episodes=episodes, seed=seed)
+                taken[candidate.name].append(turn)
                 sizes = "x".join(map(str, work.hidden_sizes))
-                report(f"{sizes}, {work.rollout}: {candidate.name}: {taken['steps_per_second']:,.0f} steps/s")
-        rows += [summarize(work, candidate, turns[candidate.name]) for candidate in present]
+                report(f"{sizes}, {work.rollout}: {candidate.name}: {turn['steps_per_second']:,.0f} steps/s")
+        rows += [summarize(work, candidate, taken[candidate.name]) for candidate in present]
     return rows
 
 

@@ -11,13 +11,13 @@ needs a machine with two idle cores, and the others one.
 
 import argparse
 import statistics
-import sys
 import time
 from typing import Any
 
 import machine
 import numpy as np
 from settings import cleanrl
+from turns import by_turns
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
@@ -73,11 +73,10 @@ def measure(env_id: str, num_envs: int, rounds: int) -> dict[str, Any]:
     """Steps a second of every form, and how many times the sampler's that is."""
     contestants = {form: Contestant(form, env_id, num_envs) for form in FORMS}
     try:
-        turns = [{form: one.steps_per_second() for form, one in contestants.items()} for _ in range(rounds + 1)][1:]
+        medians, turns = by_turns({form: one.steps_per_second for form, one in contestants.items()}, rounds)
     finally:
         for contestant in contestants.values():
             contestant.close()
-    medians = {form: statistics.median(turn[form] for turn in turns) for form in FORMS}
     times = {form: statistics.median(turn[form] / turn["sampler"] for turn in turns) for form in FORMS}
     return {"steps_per_second": medians, "times": times, "rounds": turns}
 
@@ -91,7 +90,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1", help="an id with a compiled form (default %(default)s)")
@@ -103,11 +102,8 @@ def main() -> int:
         sizes = [int(size) for size in arguments.num_envs.split(",")]
         environments = {str(size): measure(arguments.env, size, arguments.rounds) for size in sizes}
     payload = {"arguments": vars(arguments), "environments": environments}
-    print(as_markdown(payload))
-    if not arguments.no_file:
-        print(f"\nRaw figures: {machine.save('compiled', payload)}")
-    return 0
+    machine.report("compiled", payload, as_markdown(payload), keeps=not arguments.no_file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

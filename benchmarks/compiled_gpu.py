@@ -12,19 +12,16 @@ it is at the fewest: 1 where ten times as many environments do ten times as much
 """
 
 import argparse
-import statistics
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import machine
 import numpy as np
 import torch
-from numpy_tag import NumpyTag
+from tag import NUM_STEPS, definition_of, of_numpy, stepping
+from turns import by_turns
 
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.compiled.modules import has_numba
@@ -34,41 +31,12 @@ from hybridppo.errors import DeviceError, OutOfMemoryError
 from hybridppo.runners.samplers.on_device import DeviceSampler
 from hybridppo.system.accelerator import accelerator_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from tagging import tag
-
-KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
-"""Taggers and runners, of so many agents."""
-NEVER = 1e-9
-"""A tagging distance."""
-NUM_STEPS = 16
-SECONDS_OF_A_TURN = 0.5
-
 Turn = Callable[[], float]
 
 
 def source_of(num_agents: int) -> Any:
     """What so many agents are in."""
-    if num_agents == 1:
-        return "CartPole-v1"
-    taggers, runners = KINDS[num_agents]
-    return tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
-
-
-def turn_of(work: Callable[[], object], wait: Callable[[], None], steps: int) -> Turn:
-    """Steps a second of a turn, of what takes so many steps."""
-
-    def turn() -> float:
-        work()
-        wait()
-        count, start = 0, time.perf_counter()
-        while time.perf_counter() - start < SECONDS_OF_A_TURN:
-            work()
-            wait()
-            count += 1
-        return count * steps / (time.perf_counter() - start)
-
-    return turn
+    return "CartPole-v1" if num_agents == 1 else definition_of(num_agents)
 
 
 def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, Turn]:
@@ -90,9 +58,10 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
     def rows() -> None:
         for _ in range(NUM_STEPS):
             alone.step(0)
+        wait()
 
     steps = NUM_STEPS * environments.num_envs
-    forms = {"environments": turn_of(rows, wait, steps)}
+    forms = {"environments": stepping(rows, steps)}
     try:
         on_device = EnvironmentsOnDevice(environments, distribution, device, num_steps=NUM_STEPS)  # type: ignore[arg-type]
     except OutOfMemoryError as error:
@@ -104,16 +73,14 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
     def collect() -> None:
         with placement.sampling(agent) as actor:
             sampler.collect(actor)
+        wait()
 
-    return {**forms, "with actor": turn_of(collect, wait, steps)}
+    return {**forms, "with actor": stepping(collect, steps)}
 
 
 def numpy_rate(num_envs: int, num_agents: int) -> float:
     """Steps a second of agents in one process."""
-    taggers, runners = KINDS[num_agents]
-    game = NumpyTag(num_envs, taggers=taggers, runners=runners, tagging_distance=NEVER)
-    actions = np.random.default_rng(0).integers(0, 21, (num_envs, num_agents, 2))
-    return turn_of(lambda: game.step(actions), lambda: None, num_envs * num_agents)()
+    return of_numpy(num_agents, num_envs)()
 
 
 def on_all_cores(num_envs: int, num_agents: int, pool: ProcessPoolExecutor, cores: int) -> float:
@@ -124,14 +91,8 @@ def on_all_cores(num_envs: int, num_agents: int, pool: ProcessPoolExecutor, core
 
 def measure(num_agents: int, num_envs: int, device: torch.device, rounds: int) -> dict[str, Any]:
     """Steps a second of every form on the device."""
-    forms = forms_of(num_agents, num_envs, device)
-    turns = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
-    return {
-        "agents": num_agents,
-        "num_envs": num_envs,
-        "steps_per_second": {name: statistics.median(turn[name] for turn in turns) for name in forms},
-        "rounds": turns,
-    }
+    medians, turns = by_turns(forms_of(num_agents, num_envs, device), rounds)
+    return {"agents": num_agents, "num_envs": num_envs, "steps_per_second": medians, "rounds": turns}
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -156,7 +117,7 @@ def sizes_of(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", default="1,5,100,1000", help="of 1, 5, 100, 1000 (default %(default)s)")
@@ -168,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not has_numba():
         print("left out: Numba is not installed: pip install '.[compiled]' 'numba-cuda[cu13]', or [cu12]")
-        return 0
+        return
     cores = given.cores or machine.describe()["cores"]
     sizes = []
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
@@ -178,7 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
                     found = measure(num_agents, num_envs, torch.device(given.device), given.rounds)
                 except DeviceError as error:
                     print(f"left out: {error}")
-                    return 0
+                    return
                 except OutOfMemoryError as error:
                     print(f"{num_agents} agents in {num_envs} environments: left out: {error}")
                     continue
@@ -186,11 +147,8 @@ def main(arguments: list[str] | None = None) -> int:
                     found["steps_per_second"]["numpy"] = on_all_cores(num_envs, num_agents, pool, cores)
                 sizes.append(found)
     payload = {"arguments": vars(given), "cores_of_numpy": cores, "sizes": sizes}
-    print(as_markdown(payload))
-    if not given.no_file:
-        print(f"\nRaw figures: {machine.save('compiled_gpu', payload)}")
-    return 0
+    machine.report("compiled_gpu", payload, as_markdown(payload), keeps=not given.no_file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

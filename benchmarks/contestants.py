@@ -10,8 +10,6 @@ python benchmarks/contestants.py limits small
 
 import argparse
 import json
-import sys
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +18,7 @@ from hybridppo.system.blas import choose_kernels
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 
 import peers  # noqa: E402
-from cases import CASES, MORE_CASES, SLOW_CASES, Case, Mark, count_processor_time, our_config, work_done  # noqa: E402
+from cases import CASES, MORE_CASES, SLOW_CASES, Case, count_processor_time, our_config, run_ours  # noqa: E402
 from limits import run_limits  # noqa: E402
 from peers import sb3  # noqa: E402
 
@@ -33,36 +31,19 @@ def run_hybridppo(
     vectorization: Any = "auto",
     **changes: Any,
 ) -> dict[str, Any]:
-    """A turn of this library, through its public `train`; `changes` are to the configuration."""
+    """A turn of this library; `changes` are to the configuration."""
     import hybridppo
     from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
-
-    marks: list[Mark] = []
-
-    def mark(metrics: dict[str, Any]) -> None:
-        phases = metrics["seconds_sampling"], metrics["seconds_learning"]
-        marks.append(Mark(time.perf_counter(), metrics["env_steps"], *phases))
 
     try:
         chosen = make_placement(placement, learning_device=learning_device if placement in TAKE_DEVICES else None)
     except hybridppo.HybridPPOError as error:
         return {"left_out": str(error)}
-    hybridppo.train(
-        case.env_id,
-        # Rows that environments spend on a reset are no steps: this may take a few iterations more than are counted.
-        total_steps=(case.warmup + case.iterations) * case.batch_size,
-        seed=0,
-        placement=chosen,
-        config=replace(our_config(case), **changes),
-        num_workers=num_workers,
-        vectorization=vectorization,
-        progress=False,
-        on_iteration=mark,
-    )
-    return work_done(marks, case)
+    config = replace(our_config(case), **changes)
+    return run_ours(case, case.env_id, config, placement=chosen, num_workers=num_workers, vectorization=vectorization)
 
 
-def main() -> int:
+def main() -> None:
     """Run one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("contestant", choices=("hybridppo", "stable-baselines3", "skrl", "limits"))
@@ -98,8 +79,7 @@ def main() -> int:
     else:
         result = run_limits(case)
     print(json.dumps(result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

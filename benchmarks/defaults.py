@@ -9,7 +9,6 @@ probable actions. Runs that are in the results are not run again, so it can be s
 says, for each environment, the interquartile mean over seeds and a bootstrap interval of it.
 """
 
-import json
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from missing_runs import kept_runs, parser_of, run_missing
+from missing_runs import parser_of, run_missing
 from settings import CLEANRL
 
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
@@ -164,10 +163,6 @@ def main() -> None:
     parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
     parser.add_argument("--total-steps", default="100000", help="or several, with commas")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(run(**json.loads(arguments.one))))
-        return
-    kept = kept_runs(arguments.output)
     marks = sorted(int(steps) for steps in arguments.total_steps.split(","))
     wanted = [
         {"candidate": candidate, "env_id": env_id, "seed": seed, "marks": marks}
@@ -176,12 +171,11 @@ def main() -> None:
         for env_id in arguments.environments.split(",")
     ]
 
-    def is_there(one: dict[str, Any]) -> bool:
+    def found_as(one: dict[str, Any]) -> list[dict[str, Any]]:
         what = {name: one[name] for name in ("candidate", "env_id", "seed")}
-        return all(any({**what, "total_steps": mark}.items() <= have.items() for have in kept) for mark in marks)
+        return [{**what, "total_steps": mark} for mark in marks]
 
-    kept = run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)
-    print(table(kept))
+    print(table(run_missing(__file__, arguments, run, wanted, NAMES, found_as)))
 
 
 if __name__ == "__main__":

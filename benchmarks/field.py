@@ -204,7 +204,7 @@ def _speed(run: dict[str, Any], name: str) -> str:
     return f"{median(found):,.0f}{ends}" if found else ""
 
 
-def main() -> int:
+def main() -> None:
     """Install, measure, and keep what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS), help="(default %(default)s)")
@@ -243,8 +243,7 @@ def main() -> int:
     machine.save("field", result)
     print(as_markdown(result))
     print(f"Raw figures: {path}, {time.strftime('%Y-%m-%d')}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ each round; the absolute figures belong to the machine.
 """
 
 import argparse
-import statistics
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ import contestants
 import machine
 import torch
 from cases import CASES, MORE_CASES
-from turns import Round, take_turns
+from turns import Round, medians, ratios, take_turns
 
 PEER, OTHER_PEERS = "stable-baselines3", ("skrl",)
 """Ratios are to the first."""
@@ -85,17 +84,12 @@ def _flags_of(name: str) -> list[str]:
 
 def summarize(rounds: list[Round], name: str) -> dict[str, Any]:
     """A contestant's medians over the rounds, and its ratio to the peer in each."""
-    speeds = [turns[name]["steps_per_second"] for turns in rounds]
-    ratios = [turns[name]["steps_per_second"] / turns[PEER]["steps_per_second"] for turns in rounds]
-
-    def median(key: str) -> float:
-        return statistics.median(turns[name][key] for turns in rounds)
-
+    speeds, middle = [turns[name]["steps_per_second"] for turns in rounds], medians(rounds, name)
     return {
-        "steps_per_second": {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds)},
-        "ms_sampling": median("ms_sampling"),
-        "ms_learning": median("ms_learning"),
-        "ratio": {"median": statistics.median(ratios), "rounds": ratios},
+        "steps_per_second": {"median": middle["steps_per_second"], "min": min(speeds), "max": max(speeds)},
+        "ms_sampling": middle["ms_sampling"],
+        "ms_learning": middle["ms_learning"],
+        "ratio": ratios(rounds, name, PEER, "steps_per_second"),
     }
 
 
@@ -104,8 +98,8 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
     print(f"case {case}", file=sys.stderr)
     rounds = take_turns(command_lines(arguments, case), arguments.rounds)
     summary = {name: summarize(rounds, name) for name in rounds[0]}
-    for key in LIMIT_KEYS:
-        summary[LIMITS][key] = statistics.median(turns[LIMITS][key] for turns in rounds)
+    limits = medians(rounds, LIMITS)
+    summary[LIMITS] |= {key: limits[key] for key in LIMIT_KEYS}
     return {"summary": summary, "rounds": rounds}
 
 
@@ -146,7 +140,7 @@ def _row(name: str, row: dict[str, Any]) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Measure the cases asked for, print them, keep them."""
     arguments = parse_arguments()
     cases: dict[str, Any] = {}
@@ -156,8 +150,7 @@ def main() -> int:
     versions = {name: version(name) for name in ("hybridppo", PEER, *OTHER_PEERS)}
     payload = {"arguments": vars(arguments), "versions": versions, "threads": 1, "cases": cases}
     print(f"Raw figures: {machine.save('fixed_work_quick' if arguments.quick else 'fixed_work', payload)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -78,7 +78,7 @@ def as_markdown(medians: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=7, help="processes per package")
@@ -89,8 +89,7 @@ def main() -> int:
     }
     print(as_markdown(medians))
     machine.save("import_time", {"turns": turns, "median_seconds": medians, "seconds": raw})
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

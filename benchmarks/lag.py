@@ -23,7 +23,8 @@ from typing import Any
 
 import machine
 import numpy as np
-from missing_runs import kept_runs, parser_of, run_missing
+from missing_runs import parser_of, run_missing
+from turns import history_of
 
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 
@@ -111,29 +112,17 @@ def sleepy(seconds: float, slow: float, taken: Path) -> Any:
 
 def stragglers(max_lag: int, seconds: float) -> dict[str, Any]:
     """Train for so many seconds, after a rollout of the slowest to begin."""
-    import hybridppo
     from hybridppo import Mirrored, PPOConfig
 
     slow = TIMES_AS_SLOW * SECONDS_OF_A_STEP
     config = PPOConfig(num_envs=NUM_ENVS, num_steps=64, num_epochs=4, num_minibatches=8)
-    warm_up = config.num_steps * slow
-    history: list[tuple[float, dict[str, float]]] = []
-
-    class Watch(hybridppo.Callback):
-        def on_iteration(self, run: Any, metrics: dict[str, float]) -> None:
-            history.append((time.perf_counter(), metrics))
-            if history[-1][0] - history[0][0] > warm_up + seconds:
-                run.stop("it was long enough")
-
     with tempfile.TemporaryDirectory() as folder:
-        hybridppo.train(
-            partial(sleepy, SECONDS_OF_A_STEP, slow, Path(folder) / "taken"), total_steps=10**9, seed=0, config=config,
-            placement=Mirrored("cpu", "cpu", max_lag=max_lag), num_workers=NUM_ENVS, progress=False,
-            callbacks=[Watch()],
+        history = history_of(
+            partial(sleepy, SECONDS_OF_A_STEP, slow, Path(folder) / "taken"), config.num_steps * slow, seconds,
+            config=config, placement=Mirrored("cpu", "cpu", max_lag=max_lag), num_workers=NUM_ENVS,
         )  # fmt: skip
-    begun = next(i for i, (at, _) in enumerate(history) if at - history[0][0] >= warm_up or i == len(history) - 2)
-    (first, before), (last, after) = history[begun], history[-1]
-    measured = [metrics for _, metrics in history[begun + 1 :]]
+    (first, before), (last, after) = history[0], history[-1]
+    measured = [metrics for _, metrics in history[1:]]
     return {
         "max_lag": max_lag,
         "steps_per_second": (after["env_steps"] - before["env_steps"]) / (last - first),
@@ -199,21 +188,13 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
         machine.save("stragglers", {"seconds_of_a_step": SECONDS_OF_A_STEP, "times": TIMES_AS_SLOW, "rows": rows})
         return
-    if arguments.one:
-        print(json.dumps(run(**json.loads(arguments.one))))
-        return
-    kept = kept_runs(arguments.output)
     wanted = [
         {"kind": kind, "env_id": env_id, "total_steps": arguments.total_steps or CASES[env_id], "seed": seed}
         for env_id in arguments.cases.split(",")
         for seed in range(arguments.seeds)
         for kind in arguments.kinds.split(";")
     ]
-
-    def is_there(one: dict[str, Any]) -> bool:
-        return any(one.items() <= have.items() for have in kept)
-
-    print(table(run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)))
+    print(table(run_missing(__file__, arguments, run, wanted, NAMES)))
 
 
 if __name__ == "__main__":

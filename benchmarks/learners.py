@@ -1,10 +1,14 @@
-"""What an iteration costs a learner: processor time, without waiting for the others, and what it sends.
+"""What distribution gains, and what it costs a learner: steps per second, processor time, and what it sends.
 
     python benchmarks/learners.py --output benchmarks/results/learners.json
+    python benchmarks/learners.py --hidden-sizes 64 256 --distributions local multi:2 central:2
+    python benchmarks/learners.py --env LunarLander-v3 --distributions workers:2 coarse:2 local fine:2
     python benchmarks/learners.py --devices                       # a table of 1, 2, 4 and 8 GPUs
 
-Processor time says what an iteration takes if each learner has a core to itself, also on a machine that is busy with
-other things. `local` is one process.
+Distributions take turns, and the first is what the others are compared with. `local` is one process, and `workers:2` is
+one with two worker processes. Policies over Ray need it installed; one Ray serves all of them. Processor time is the
+first learner's, without waiting for the others: what an iteration takes if each learner has a core to itself, also on a
+machine that is busy with other things. Start-up is left out: iterations after the second are measured.
 
 `--devices` trains on 1, 2, 4 and 8 CUDA devices, as far as there are so many, and writes a table of steps per second to
 results/learners_on_devices.json: learners that CPU workers sample for (`multi`, two workers each), and learners whose
@@ -13,7 +17,6 @@ device, nothing is measured.
 """
 
 import argparse
-import json
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +31,7 @@ from hybridppo.distribution import wires
 from hybridppo.system.accelerator import num_cuda_devices
 
 DEVICES, ENVS_PER_LEARNER = (1, 2, 4, 8), 2048
+OVER_RAY = ("coarse", "fine", "environments")
 WAITED = [0.0]
 SENT: list[int] = []
 
@@ -52,19 +56,32 @@ def watch() -> None:
         kind.total = noted_total  # type: ignore[method-assign]
 
 
-def measure(distribution: str, width: int, iterations: int) -> dict[str, Any]:
-    """Processor seconds of the first learner in an iteration after the first, and bytes that it sends a minibatch."""
-    config = cleanrl(hidden_sizes=(width, width), num_envs=16, num_steps=256, num_minibatches=2)
-    marks: list[float] = []
+def measure(env: str, distribution: str, width: int, iterations: int, **sizes: int) -> dict[str, Any]:
+    """The speed of iterations, the first learner's processor seconds in them, and bytes that it sends a minibatch.
+
+    An iteration of `central` is a rollout of one learner; as many as there are learners are measured as one.
+    """
+    config = cleanrl(hidden_sizes=(width, width), **sizes)
+    lines: list[tuple[float, dict[str, float]]] = []
+    name, _, count = distribution.partition(":")
+    spread: dict[str, Any] = {"distribution": distribution}
+    if name == "workers":
+        spread = {"num_workers": int(count)}
     SENT.clear()
     result = hybridppo.train(
-        "CartPole-v1", total_steps=config.batch_size * iterations, config=config, placement="cpu", seed=1,
-        vectorization="sync", progress=False, distribution=distribution,
-        on_iteration=lambda metrics: marks.append(time.process_time() - WAITED[0]),
+        env, total_steps=config.batch_size * iterations, config=config, placement="cpu", seed=1,
+        vectorization="sync", progress=False, **spread,
+        on_iteration=lambda metrics: lines.append((time.process_time() - WAITED[0], dict(metrics))),
     )  # fmt: skip
+    pairs = list(pairwise(lines[:: int(lines[0][1].get("learners", 1))][1:]))
     return {
         "distribution": distribution,
-        "seconds": [after - before for before, after in pairwise(marks[1:])],
+        "hidden_sizes": [width, width],
+        "steps_per_second": median(
+            (after["env_steps"] - before["env_steps"]) / (after["seconds"] - before["seconds"])
+            for (_, before), (_, after) in pairs
+        ),
+        "seconds": [after - before for (before, _), (after, _) in pairs],
         "bytes_per_minibatch": max(SENT, default=0),
         "bytes_of_gradient": result.agent.parameters.values.nbytes,
     }
@@ -116,8 +133,12 @@ def main() -> None:
     """Measure by turns, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", action="store_true", help="a table of 1, 2, 4 and 8 CUDA devices")
+    parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--distributions", nargs="+", default=["local", "multi:2", "multi:2:2:all_reduce"])
-    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--hidden-sizes", type=int, nargs="+", default=[256])
+    parser.add_argument("--num-envs", type=int, default=16)
+    parser.add_argument("--num-steps", type=int, default=256)
+    parser.add_argument("--num-minibatches", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path)
@@ -130,20 +151,34 @@ def main() -> None:
         machine.save("learners_on_devices", {"rows": rows})
         print(table(rows))
         return
+    if any(name.startswith(OVER_RAY) for name in arguments.distributions):
+        import ray
+
+        # As many as a training would say itself: Ray keeps a process ready for each.
+        counts = [int(name.partition(":")[2] or 1) for name in arguments.distributions]
+        ray.init("local", num_cpus=max(counts), include_dashboard=False, logging_level="ERROR")
     watch()
-    found_of: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.distributions}
-    for _ in range(arguments.repeats):
+    asked = {name: value for name, value in vars(arguments).items() if name not in ("output", "devices")}
+    sizes = {name: asked[name] for name in ("num_envs", "num_steps", "num_minibatches")}
+    rows = []
+    for width in arguments.hidden_sizes:
+        found_of: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.distributions}
+        for _ in range(arguments.repeats):
+            for name, found in found_of.items():
+                found.append(measure(arguments.env, name, width, arguments.iterations, **sizes))
+                rows.append(found[-1])
+        first, *_ = found_of.values()
         for name, found in found_of.items():
-            found.append(measure(name, arguments.hidden_size, arguments.iterations))
-    medians = {name: median(second for each in found for second in each["seconds"]) for name, found in found_of.items()}
-    first = medians[arguments.distributions[0]]
-    for name, found in found_of.items():
-        sent = found[0]["bytes_per_minibatch"]
-        print(f"{name:22} {medians[name]:.3f} s  {first / medians[name]:.2f} times as fast  {sent:,} bytes a minibatch")
+            speeds = [median(each["steps_per_second"] for each in of) for of in (first, found)]
+            used = [median(second for each in of for second in each["seconds"]) for of in (first, found)]
+            print(
+                f"{width} x {width}  {name:22} {speeds[1]:10,.0f} steps/s {speeds[1] / speeds[0]:.2f}  "
+                f"{used[1]:.3f} s of the processor, {used[0] / used[1]:.2f} times as fast  "
+                f"{found[0]['bytes_per_minibatch']:,} bytes a minibatch",
+                flush=True,
+            )
     if arguments.output is not None:
-        asked = {name: value for name, value in vars(arguments).items() if name != "output"}
-        measured = {"machine": machine.describe(), **asked, "rows": found_of}
-        arguments.output.write_text(json.dumps(measured, indent=1) + "\n")
+        machine.save(arguments.output.stem, {**asked, "rows": rows}, arguments.output.parent)
 
 
 if __name__ == "__main__":

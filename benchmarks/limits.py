@@ -8,7 +8,6 @@ fastest of each: NumPy's, torch's, oneDNN's by way of torch, and the tiles of th
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -304,7 +303,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
@@ -321,9 +320,7 @@ def main() -> int:
                 for key, seconds in fastest.products.items()
             }
     payload = {"arguments": vars(arguments), "products": products, "ms_per_minibatch": limits}
-    print(as_markdown(payload))
-    print(f"Raw figures: {machine.save('limits', payload)}")
-    return 0
+    machine.report("limits", payload, as_markdown(payload))
 
 
 def _gflops(key: Any, seconds: float) -> float:
@@ -332,4 +329,4 @@ def _gflops(key: Any, seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

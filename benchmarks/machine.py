@@ -61,6 +61,14 @@ def save(name: str, payload: dict[str, Any], folder: Path = RESULTS) -> Path:
     return path
 
 
+def report(name: str, payload: dict[str, Any], table: str = "", folder: Path = RESULTS, *, keeps: bool = True) -> None:
+    """Print a table, and keep the figures behind it as `save` does."""
+    if table:
+        print(f"{table}\n")
+    if keeps:
+        print(f"Raw figures: {save(name, payload, folder)}", flush=True)
+
+
 def in_one_line(machine: dict[str, Any]) -> str:
     """A description as `describe` gives it, as a line of text."""
     memory = "" if machine["memory_gib"] is None else f", {machine['memory_gib']:.0f} GiB"

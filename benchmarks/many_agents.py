@@ -17,14 +17,13 @@ fills a rollout.
 import json
 import os
 import statistics
-import sys
 import time
 from dataclasses import replace
 from typing import Any
 
 import machine
 import numpy as np
-from cases import Case, Mark, our_config, work_done
+from cases import Case, our_config, run_ours
 from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
 AGENTS = 3
@@ -37,29 +36,6 @@ def one_core() -> None:
     """Let this process have one core, where the system can say so."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-def run_ours(case: Case, env: Any, num_envs: int, config: Any = None, **options: Any) -> dict[str, Any]:
-    """A turn of this library, through its public `train`; a case's rows are those of `num_envs` environments."""
-    import hybridppo
-
-    marks: list[Mark] = []
-
-    def mark(metrics: dict[str, Any]) -> None:
-        phases = metrics["seconds_sampling"], metrics["seconds_learning"]
-        marks.append(Mark(time.perf_counter(), metrics["env_steps"], *phases))
-
-    hybridppo.train(
-        env,
-        total_steps=(case.warmup + case.iterations) * case.batch_size,
-        seed=0,
-        placement="cpu",
-        config=config if config is not None else replace(our_config(case), num_envs=num_envs),
-        progress=False,
-        on_iteration=mark,
-        **options,
-    )
-    return work_done(marks, case)
 
 
 def run_theirs(case: Case) -> dict[str, Any]:
@@ -104,7 +80,8 @@ def take(contestant: str, case: Case) -> dict[str, Any]:
     from mpe2 import simple_spread_v3
 
     num_workers = 2 if contestant == WORKERS else 0
-    return run_ours(case, simple_spread_v3.parallel_env, case.num_envs // AGENTS, num_workers=num_workers)
+    config = replace(our_config(case), num_envs=case.num_envs // AGENTS)
+    return run_ours(case, simple_spread_v3.parallel_env, config, num_workers=num_workers)
 
 
 def games() -> dict[str, tuple[Any, bool]]:
@@ -204,7 +181,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure by turns, print, keep; or take one turn."""
     names = (OURS, WORKERS, PEER, ALONE)
     parser = parser_of(__doc__, names, "1 round of 1 iteration, to see that it works")
@@ -214,18 +191,17 @@ def main() -> int:
         added = measure_added(*((1, 50) if arguments.quick else (5, 200)))
         if not arguments.quick:
             print(f"Raw figures: {machine.save('many_agents_added', added)}")
-        return 0
+        return
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))
-        return 0
+        return
     rounds = rounds_of(__file__, names, arguments)
     summary = summary_against(rounds, names, PEER)
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "many_agents_quick" if arguments.quick else "many_agents"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "supersuit", "pettingzoo", "mpe2"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,9 +15,7 @@ as soon as it has ended, and none is made again. Tables have the interquartile m
 `--speed` trains in MPE2's own `simple_spread` with each critic by turns, and writes `critic_observes_speed.json`.
 """
 
-import json
 import subprocess
-import sys
 import time
 from functools import partial
 from typing import Any
@@ -26,7 +24,7 @@ import gymnasium as gym
 import machine
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
-from missing_runs import Run, kept_runs, parser_of, run_missing
+from missing_runs import Run, parser_of, run_missing
 from numpy.typing import NDArray
 from turns import in_words, ratios
 
@@ -267,7 +265,7 @@ def speed(rounds: int = 3, total_steps: int = 9_600) -> None:
     machine.save("critic_observes_speed", {"commit": _commit(), "summary": summary, "rounds": turns})
 
 
-def main() -> int:
+def main() -> None:
     """Train what is missing, and print the tables; or measure speeds."""
     parser = parser_of(__doc__, "many_agents_learned")
     parser.add_argument("--tasks", default=",".join(STEPS))
@@ -276,10 +274,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.speed:
         speed()
-        return 0
-    if arguments.one:
-        print(json.dumps([train(json.loads(arguments.one))]))
-        return 0
+        return
     wanted = [
         {"task": task, "variant": variant, "seed": seed, "total_steps": arguments.steps or STEPS[task]}
         for task in arguments.tasks.split(",")
@@ -287,18 +282,8 @@ def main() -> int:
         for variant in VARIANTS[task]
     ]
     names = ("task", "variant", "seed", "total_steps")
-    kept = {tuple(run[name] for name in names) for run in kept_runs(arguments.output)}
-    runs = run_missing(
-        __file__,
-        wanted,
-        lambda run: tuple(run[name] for name in names) in kept,
-        names,
-        arguments.output,
-        arguments.jobs,
-    )
-    print(as_markdown(runs))
-    return 0
+    print(as_markdown(run_missing(__file__, arguments, lambda **one: [train(one)], wanted, names)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

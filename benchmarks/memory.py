@@ -130,7 +130,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="peak,soak", help="of %(default)s")
@@ -140,16 +140,14 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.turn is not None:
         print(json.dumps(take_peak_turn(arguments.turn, arguments.iterations)))
-        return 0
+        return
     payload: dict[str, Any] = {"versions": {name: version(name) for name in ("hybridppo", PEER)}}
     if "peak" in arguments.cases:
         payload["peak"] = measure_peaks(arguments.rounds, arguments.iterations)
     if "soak" in arguments.cases:
         payload["soak"] = {placement: measure_soak(placement) for placement in SOAKS}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('memory', payload)}")
-    return 0
+    machine.report("memory", payload, as_markdown(payload))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

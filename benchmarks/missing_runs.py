@@ -38,23 +38,32 @@ def kept_runs(output: Path) -> list[Run]:
 
 
 def run_missing(
-    script: str, wanted: Sequence[Run], is_there: Callable[[Run], bool], names: Sequence[str], output: Path, jobs: int
+    script: str,
+    arguments: argparse.Namespace,
+    run: Callable[..., list[Run]],
+    wanted: Sequence[Run],
+    names: Sequence[str],
+    found_as: Callable[[Run], list[Run]] = lambda one: [one],
 ) -> list[Run]:
-    """Run what is not there, and keep what each found as soon as it has ended.
+    """Run what is not there, and keep what each found as soon as it has ended. With `--one`, make that run, and exit.
 
     Args:
-        script: `script --one JSON` prints, as its last line, a list of runs as JSON.
-        wanted: what `--one` is given.
-        is_there: whether it is among the results.
+        script: is called again for each run, with `--one`.
+        arguments: by `parser_of`.
+        run: makes a run from its description, and returns what it found.
+        wanted: the descriptions, as JSON can hold them.
         names: what tells runs apart: one that is found again takes the place of the older.
-        output: the file of results.
-        jobs: processes at once.
+        found_as: what the results have of a wanted run, once it was made.
 
     Returns:
         All that the results have now.
     """
+    if arguments.one:
+        print(json.dumps(run(**json.loads(arguments.one))))
+        sys.exit()
+    output: Path = arguments.output
     kept = kept_runs(output)
-    missing = [one for one in wanted if not is_there(one)]
+    missing = [one for one in wanted if not all(any(p.items() <= have.items() for have in kept) for p in found_as(one))]
 
     def in_a_process(one: Run) -> list[Run]:
         command = [sys.executable, script, "--one", json.dumps(one)]
@@ -64,7 +73,7 @@ def run_missing(
         found: list[Run] = json.loads(done.stdout.splitlines()[-1])
         return found
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(arguments.jobs) as pool:
         for found in tqdm(pool.map(in_a_process, missing), total=len(missing), unit="run"):
             again = [tuple(run[name] for name in names) for run in found]
             kept = [have for have in kept if tuple(have[name] for name in names) not in again] + found

@@ -13,14 +13,13 @@ their last layers.
 """
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from cases import Case, our_config
-from many_agents import one_core, run_ours
+from cases import Case, our_config, run_ours
+from many_agents import one_core
 from peers.sb3 import learn_by_stable_baselines3, their_agent, their_environments
 from turns import in_words, medians, parser_of, print_and_keep, ratios, rounds_of
 
@@ -114,10 +113,10 @@ def take(name: str, case: Case) -> dict[str, Any]:
         return run_multi_input_peer(replace(case, iterations=min(case.iterations, 4)))
     if name in OURS:
         config = replace(our_config(case), **OURS[name])
-        return run_ours(case, case.env_id, case.num_envs, config=config, vectorization="sync")
+        return run_ours(case, case.env_id, config, vectorization="sync")
     short = replace(case, iterations=min(case.iterations, 4))
     config = replace(our_config(short), shared_trunk=True, activation="relu")
-    return run_ours(short, ImageAndNumbers, short.num_envs, config=config)
+    return run_ours(short, ImageAndNumbers, config)
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -128,13 +127,13 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"| {name} | {in_words(of)} |" for name, of in result["summary"]["ratios"].items())])
 
 
-def main() -> int:
+def main() -> None:
     """Measure by turns, print, keep; or take one turn."""
     arguments = parser_of(__doc__, NAMES, "1 round of 1 iteration, to see that it works").parse_args()
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))
-        return 0
+        return
     rounds = rounds_of(__file__, NAMES, arguments)
     summary = {
         "rows": {name: medians(rounds, name) for name in NAMES},
@@ -143,8 +142,7 @@ def main() -> int:
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "networks_quick" if arguments.quick else "networks"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "sb3-contrib"))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -119,10 +119,9 @@ def main() -> int:
     if arguments.seeds is not None:
         chosen = {name: Case(**{**asdict(case), "seeds": arguments.seeds}) for name, case in chosen.items()}
     results = {name: measure(name, case) for name, case in chosen.items()}
-    print(as_markdown(results))
-    kept = "off_policy_quick" if arguments.quick else "off_policy"
     payload = {"arguments": {**vars(arguments), "output": None}, "cases": results}
-    print(f"\nRaw figures: {machine.save(kept, payload, arguments.output)}")
+    name = "off_policy_quick" if arguments.quick else "off_policy"
+    machine.report(name, payload, as_markdown(results), arguments.output)
     ours = [row for result in results.values() for name, row in result["rows"].items() if name != THEIRS]
     return int(not all(row["met"] for row in ours))
 

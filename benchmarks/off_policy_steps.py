@@ -116,8 +116,8 @@ def main() -> None:
             bound = 1e3 * seconds_of_products(sizes)
         ratios = {who: least[THEIRS] / least[who] for who in OURS}
         results[network] = {"milliseconds": turns, "least": least, "bound": bound, "ratios": ratios}
-    print(as_markdown({"networks": results}))
-    print(f"\nRaw figures: {machine.save('off_policy_steps', {'networks': results}, arguments.output)}")
+    payload = {"networks": results}
+    machine.report("off_policy_steps", payload, as_markdown(payload), arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,26 @@
 """Does PPO learn better with this or that? Changes of the defaults on eight environments, each beside the defaults.
 
-    python benchmarks/options.py run --options popart,muon --environments Hopper-v5 --seeds 1
-    python benchmarks/options.py run --total-steps 100000 --seeds 3        # all that are missing
-    python benchmarks/options.py table                                     # collects and prints
+    python benchmarks/options.py --options popart,muon --environments Hopper-v5 --seeds 1
+    python benchmarks/options.py --total-steps 100000 --seeds 3        # all that are missing
+    python benchmarks/options.py --seeds 0                             # none: prints the table
 
-A run is a training with one option, evaluated every 100,000 steps by 10 episodes with the most probable actions. Each
-is a file below `--runs`; what is there is not run again, so several commands may work side by side, and each can be
-stopped. `table` writes all runs to `results/options.json`. Options that the library does not have are written here, by
+A run is a training with one option, evaluated every 100,000 steps by 10 episodes with the most probable actions, and a
+process; what is in the results already is not run again. Options that the library does not have are written here, by
 what it leaves to its users: a loss, networks, and methods of a subclass. Needs the extras `box2d`, `mujoco` and
 `compiled`, and SciPy.
 """
 
-import argparse
-import fcntl
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
-import machine
 import numpy as np
 import torch
 from defaults import ENVIRONMENTS
+from missing_runs import Run, parser_of, run_missing
 from torch import Tensor, nn
 
 import hybridppo
@@ -43,6 +38,7 @@ from hybridppo.tools.views.curves import interquartile_mean
 MARK = 100_000
 """Steps between evaluations."""
 EPISODES = 10
+NAMES = ("option", "env_id", "total_steps", "seed")
 
 
 class RunningTargets(PPO):
@@ -472,65 +468,26 @@ class Kept(hybridppo.Callback):
         )  # fmt: skip
 
 
-def run(name: str, env_id: str, total_steps: int, seed: int) -> dict[str, Any]:
+def run(option: str, env_id: str, total_steps: int, seed: int) -> list[Run]:
     """Train in this process."""
-    option, kept = OPTIONS[name], Kept()
+    asked, kept = OPTIONS[option], Kept()
     env: Any = env_id
-    if option.wrapper is not None:
-        wrapper = option.wrapper
+    if asked.wrapper is not None:
+        wrapper = asked.wrapper
         env = lambda: wrapper(gym.make(env_id))  # noqa: E731
-    environments_compile, updates_compile = option.compiles
+    environments_compile, updates_compile = asked.compiles
     has_form = gym.spec(env_id).entry_point in WRITTEN_HERE
     vectorization = "compiled" if has_form and environments_compile else "auto"
     start = time.process_time()
     hybridppo.train(
         env, total_steps=total_steps, seed=seed, placement="cpu", progress=False, evaluate_every=MARK,
         evaluate_episodes=EPISODES, callbacks=[kept], vectorization=vectorization,
-        config=PPOConfig(compiled_updates=updates_compile, **option.settings), **option.parts,
+        config=PPOConfig(compiled_updates=updates_compile, **asked.settings), **asked.parts,
     )  # fmt: skip
-    return {
-        "option": name, "env_id": env_id, "seed": seed, "total_steps": total_steps,
+    return [{
+        "option": option, "env_id": env_id, "seed": seed, "total_steps": total_steps,
         "processor_seconds": round(time.process_time() - start, 1), "evaluations": kept.found,
-    }  # fmt: skip
-
-
-def path_of(folder: Path, name: str, env_id: str, total_steps: int, seed: int) -> Path:
-    """The file of a run."""
-    return folder / f"{name}.{env_id}.{total_steps}.{seed}.json"
-
-
-def run_missing(arguments: argparse.Namespace) -> None:
-    """Run what has no file, and is not being run by another process."""
-    torch.set_num_threads(1)
-    arguments.runs.mkdir(parents=True, exist_ok=True)
-    for seed in range(arguments.first_seed, arguments.seeds):
-        for name in arguments.options.split(","):
-            for env_id in arguments.environments.split(","):
-                path = path_of(arguments.runs, name, env_id, arguments.total_steps, seed)
-                if OPTIONS[name].needs_numbers and isinstance(
-                    gym.spec(env_id).make().action_space, gym.spaces.Discrete
-                ):
-                    continue
-                with (path.with_suffix(".lock")).open("w") as lock:
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:
-                        continue
-                    if path.exists():
-                        continue
-                    found = run(name, env_id, arguments.total_steps, seed)
-                    path.write_text(json.dumps(found) + "\n", encoding="utf-8")
-                    last = found["evaluations"][-1]["evaluation"] if found["evaluations"] else None
-                    print(f"{path.stem}: {last} in {found['processor_seconds']} s", flush=True)
-
-
-def collected(folder: Path) -> list[dict[str, Any]]:
-    """All runs below a folder, and those that were collected before."""
-    path = machine.RESULTS / "options.json"
-    before = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
-    now = [json.loads(each.read_text(encoding="utf-8")) for each in sorted(folder.glob("*.json"))]
-    by_name = {tuple(one[name] for name in ("option", "env_id", "total_steps", "seed")): one for one in [*before, *now]}
-    return [by_name[name] for name in sorted(by_name)]
+    }]  # fmt: skip
 
 
 Returns = dict[tuple[str, str], dict[int, float]]
@@ -580,22 +537,24 @@ def _table_at(returns: Returns, mark: int) -> str:
 
 
 def main() -> None:
-    """Run, or collect what was run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table"))
+    """Run what is missing, and print the table."""
+    parser = parser_of(__doc__, "options")
     parser.add_argument("--options", default=",".join(OPTIONS))
     parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
     parser.add_argument("--total-steps", type=int, default=300_000)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--runs", type=Path, default=Path("runs/options"))
     arguments = parser.parse_args()
-    if arguments.what == "run":
-        run_missing(arguments)
-        return
-    runs = collected(arguments.runs)
-    machine.save("options", {"runs": runs})
-    print(table(runs))
+    chooses = {
+        env_id: isinstance(gym.spec(env_id).make().action_space, gym.spaces.Discrete)
+        for env_id in arguments.environments.split(",")
+    }
+    wanted = [
+        {"option": option, "env_id": env_id, "total_steps": arguments.total_steps, "seed": seed}
+        for seed in range(arguments.seeds)
+        for option in arguments.options.split(",")
+        for env_id in chooses
+        if not (OPTIONS[option].needs_numbers and chooses[env_id])
+    ]
+    print(table(run_missing(__file__, arguments, run, wanted, NAMES)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Environment steps per second of the process's time on one core, sampling and lea
 
 import argparse
 import statistics
-import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -56,7 +55,7 @@ def steps_per_second(kind: str, seed: int) -> float:
     return STEPS / statistics.median(end - start for start, end in pairwise(ends))
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="trainings of each kind (default %(default)s)")
@@ -68,9 +67,8 @@ def main() -> int:
     for kind, figures in found.items():
         ratio = statistics.median(map(truediv, figures, found["default"]))
         print(f"{kind}: {statistics.median(figures):,.0f} steps a second, {ratio:.2f} of the default's")
-    print(f"\nRaw figures: {machine.save('own_loss', {'rounds': arguments.rounds, 'steps_per_second': found})}")
-    return 0
+    machine.report("own_loss", {"rounds": arguments.rounds, "steps_per_second": found})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

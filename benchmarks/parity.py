@@ -11,7 +11,6 @@ the results are not run again, so it can be stopped and continued. The table say
 interquartile mean over seeds and a bootstrap interval of it. Runs are made side by side: seconds say little.
 """
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import off_policy_turn
-from missing_runs import kept_runs, parser_of, run_missing
+from missing_runs import parser_of, run_missing
 
 from hybridppo import PPOConfig
 from hybridppo.tools.experiments.tuning import tuned_entry
@@ -164,23 +163,19 @@ def main() -> None:
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--cases", default=",".join(CASES), help=f"or {', '.join(set(OFF_POLICY) - set(CASES))}")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(run(**json.loads(arguments.one))))
-        return
     wanted = [
         {"contestant": contestant, "case": case, "seed": seed}
         for seed in range(arguments.seeds)
         for contestant in arguments.contestants.split(",")
         for case in arguments.cases.split(",")
     ]
-    kept = kept_runs(arguments.output)
 
-    def is_there(one: dict[str, Any]) -> bool:
+    def found_as(one: dict[str, Any]) -> list[dict[str, Any]]:
         case = one["case"]
         steps = OFF_POLICY[case][2] if case in OFF_POLICY else tuned_entry(case).total_steps
-        return any({**one, "total_steps": steps}.items() <= have.items() for have in kept)
+        return [{**one, "total_steps": steps}]
 
-    print(table(run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)))
+    print(table(run_missing(__file__, arguments, run, wanted, NAMES, found_as)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ draws those of the documentation, `docs/pictures/`, from `benchmarks/results/`. 
 
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -170,7 +169,7 @@ def _finish(figure: Figure, axes: Axes, content: dict[str, Any], path: Path) -> 
     return path
 
 
-def main() -> int:
+def main() -> None:
     """Draw what has been measured."""
     pictures = {
         "speed": ("fixed_work", speed),
@@ -185,8 +184,7 @@ def main() -> int:
         if (results := machine.RESULTS / f"{name}.json").exists()
     ]
     print("\n".join(map(str, drawn)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,7 +17,6 @@ All in one process on one thread: a round times each once, in turn; figures are 
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -157,7 +156,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="of each piece (default %(default)s)")
@@ -167,10 +166,8 @@ def main() -> int:
         update = {name: measure_update(CASES[name], arguments.rounds) for name in arguments.cases.split(",")}
         action = {str(num_envs): measure_action(num_envs, arguments.rounds) for num_envs in ACTION_ENVS}
     payload = {"arguments": vars(arguments), "update": update, "action": action}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('pieces', payload)}")
-    return 0
+    machine.report("pieces", payload, as_markdown(payload))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

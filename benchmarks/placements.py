@@ -45,8 +45,7 @@ def main() -> None:
     for size in sizes:
         cases += measure(arguments.env_id, size, arguments.num_envs, arguments.seconds)
     name = "placements-cuda" if torch.cuda.is_available() else "placements"
-    path = machine.save(name, {"arguments": vars(arguments), "cases": cases})
-    print(f"\nRaw figures: {path}")
+    machine.report(name, {"arguments": vars(arguments), "cases": cases})
 
 
 if __name__ == "__main__":

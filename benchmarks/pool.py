@@ -12,11 +12,10 @@ PPO's median run ended with, as a share of all steps. A run is a process; what i
 again.
 """
 
-import json
 import statistics
 from typing import Any
 
-from missing_runs import kept_runs, parser_of, run_missing
+from missing_runs import parser_of, run_missing
 
 EVALUATION_EPISODES = 20
 CASES = {"Pendulum-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 300_000}
@@ -94,21 +93,13 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--total-steps", type=int, help="of each, instead of its own number")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(run(**json.loads(arguments.one))))
-        return
-    kept = kept_runs(arguments.output)
     wanted = [
         {"kind": kind, "env_id": env_id, "total_steps": arguments.total_steps or CASES[env_id], "seed": seed}
         for env_id in arguments.cases.split(",")
         for seed in range(arguments.seeds)
         for kind in arguments.kinds.split(",")
     ]
-
-    def is_there(one: dict[str, Any]) -> bool:
-        return any(one.items() <= have.items() for have in kept)
-
-    print(table(run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)))
+    print(table(run_missing(__file__, arguments, run, wanted, NAMES)))
 
 
 if __name__ == "__main__":

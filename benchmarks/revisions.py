@@ -9,7 +9,6 @@ Each turn is a process of its own. It counts the steps per second of the loop af
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -138,13 +137,8 @@ def main() -> None:  # noqa: D103
 
 def _take(command: list[str]) -> dict[str, Any]:
     tree, case = command
-    environment = {**(machine.environment() or os.environ), "PYTHONPATH": tree}
-    process = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), "--turn", case],
-        check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree,
-    )  # fmt: skip
-    turn: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    return turn
+    script = [sys.executable, str(Path(__file__).resolve()), "--turn", case]
+    return turns.take_turn(script, machine.environment(PYTHONPATH=tree), Path(tree))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def main() -> None:
             steps = [steps_to_goal(scales, config, seed, arguments.total_steps) for seed in seeds]
             rows.append({"scaled": name, "normalised": normalised, "steps": steps})
             print(table(rows[-1:]).splitlines()[-1], flush=True)
-    print(f"\n{table(rows)}\n\nRaw figures: {machine.save('scaled', {'rows': rows}, arguments.output)}")
+    machine.report("scaled", {"rows": rows}, f"\n{table(rows)}", arguments.output)
 
 
 if __name__ == "__main__":

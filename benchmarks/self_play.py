@@ -11,9 +11,7 @@ counts is how often the last snapshots together play each. Each run is kept as s
 again.
 """
 
-import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,7 +23,7 @@ import boards
 import connect_four_networks
 import numpy as np
 import torch
-from missing_runs import Run, kept_runs, parser_of, run_missing
+from missing_runs import Run, parser_of, run_missing
 from numpy.typing import NDArray
 
 import hybridppo
@@ -215,29 +213,16 @@ def as_markdown(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Train what is missing, and print the table."""
     parser = parser_of(__doc__, "self_play")
     parser.set_defaults(seeds=3)
     parser.add_argument("--games", default=",".join(STEPS), help="which, with commas between (default: all)")
     arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps([learn(json.loads(arguments.one))]))
-        return 0
     names = ("game", "seed")
     wanted = [{"game": game, "seed": seed} for game in arguments.games.split(",") for seed in range(arguments.seeds)]
-    kept = {tuple(run[name] for name in names) for run in kept_runs(arguments.output)}
-    runs = run_missing(
-        __file__,
-        wanted,
-        lambda run: tuple(run[name] for name in names) in kept,
-        names,
-        arguments.output,
-        arguments.jobs,
-    )
-    print(as_markdown(runs))
-    return 0
+    print(as_markdown(run_missing(__file__, arguments, lambda **one: [learn(one)], wanted, names)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -24,6 +24,7 @@ import machine
 import numpy as np
 from numpy_tag import NumpyTag
 from settings import cleanrl
+from turns import by_turns
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
@@ -55,14 +56,30 @@ def stepping(step: Callable[[], object], agents: int) -> Callable[[], float]:
     return turn
 
 
+def definition_of(num_agents: int) -> Any:
+    """The compiled game of so many agents."""
+    taggers, runners = KINDS[num_agents]
+    return tagging.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
+
+
+def of_numpy(num_agents: int, num_envs: int) -> Callable[[], float]:
+    """The game of so many agents in NumPy."""
+    taggers, runners = KINDS[num_agents]
+    game = NumpyTag(num_envs, taggers=taggers, runners=runners, tagging_distance=NEVER)
+    actions = actions_of(num_agents, num_envs)
+    return stepping(lambda: game.step(actions), num_agents * num_envs)
+
+
+def actions_of(num_agents: int, num_envs: int) -> Any:
+    """An action of every agent."""
+    return np.random.default_rng(0).integers(0, 21, (num_envs, num_agents, 2))
+
+
 def contestants(num_agents: int, num_envs: int) -> dict[str, Callable[[], float]]:
     """The forms of one size."""
-    taggers, runners = KINDS[num_agents]
-    columns = num_agents * num_envs
-    actions = np.random.default_rng(0).integers(0, 21, (num_envs, num_agents, 2))
-    of_numpy = NumpyTag(num_envs, taggers=taggers, runners=runners, tagging_distance=NEVER)
-    definition = tagging.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
-    forms = {"numpy": stepping(lambda: of_numpy.step(actions), columns)}
+    columns, definition = num_agents * num_envs, definition_of(num_agents)
+    actions = actions_of(num_agents, num_envs)
+    forms = {"numpy": of_numpy(num_agents, num_envs)}
     for name, threads in (("compiled", 1), ("two threads", 2)):
         environments = make_environments(definition, num_envs, vectorization="compiled", env_threads=threads)
         environments.reset(0)
@@ -103,8 +120,7 @@ def of_mpe2() -> Callable[[], float] | None:
 
 def measure(forms: dict[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
     """Agent steps a second of every form."""
-    turns = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
-    medians = {name: statistics.median(turn[name] for turn in turns) for name in forms}
+    medians, turns = by_turns(forms, rounds)
     times = {
         name: statistics.median(turn[name] / turn["numpy"] for turn in turns) for name in forms if "numpy" in forms
     }
@@ -121,7 +137,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", default="5,100,1000", help=f"of {', '.join(map(str, KINDS))} (default %(default)s)")
@@ -143,11 +159,8 @@ def main() -> int:
         else:
             sizes.append({"agents": 4, "num_envs": 1, **measure({"mpe2": mpe2}, arguments.rounds)})
     payload = {"arguments": vars(arguments), "sizes": sizes}
-    print(as_markdown(payload))
-    if not arguments.no_file:
-        print(f"\nRaw figures: {machine.save('tag', payload)}")
-    return 0
+    machine.report("tag", payload, as_markdown(payload), keeps=not arguments.no_file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

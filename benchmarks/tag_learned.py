@@ -123,7 +123,7 @@ def as_markdown(seeds: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Train, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2", help="those of a file that is there are kept (default %(default)s)")
@@ -145,11 +145,9 @@ def main() -> int:
     for seed in map(int, arguments.seeds.split(",")):
         kept[seed] = train(seed, arguments)
         seeds = [kept[number] for number in sorted(kept)]
-        print(as_markdown(seeds), flush=True)
-        if not arguments.no_file:
-            print(f"\nRaw figures: {machine.save('tag_learned', {'arguments': asked, 'seeds': seeds})}", flush=True)
-    return 0
+        payload = {"arguments": asked, "seeds": seeds}
+        machine.report("tag_learned", payload, as_markdown(seeds), keeps=not arguments.no_file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

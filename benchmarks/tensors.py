@@ -9,15 +9,15 @@ turn, and the first does not count; figures are medians.
 """
 
 import argparse
-import statistics
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import machine
 import numpy as np
 import torch
+from turns import by_turns
 
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.environments.tensors import TensorEnvironments
@@ -83,8 +83,8 @@ class Contestants:
 def measure(num_envs: int, device: str, rounds: int) -> dict[str, Any]:
     """Steps a second of every form."""
     contestants = Contestants(num_envs, device)
-    turns = [{form: contestants.steps_per_second(form) for form in contestants.forms} for _ in range(rounds + 1)][1:]
-    return {"medians": {form: statistics.median(turn[form] for turn in turns) for form in turns[0]}, "rounds": turns}
+    medians, turns = by_turns({form: partial(contestants.steps_per_second, form) for form in contestants.forms}, rounds)
+    return {"medians": medians, "rounds": turns}
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -95,7 +95,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="of the environments (default %(default)s)")
@@ -107,11 +107,8 @@ def main() -> int:
     with limit_threads(1):
         environments = {str(size): measure(size, arguments.device, arguments.rounds) for size in sizes}
     payload = {"arguments": vars(arguments), "environments": environments}
-    print(as_markdown(payload))
-    if not arguments.no_file:
-        print(f"\nRaw figures: {machine.save('tensors', payload)}")
-    return 0
+    machine.report("tensors", payload, as_markdown(payload), keeps=not arguments.no_file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,8 +5,10 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -15,9 +17,10 @@ Turn = dict[str, Any]
 Round = dict[str, Turn]
 
 
-def take_turn(command: list[str]) -> Turn:
-    """Run one process to its end; its result."""
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=machine.environment())
+def take_turn(command: list[str], environment: dict[str, str] | None = None, cwd: Path | None = None) -> Turn:
+    """Run one process to its end, by default in `machine.environment`; its result."""
+    environment = machine.environment() if environment is None else environment
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=cwd)
     turn: Turn = json.loads(output.stdout.splitlines()[-1])
     return turn
 
@@ -54,6 +57,29 @@ def take_turns(
             print(f"  round {i + 1}: {name}: {turn[key]:,.4g} {key.replace('_', ' ')}", file=sys.stderr)
         finished.append(turns)
     return finished
+
+
+def by_turns(forms: dict[str, Callable[[], float]], rounds: int) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """The medians of forms that each find a speed, in this process and in turn; and all rounds but the first."""
+    found = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
+    return {name: statistics.median(turns[name] for turns in found) for name in forms}, found
+
+
+def history_of(env: Any, warm_up: float, seconds: float, **options: Any) -> list[tuple[float, dict[str, float]]]:
+    """Train for so many seconds after a warm-up; when each iteration after that ended, and its metrics."""
+    import hybridppo
+
+    history: list[tuple[float, dict[str, float]]] = []
+
+    class Watch(hybridppo.Callback):
+        def on_iteration(self, run: Any, metrics: dict[str, float]) -> None:
+            history.append((time.perf_counter(), metrics))
+            if history[-1][0] - history[0][0] > warm_up + seconds:
+                run.stop("it was long enough")
+
+    hybridppo.train(env, total_steps=10**9, seed=0, progress=False, callbacks=[Watch()], **options)
+    begun = next(i for i, (at, _) in enumerate(history) if at - history[0][0] >= warm_up or i == len(history) - 2)
+    return history[begun:]
 
 
 def medians(rounds: list[Round], name: str) -> dict[str, float]:
@@ -108,5 +134,4 @@ def print_and_keep(
 ) -> None:
     """Print the table of a result, and write the result with the versions of what was compared."""
     payload = {"versions": {package: version(package) for package in packages}, **result}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save(name, payload)}")
+    machine.report(name, payload, as_markdown(payload))

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import machine
+from turns import history_of
 
 import hybridppo
 from hybridppo.agents.common.loop import OptimizationLoop
@@ -63,29 +64,19 @@ class Uneven(hybridppo.PPO):
 
 def speed(policy: str, case: str, seconds: float) -> dict[str, float]:
     """Steps per second, and what one process logs of the lag."""
-    history: list[tuple[float, dict[str, float]]] = []
-    warm_up = TIMES_AS_SLOW * SECONDS_OF_AN_UPDATE
-
-    class Watch(hybridppo.Callback):
-        def on_iteration(self, run: Any, metrics: dict[str, float]) -> None:
-            history.append((time.perf_counter(), metrics))
-            if history[-1][0] - history[0][0] > warm_up + seconds:
-                run.stop("it was long enough")
-
     config = hybridppo.PPOConfig(num_envs=16, num_steps=32, num_epochs=4, num_minibatches=4, hidden_sizes=(64, 64))
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {CASE: case, SLOW_LEARNER: str(Path(folder) / "slow")}
-        hybridppo.train(
-            "CartPole-v1", total_steps=10**9, seed=0, config=config, agent=Uneven, placement="cpu", progress=False,
-            distribution=POLICIES[policy], callbacks=[Watch()], evaluation_episodes=0, vectorization="sync",
+        history = history_of(
+            "CartPole-v1", TIMES_AS_SLOW * SECONDS_OF_AN_UPDATE, seconds, config=config, agent=Uneven, placement="cpu",
+            distribution=POLICIES[policy], vectorization="sync",
         )  # fmt: skip
-    begun = next(i for i, (at, _) in enumerate(history) if at - history[0][0] > warm_up)
-    (first, before), (last, after) = history[begun], history[-1]
-    lags = [metrics.get("gradient_lag_mean", 0.0) for _, metrics in history[begun + 1 :]]
+    (first, before), (last, after) = history[0], history[-1]
+    lags = [metrics.get("gradient_lag_mean", 0.0) for _, metrics in history[1:]]
     return {
         "steps_per_second": (after["env_steps"] - before["env_steps"]) / (last - first),
         "gradient_lag_mean": sum(lags) / len(lags),
-        "gradient_lag_max": max(metrics.get("gradient_lag_max", 0.0) for _, metrics in history[begun + 1 :]),
+        "gradient_lag_max": max(metrics.get("gradient_lag_max", 0.0) for _, metrics in history[1:]),
     }
 
 

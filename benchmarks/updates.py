@@ -13,7 +13,6 @@ of the ratios within rounds.
 import argparse
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,7 +96,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="of each case (default %(default)s; wide: a tenth)")
@@ -118,10 +117,8 @@ def main() -> int:
     if arguments.processor_time:  # which the bound is not measured in
         updates = {name: {form: of for form, of in forms.items() if form != BOUND} for name, forms in updates.items()}
     payload = {"arguments": vars(arguments), "updates": updates}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save(arguments.output, payload)}")
-    return 0
+    machine.report(arguments.output, payload, as_markdown(payload))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

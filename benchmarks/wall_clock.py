@@ -208,7 +208,7 @@ def _steps(turn: dict[str, Any]) -> str:
     return f"{turn['env_steps']:,}" + ("" if turn["reached"] else f" (not reached: {turn['evaluations'][-1][1]:.0f})")
 
 
-def main() -> int:
+def main() -> None:
     """Measure, print, keep; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(EVALUATE_EVERY), help="of %(default)s")
@@ -218,15 +218,14 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.turn is not None:  # nothing is imported but what the contestant needs
         print(json.dumps(take_turn(arguments.turn, arguments.seed, EVALUATE_EVERY[arguments.cases])))
-        return 0
+        return
     import machine
 
     cases = {case: measure(case, arguments.seeds) for case in arguments.cases.split(",")}
     payload = {"arguments": vars(arguments), "target": TARGET, "evaluate_every": EVALUATE_EVERY, "cases": cases}
     print(as_markdown(payload))
     print(f"\nRaw figures: {machine.save('wall_clock', payload)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

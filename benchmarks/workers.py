@@ -81,7 +81,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def main() -> int:
+def main() -> None:
     """Measure the cases asked for, print them, keep them."""
     known = SLOW_CASES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,10 +102,8 @@ def main() -> int:
         cases[name] = {"work": known[name].in_words(), "summary": summarize(rounds), "rounds": rounds}
     versions = {name: version(name) for name in ("hybridppo", "stable-baselines3", "Box2D", "mujoco")}
     payload = {"arguments": vars(arguments), "versions": versions, "cases": cases}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('workers_quick' if arguments.quick else 'workers', payload)}")
-    return 0
+    machine.report("workers_quick" if arguments.quick else "workers", payload, as_markdown(payload))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

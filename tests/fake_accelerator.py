@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from hybridppo.system import accelerator
-from hybridppo.system.accelerator import Host
+from hybridppo.system.accelerator import Accelerator
 
 Clock = dict["Stream", int]
 """Of each stream, how many of its operations are known to be over."""
@@ -336,7 +336,7 @@ def still_equal(source: Tensor) -> Any:
     return look
 
 
-class FakeAccelerator(Host):
+class FakeAccelerator(Accelerator):
     """The pretended device, as the library asks for it."""
 
     is_asynchronous = True

@@ -9,18 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Stopwatch
 
 
 def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
@@ -37,8 +26,7 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         return {"left_out": "its scripts have two layers of one width"}
     source = (checkouts / "cleanrl" / "cleanrl" / "ppo.py").read_text(encoding="utf-8")
     source = re.sub(r"\b64\b", str(case.hidden_sizes[0]), source)  # as its user would
-    marks: list[Mark] = []
-    ended = learning = time.perf_counter()
+    watch, learning = Stopwatch(case), 0.0
     shuffle, has_shuffled = np.random.shuffle, False
 
     def shuffled(rows: Any) -> None:
@@ -48,11 +36,10 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         shuffle(rows)
 
     def printed(*words: Any) -> None:
-        nonlocal ended, has_shuffled
+        nonlocal has_shuffled
         if words[0] == "SPS:":
-            now = time.perf_counter()
-            marks.append(Mark(now, (len(marks) + 1) * case.batch_size, learning - ended, now - learning))
-            ended, has_shuffled = now, False
+            watch.mark(learning)
+            has_shuffled = False
 
     settings = {
         "env-id": case.env_id,
@@ -61,13 +48,13 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         "num-steps": case.num_steps,
         "update-epochs": case.num_epochs,
         "num-minibatches": case.num_minibatches,
-        "learning-rate": LEARNING_RATE,
-        "gamma": GAMMA,
-        "gae-lambda": GAE_LAMBDA,
-        "clip-coef": CLIP_RANGE,
-        "ent-coef": ENTROPY_COEF,
-        "vf-coef": VALUE_COEF,
-        "max-grad-norm": MAX_GRAD_NORM,
+        "learning-rate": case.learning_rate,
+        "gamma": case.gamma,
+        "gae-lambda": case.gae_lambda,
+        "clip-coef": case.clip_range,
+        "ent-coef": case.entropy_coef,
+        "vf-coef": case.value_coef,
+        "max-grad-norm": case.max_grad_norm,
     }
     flags = [f"--{name}={value}" for name, value in settings.items()]
     sys.argv = ["ppo.py", *flags, "--no-cuda", "--no-anneal-lr", "--no-clip-vloss"]
@@ -75,4 +62,4 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         inside = source.replace('f"runs/', f'f"{folder}/')  # its logs
         exec(compile(inside, "ppo.py", "exec"), {"__name__": "__main__", "__file__": "ppo.py", "print": printed})
-    return work_done(marks, case)
+    return watch.work_done()

@@ -6,16 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-)
+from cases import Case
 
 
 def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
@@ -42,14 +33,14 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
         "NUM_STEPS": case.num_steps,
         "UPDATE_EPOCHS": case.num_epochs,
         "NUM_MINIBATCHES": case.num_minibatches,
-        "LR": LEARNING_RATE,
+        "LR": case.learning_rate,
         "ANNEAL_LR": False,
-        "GAMMA": GAMMA,
-        "GAE_LAMBDA": GAE_LAMBDA,
-        "CLIP_EPS": CLIP_RANGE,
-        "ENT_COEF": ENTROPY_COEF,
-        "VF_COEF": VALUE_COEF,
-        "MAX_GRAD_NORM": MAX_GRAD_NORM,
+        "GAMMA": case.gamma,
+        "GAE_LAMBDA": case.gae_lambda,
+        "CLIP_EPS": case.clip_range,
+        "ENT_COEF": case.entropy_coef,
+        "VF_COEF": case.value_coef,
+        "MAX_GRAD_NORM": case.max_grad_norm,
         "ACTIVATION": "tanh",
     }
     train = jax.jit(found["make_train"](config))

@@ -5,18 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Mark, work_done
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
@@ -51,14 +40,14 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             train_batch_size_per_learner=case.batch_size,
             minibatch_size=case.minibatch_size,
             num_epochs=case.num_epochs,
-            lr=LEARNING_RATE,
-            gamma=GAMMA,
-            lambda_=GAE_LAMBDA,
-            clip_param=CLIP_RANGE,
-            entropy_coeff=ENTROPY_COEF,
-            vf_loss_coeff=VALUE_COEF / 2,  # its value loss lacks the half
+            lr=case.learning_rate,
+            gamma=case.gamma,
+            lambda_=case.gae_lambda,
+            clip_param=case.clip_range,
+            entropy_coeff=case.entropy_coef,
+            vf_loss_coeff=case.value_coef / 2,  # its value loss lacks the half
             use_kl_loss=False,
-            grad_clip=MAX_GRAD_NORM,
+            grad_clip=case.max_grad_norm,
         )
         .debugging(seed=1, log_level="ERROR")
     )

@@ -6,18 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Stopwatch
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
@@ -74,31 +63,27 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             "class_name": "rsl_rl.algorithms.PPO",
             "num_learning_epochs": case.num_epochs,
             "num_mini_batches": case.num_minibatches,
-            "clip_param": CLIP_RANGE,
-            "gamma": GAMMA,
-            "lam": GAE_LAMBDA,
-            "value_loss_coef": VALUE_COEF / 2,  # its value loss lacks the half
-            "entropy_coef": ENTROPY_COEF,
-            "learning_rate": LEARNING_RATE,
-            "max_grad_norm": MAX_GRAD_NORM,
+            "clip_param": case.clip_range,
+            "gamma": case.gamma,
+            "lam": case.gae_lambda,
+            "value_loss_coef": case.value_coef / 2,  # its value loss lacks the half
+            "entropy_coef": case.entropy_coef,
+            "learning_rate": case.learning_rate,
+            "max_grad_norm": case.max_grad_norm,
             "schedule": "fixed",
             "use_clipped_value_loss": False,
             "normalize_advantage_per_mini_batch": True,
         },
     }
     runner = OnPolicyRunner(Environments(), config, log_dir=None, device="cpu")
-    marks: list[Mark] = []
-    update, ended = runner.alg.update, time.perf_counter()
+    update, watch = runner.alg.update, Stopwatch(case)
 
     def marked() -> Any:
-        nonlocal ended
-        begun = time.perf_counter()
+        sampled = time.perf_counter()
         losses = update()
-        now = time.perf_counter()
-        marks.append(Mark(now, (len(marks) + 1) * case.batch_size, begun - ended, now - begun))
-        ended = now
+        watch.mark(sampled)
         return losses
 
     runner.alg.update = marked
     runner.learn(case.warmup + case.iterations)
-    return work_done(marks, case)
+    return watch.work_done()

@@ -6,18 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Stopwatch
 
 
 def make(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> "gym.Env[Any, Any]":
@@ -35,16 +24,12 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     if case.env_id not in gym.registry:
         return {"left_out": f"it wants gymnasium {gym.__version__}, which has no {case.env_id}"}
     register_env(case.env_id, make)
-    marks: list[Mark] = []
-    train, ended = Learner.train, time.perf_counter()
+    train, watch = Learner.train, Stopwatch(case)
 
     def marked(learner: Any, batch: Any) -> Any:
-        nonlocal ended
-        begun = time.perf_counter()
+        sampled = time.perf_counter()
         found = train(learner, batch)
-        now = time.perf_counter()
-        marks.append(Mark(now, int(learner.env_steps), begun - ended, now - begun))
-        ended = now
+        watch.mark(sampled, int(learner.env_steps))
         return found
 
     Learner.train = marked
@@ -73,18 +58,18 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             "actor_critic_share_weights": False,
             "normalize_input": False,
             "normalize_returns": False,
-            "learning_rate": LEARNING_RATE,
-            "gamma": GAMMA,
-            "gae_lambda": GAE_LAMBDA,
-            "ppo_clip_ratio": CLIP_RANGE,
+            "learning_rate": case.learning_rate,
+            "gamma": case.gamma,
+            "gae_lambda": case.gae_lambda,
+            "ppo_clip_ratio": case.clip_range,
             "ppo_clip_value": 1e9,
-            "value_loss_coeff": VALUE_COEF / 2,  # its value loss lacks the half
-            "exploration_loss_coeff": ENTROPY_COEF,
-            "max_grad_norm": MAX_GRAD_NORM,
+            "value_loss_coeff": case.value_coef / 2,  # its value loss lacks the half
+            "exploration_loss_coeff": case.entropy_coef,
+            "max_grad_norm": case.max_grad_norm,
             "save_every_sec": 10**6,
         }
         flags = [f"--{name}={value}" for name, value in settings.items()]
         flags += ["--encoder_mlp_layers", *map(str, case.hidden_sizes)]
         parser, _ = parse_sf_args(flags)
         run_rl(parse_full_cfg(parser, flags))
-    return work_done(marks, case)
+    return watch.work_done()

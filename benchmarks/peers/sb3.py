@@ -9,18 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Mark, work_done
 
 
 def their_agent(case: Case, environments: Any, library: str = "stable_baselines3", name: str = "PPO") -> Any:
@@ -44,13 +33,13 @@ def their_agent(case: Case, environments: Any, library: str = "stable_baselines3
         n_steps=case.num_steps,
         n_epochs=case.num_epochs,
         batch_size=case.minibatch_size,
-        learning_rate=LEARNING_RATE,
-        gamma=GAMMA,
-        gae_lambda=GAE_LAMBDA,
-        clip_range=CLIP_RANGE,
-        ent_coef=ENTROPY_COEF,
-        vf_coef=VALUE_COEF / 2,  # its value loss lacks the half
-        max_grad_norm=MAX_GRAD_NORM,
+        learning_rate=case.learning_rate,
+        gamma=case.gamma,
+        gae_lambda=case.gae_lambda,
+        clip_range=case.clip_range,
+        ent_coef=case.entropy_coef,
+        vf_coef=case.value_coef / 2,  # its value loss lacks the half
+        max_grad_norm=case.max_grad_norm,
         policy_kwargs=policy,
         seed=0,
         device="cpu",

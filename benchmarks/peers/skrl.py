@@ -6,18 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Stopwatch
 
 from peers import network
 
@@ -78,19 +67,15 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Any, dict[str, Any]]:
             return self.net(rows(inputs)), {}
 
-    marks: list[Mark] = []
+    watch = Stopwatch(case)
 
     class Marked(PPO):
         """Notes when updates begin and end."""
 
-        ended = 0.0
-
         def update(self, *, timestep: int, timesteps: int) -> None:
-            begun = time.perf_counter()
+            sampled = time.perf_counter()
             super().update(timestep=timestep, timesteps=timesteps)
-            now = time.perf_counter()
-            marks.append(Mark(now, (timestep + 1) * case.num_envs, begun - self.ended, now - begun))
-            self.ended = now
+            watch.mark(sampled, (timestep + 1) * case.num_envs)
 
     agent = Marked(
         models={"policy": Discrete() if is_discrete else Continuous(), "value": Value()},
@@ -100,18 +85,18 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             "rollouts": case.num_steps,
             "learning_epochs": case.num_epochs,
             "mini_batches": case.num_minibatches,
-            "discount_factor": GAMMA,
-            "gae_lambda": GAE_LAMBDA,
-            "learning_rate": LEARNING_RATE,
-            "grad_norm_clip": MAX_GRAD_NORM,
-            "ratio_clip": CLIP_RANGE,
+            "discount_factor": case.gamma,
+            "gae_lambda": case.gae_lambda,
+            "learning_rate": case.learning_rate,
+            "grad_norm_clip": case.max_grad_norm,
+            "ratio_clip": case.clip_range,
             "value_clip": 0.0,
-            "entropy_loss_scale": ENTROPY_COEF,
-            "value_loss_scale": VALUE_COEF / 2,  # its value loss lacks the half
+            "entropy_loss_scale": case.entropy_coef,
+            "value_loss_scale": case.value_coef / 2,  # its value loss lacks the half
             "experiment": {"write_interval": 0, "checkpoint_interval": 0},
         },
     )
     timesteps = (case.warmup + case.iterations) * case.num_steps
     settings = {"timesteps": timesteps, "headless": True, "disable_progressbar": True}
     SequentialTrainer(env=environments, agents=agent, cfg=settings).train()
-    return work_done(marks, case)
+    return watch.work_done()

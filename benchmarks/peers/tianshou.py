@@ -7,18 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Stopwatch
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
@@ -54,27 +43,24 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             actor=actor, dist_fn=distribution, action_space=space, action_scaling=False, action_bound_method=None
         ),
         critic=ContinuousCritic(preprocess_net=net()),
-        optim=AdamOptimizerFactory(lr=LEARNING_RATE, eps=1e-5),
-        eps_clip=CLIP_RANGE,
-        vf_coef=VALUE_COEF / 2,  # its value loss lacks the half
-        ent_coef=ENTROPY_COEF,
-        max_grad_norm=MAX_GRAD_NORM,
-        gae_lambda=GAE_LAMBDA,
-        gamma=GAMMA,
+        optim=AdamOptimizerFactory(lr=case.learning_rate, eps=1e-5),
+        eps_clip=case.clip_range,
+        vf_coef=case.value_coef / 2,  # its value loss lacks the half
+        ent_coef=case.entropy_coef,
+        max_grad_norm=case.max_grad_norm,
+        gae_lambda=case.gae_lambda,
+        gamma=case.gamma,
         max_batchsize=case.batch_size,
     )
     buffer = VectorReplayBuffer(case.batch_size, case.num_envs)
     collector = Collector(algorithm, environments, buffer)
     collector.reset()
-    marks: list[Mark] = []
-    ended = time.perf_counter()
-    for iteration in range(case.warmup + case.iterations):
+    watch = Stopwatch(case)
+    for _ in range(case.warmup + case.iterations):
         with policy_within_training_step(algorithm.policy):
             collector.collect(n_step=case.batch_size)
             sampled = time.perf_counter()
             algorithm.update(buffer=buffer, batch_size=case.minibatch_size, repeat=case.num_epochs)
         collector.reset_buffer(keep_statistics=True)
-        now = time.perf_counter()
-        marks.append(Mark(now, (iteration + 1) * case.batch_size, sampled - ended, now - sampled))
-        ended = now
-    return work_done(marks, case)
+        watch.mark(sampled)
+    return watch.work_done()

@@ -7,18 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from cases import (
-    CLIP_RANGE,
-    ENTROPY_COEF,
-    GAE_LAMBDA,
-    GAMMA,
-    LEARNING_RATE,
-    MAX_GRAD_NORM,
-    VALUE_COEF,
-    Case,
-    Mark,
-    work_done,
-)
+from cases import Case, Stopwatch
 
 from peers import network
 
@@ -54,14 +43,14 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     loss = ClipPPOLoss(
         actor,
         critic,
-        clip_epsilon=CLIP_RANGE,
-        entropy_coeff=ENTROPY_COEF,
-        critic_coeff=VALUE_COEF / 2,  # its value loss lacks the half
+        clip_epsilon=case.clip_range,
+        entropy_coeff=case.entropy_coef,
+        critic_coeff=case.value_coef / 2,  # its value loss lacks the half
         loss_critic_type="l2",
         normalize_advantage=True,
     )
-    advantages = GAE(gamma=GAMMA, lmbda=GAE_LAMBDA, value_network=critic)
-    optimizer = torch.optim.Adam(loss.parameters(), lr=LEARNING_RATE, eps=1e-5)
+    advantages = GAE(gamma=case.gamma, lmbda=case.gae_lambda, value_network=critic)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=case.learning_rate, eps=1e-5)
     rollout = TensorDictReplayBuffer(
         storage=LazyTensorStorage(case.batch_size),
         sampler=SamplerWithoutReplacement(),
@@ -69,8 +58,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     )
     total = (case.warmup + case.iterations) * case.batch_size
     collector = Collector(environments, actor, frames_per_batch=case.batch_size, total_frames=total)
-    marks: list[Mark] = []
-    ended, steps = time.perf_counter(), 0
+    watch, steps = Stopwatch(case), 0
     for data in collector:
         sampled = time.perf_counter()
         with torch.no_grad():
@@ -79,11 +67,10 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         for _ in range(case.num_epochs * case.num_minibatches):
             losses = loss(rollout.sample())
             sum(losses[key] for key in ("loss_objective", "loss_critic", "loss_entropy")).backward()
-            torch.nn.utils.clip_grad_norm_(loss.parameters(), MAX_GRAD_NORM)
+            torch.nn.utils.clip_grad_norm_(loss.parameters(), case.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
-        now, steps = time.perf_counter(), steps + data.numel()
-        marks.append(Mark(now, steps, sampled - ended, now - sampled))
-        ended = now
+        steps += data.numel()
+        watch.mark(sampled, steps)
     collector.shutdown()
-    return work_done(marks, case)
+    return watch.work_done()

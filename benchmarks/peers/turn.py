@@ -17,7 +17,7 @@ from cases import CASES, MORE_CASES, SLOW_CASES, count_processor_time  # noqa: E
 import peers  # noqa: E402
 
 
-def main() -> int:
+def main() -> None:
     """Run one turn."""
     cases = CASES | MORE_CASES | SLOW_CASES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -33,8 +33,7 @@ def main() -> int:
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)
     print("\n" + json.dumps(peers.run(arguments.peer, case, arguments.checkouts)))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

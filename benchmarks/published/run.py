@@ -218,7 +218,7 @@ def verdict(row: Row, middle: float, high: float) -> str:
     return "reached" if middle >= least else "within" if high >= least else "missed"
 
 
-def main() -> int:
+def main() -> None:
     """Run what is missing, keep it, and print the table."""
     tables = tuple(dict.fromkeys(row.table for row in ROWS))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -240,7 +240,6 @@ def main() -> int:
         asked = {seed: row.asked(seed, arguments.runs) for seed in range(arguments.seeds or row.seeds)}
         train_missing(list(asked.values()), jobs=arguments.jobs, progress=sys.stderr.isatty(), label=row.env)
         print(as_markdown(keep(row, asked)), flush=True)
-    return 0
 
 
 def keep(row: Row, asked: dict[int, RunAsked]) -> list[dict[str, Any]]:
@@ -263,4 +262,4 @@ def keep(row: Row, asked: dict[int, RunAsked]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -113,10 +113,9 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
         flag = name.replace("_", "-")
         if kinds.get(name) is bool:
             flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, (list, tuple)):
+            flags += [f"--{flag}", *map(str, value)]
         else:
-            if isinstance(value, (list, tuple)):
-                flags += [f"--{flag}", *map(str, value)]
-                continue
             is_json = isinstance(value, dict) or kinds.get(name) == _JSON
             flags += [f"--{flag}", json.dumps(value, allow_nan=False) if is_json else str(value)]
     return flags

@@ -148,7 +148,7 @@ class Play(Command):
     window: bool = False
     """Show them in the environment's own window instead."""
     seed: int = 0
-    """Seed of the environment."""
+    """Seed of the environment and of sampled actions."""
     deterministic: bool = True
     """Take the most probable actions."""
     checkpoint: WhichCheckpoint = "latest"

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.common.schedules import ADAPTIVE
-from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.cluster import Cluster
@@ -414,17 +414,12 @@ class ServerOfParameters(LocalTeam):
             )
         return meant
 
-    def choose(  # noqa: D102 - as in the base
-        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
-        total_steps: int, **options: Any,
-    ) -> Choice:  # fmt: skip
-        assert isinstance(config, PPOConfig)  # `check` has seen to it
-        policy = Central(self._learners, self._max_lag)
-        return choose_for_learners(
-            policy, source, environments, config, options["options"], agent, total_steps=total_steps
-        )
+    def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
+        return choose_for_learners(Central(self._learners, self._max_lag), **training)
 
-    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+    def environments(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
+    ) -> Environments:
         """One, for its spaces: the learners have them all."""
         return make_environments(source, 1, options)
 

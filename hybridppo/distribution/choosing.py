@@ -2,12 +2,10 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import AnyAgent
 from hybridppo.auto.auto import Auto, Choice, Within
-from hybridppo.environments.base import Environments
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runs.distribution_policies import Central, MultiLearner
 from hybridppo.system.threads import cpu_cores
@@ -17,13 +15,12 @@ logger = logging.getLogger(__name__)
 
 def choose_for_learners(
     policy: MultiLearner | Central,
-    source: EnvSource,
-    environments: Environments,
-    config: PPOConfig,
-    options: EnvironmentOptions,
-    agent: AnyAgent,
     *,
+    config: PPOConfig,
     total_steps: int,
+    num_workers: int | None = None,
+    seconds_to_make: float = 0.0,
+    **training: Any,
 ) -> Choice:
     """Choose the number of torch threads of each learner, which samples and learns in turns on its part of the cores.
 
@@ -31,12 +28,11 @@ def choose_for_learners(
 
     Args:
         policy: with the number of learners.
-        source: of the environments.
-        environments: made for training, all or some of them; not stepped.
         config: of the training.
-        options: of the environments.
-        agent: to be trained; trials make others like it.
         total_steps: of the run; trials take at most 5 % of its time.
+        num_workers: not looked at, as `seconds_to_make`: trials have no workers, and little to make.
+        seconds_to_make: not looked at.
+        **training: the other arguments of `Auto.choose`.
     """
     learners = policy.learners
     assert learners is not None
@@ -49,9 +45,7 @@ def choose_for_learners(
         return _only(1, f"cpu within {policy}, the only candidate: a learner has one of {cpu_cores()} cores")
     part = share_of(config, policy)
     within = Within(str(policy), ("cpu",), cores)
-    return Auto().choose(
-        source, environments, part, total_steps=total_steps // learners, options=options, agent=agent, within=within
-    )
+    return Auto().choose(config=part, total_steps=total_steps // learners, within=within, **training)
 
 
 def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:

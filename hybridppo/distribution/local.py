@@ -6,7 +6,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.environments.base import Environments
@@ -68,31 +68,15 @@ class LocalTeam:
         """The placement in each learner."""
         return meant
 
-    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
-        """This process's share of the environments."""
-        return make_environments(source, num_envs, options)
-
-    def environments_to_begin(
-        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None
+    def environments(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
     ) -> Environments:
-        """The environments at the start: `environments`; with worker processes, only one, for its spaces."""
-        if num_workers:
-            return make_environments(source, num_envs, options, copies=1)
-        return self.environments(source, num_envs, options)
+        """This process's share of the environments; with worker processes, only one, for its spaces."""
+        return make_environments(source, num_envs, options, copies=1 if num_workers else None)
 
-    def choose(
-        self,
-        auto: Auto,
-        source: EnvSource,
-        environments: Environments,
-        config: AnyConfig,
-        *,
-        agent: AnyAgent,
-        total_steps: int,
-        **options: Any,
-    ) -> Choice:
-        """As `Auto.choose`: one learner measures the placement of all."""
-        return auto.choose(source, environments, config, agent=agent, total_steps=total_steps, **options)
+    def choose(self, auto: Auto, **training: Any) -> Choice:
+        """As `Auto.choose`, whose arguments `training` has: one learner measures the placement of all."""
+        return auto.choose(**training)
 
     def begin(self, job: Job) -> Job:
         """Start the other learners, which take over the first one's state."""

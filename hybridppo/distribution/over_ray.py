@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto, Choice, Within
 from hybridppo.auto.trials import Name
 from hybridppo.distribution.cluster import Cluster
@@ -64,18 +64,12 @@ class OverRay(LocalTeam):
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, self._what)
 
-    def choose(  # noqa: D102 - as in the base
-        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
-        total_steps: int, **options: Any,
-    ) -> Choice:  # fmt: skip
+    def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
         # Messages are the same under every placement, so workers of this machine replace Ray's in trials, or no workers
         # if actions are chosen here.
         workers = min(self._count, cpu_cores()) if isinstance(self._policy, SingleLearnerCoarse) else 0
         within = Within(str(self._policy), self.placements, cpu_cores(), workers)
-        return auto.choose(
-            source, environments, config, agent=agent, total_steps=total_steps, within=within,
-            **{**options, "num_workers": None},
-        )  # fmt: skip
+        return auto.choose(**{**training, "num_workers": None, "within": within})
 
 
 class Coarse(OverRay):
@@ -94,7 +88,9 @@ class Coarse(OverRay):
             )
         return meant
 
-    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+    def environments(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
+    ) -> Environments:
         """One environment, for its spaces: the samplers have all."""
         return make_environments(source, num_envs, options, copies=1)
 
@@ -134,15 +130,13 @@ class Fine(OverRay):
             )
         return meant
 
-    def choose(  # noqa: D102 - as in the base
-        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
-        total_steps: int, **options: Any,
-    ) -> Choice:  # fmt: skip
+    def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
         # The seconds were those of starting processes; trials make environments in this process.
-        options["seconds_to_make"] = 0.0
-        return super().choose(auto, source, environments, config, agent=agent, total_steps=total_steps, **options)
+        return super().choose(auto, **{**training, "seconds_to_make": 0.0})
 
-    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+    def environments(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
+    ) -> Environments:
         """All environments, in workers; one is made here, for its spaces."""
         from hybridppo.distribution.ray_environments import RayEnvironments  # which loads Ray
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.policies import PoliciesConfig
-from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.cluster import Cluster
@@ -261,31 +261,23 @@ class Team(LocalTeam):
             )
         return f"cuda:{number}"
 
-    def choose(
-        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
-        total_steps: int, **options: Any,
-    ) -> Choice:  # fmt: skip
+    def choose(self, auto: Auto, **training: Any) -> Choice:
         """The first measures, for as long as it takes; those that are there already take what it has found."""
+        config, num_workers = training["config"], training["num_workers"]
         if not isinstance(config, PPOConfig):
-            return Choice(SingleDevice("cpu"), options["num_workers"], config.torch_threads or 1, {})
+            return Choice(SingleDevice("cpu"), num_workers, config.torch_threads or 1, {})
         if self.rank > 0:
             assert self.link is not None
-            return Choice(SingleDevice("cpu"), options["num_workers"], int(self.link.hear()), {})
-        choice = choose_for_learners(
-            self.policy, source, environments, config, options["options"], agent, total_steps=total_steps
-        )
+            return Choice(SingleDevice("cpu"), num_workers, int(self.link.hear()), {})
+        choice = choose_for_learners(self.policy, **training)
         if self.link is not None:
             self.link.tell(str(choice.torch_threads))
-        return replace(choice, num_workers=options["num_workers"])
+        return replace(choice, num_workers=num_workers)
 
-    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
-        """Those of this learner's shards, each made by itself."""
-        return self._made(source, num_envs, options, copies=None)
-
-    def environments_to_begin(
-        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None
+    def environments(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
     ) -> Environments:
-        """Likewise; with worker processes, one for each shard, for its spaces."""
+        """Those of this learner's shards, each made by itself; with worker processes, one for each shard."""
         self._made_again = partial(self._made, source, num_envs, options, copies=1 if num_workers else None)
         return self._made_again()
 
@@ -603,7 +595,7 @@ class Elsewhere(RunDirectory):
     def save_checkpoint(self, *arguments: Any, **options: Any) -> bool:  # noqa: D102 - as in the base
         return True
 
-    def write_result(self, result: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+    def write(self, name: str, value: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         return
 
 

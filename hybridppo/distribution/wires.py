@@ -39,7 +39,7 @@ class Wire:
     def __init__(self, num_rows: int, own: Interruption, agreed: Interruption) -> None:
         self._num_rows, self._own, self._agreed = num_rows, own, agreed
         self._mine: Sequence[Tensor] = ()
-        self._kept = torch.empty(0)
+        self._kept = self._sent = torch.empty(0)
         self.bytes_sent = 0
         """Bytes that this learner has sent in sums."""
 
@@ -48,16 +48,18 @@ class Wire:
         return own
 
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
-        """This learner's rows to fill, `[num_columns]` each, with any content, on the device of `like`."""
-        if not self._mine or len(self._mine[0]) != num_columns:
-            self._mine = self._room(like, self._num_rows * num_columns).view(self._num_rows, num_columns).unbind()
-        return self._mine
+        """This learner's rows to fill, `[num_columns]` each, with any content, on the device of `like`.
 
-    def _room(self, like: Tensor, size: int) -> Tensor:
-        """Memory for so many numbers, which is kept: the passes of a step have rows of different lengths."""
-        if len(self._kept) < size:
-            self._kept = like.new_zeros(size)
-        return self._kept[:size]
+        Their memory is kept, because the passes of a step have rows of different lengths. It has one more number, which
+        says whether to stop: another exchange would take as long as that of the rows.
+        """
+        if not self._mine or len(self._mine[0]) != num_columns:
+            size = self._num_rows * num_columns + 1
+            if len(self._kept) < size:
+                self._kept = like.new_zeros(size)
+            self._sent = self._kept[:size]
+            self._mine = self._sent[:-1].view(self._num_rows, num_columns).unbind()
+        return self._mine
 
     def total(self) -> Tensor:
         """The sum of all learners' rows, once all have filled theirs. It is valid until the next rows are filled."""
@@ -87,13 +89,6 @@ class Collective(Wire):
     def gather(self, own: Tensor) -> Tensor:  # noqa: D102 - as in the base
         return self._link.gather_on_device(own.contiguous()).flatten(0, 1)
 
-    def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
-        """As in the base. One more number says whether to stop, because another exchange would take as long."""
-        if not self._mine or len(self._mine[0]) != num_columns:
-            self._sent = self._room(like, self._num_rows * num_columns + 1)
-            self._mine = self._sent[:-1].view(self._num_rows, num_columns).unbind()
-        return self._mine
-
     def total(self) -> Tensor:  # noqa: D102 - as in the base
         size, is_on_host = len(self._mine[0]), self._sent.device.type == "cpu"
         if is_on_host:
@@ -116,8 +111,8 @@ class Collective(Wire):
         return found
 
 
-class InSharedMemory(Wire):
-    """In memory that all learners of a machine share.
+class InSharedMemory(Collective):
+    """In memory that all learners of a machine share; only numbers that are gathered go by torch.distributed.
 
     Two sets of rows take turns. When all have come to a turn, no learner reads the rows of the turn before, which may
     be filled again.
@@ -130,12 +125,9 @@ class InSharedMemory(Wire):
     """
 
     def __init__(self, link: Link, num_rows: int, own: Interruption, agreed: Interruption) -> None:
-        super().__init__(num_rows, own, agreed)
-        self._link, self._turn = link, 0
+        super().__init__(link, num_rows, own, agreed, in_order=True)
+        self._turn = 0
         self._arrays: SharedArrays | None = None
-
-    def gather(self, own: Tensor) -> Tensor:  # noqa: D102 - as in the base
-        return self._link.gather_on_device(own.contiguous()).flatten(0, 1)
 
     def rows(self, like: Tensor, num_columns: int) -> Sequence[Tensor]:
         """As in the base; the first call maps the memory, by all at the same time."""

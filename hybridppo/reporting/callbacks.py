@@ -203,13 +203,6 @@ class Callbacks:
         self.run = run
         self._callbacks = callbacks
         self._has_failed = False
-        self._started: list[Callback] = []
-
-    def start(self) -> None:
-        """The training begins."""
-        for callback in self._callbacks:
-            self._started.append(callback)
-            self._call(callback, "on_start")
 
     def iteration(self, metrics: Metrics) -> None:
         """An iteration has ended."""
@@ -225,24 +218,25 @@ class Callbacks:
 
     @contextmanager
     def called(self) -> Iterator[None]:
-        """Call `start` first, and `end` afterwards in any case."""
+        """A context that begins with `on_start`, and ends with `on_end` of all that were started, in any case.
+
+        An error in `on_end` is only logged, since the result exists.
+        """
+        started: list[Callback] = []
         try:
-            self.start()
+            for callback in self._callbacks:
+                started.append(callback)
+                self._call(callback, "on_start")
             yield
         finally:
-            self.end()
-
-    def end(self) -> None:
-        """The training has ended. All callbacks are called; an error in one is only logged, since the result exists."""
-        while self._started:
-            callback = self._started.pop(0)
-            try:
-                callback.on_end(self.run)
-            except Exception:
-                logger.warning(
-                    "the callback %s failed in on_end, after iteration %d",
-                    name_of(callback), self.run.iteration, exc_info=True,
-                )  # fmt: skip
+            for callback in started:
+                try:
+                    callback.on_end(self.run)
+                except Exception:
+                    logger.warning(
+                        "the callback %s failed in on_end, after iteration %d",
+                        name_of(callback), self.run.iteration, exc_info=True,
+                    )  # fmt: skip
 
     def _tell(self, hook: str, *arguments: Any) -> None:
         if self._has_failed:  # the training is being saved and ends

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError, RunDirectoryError
+from hybridppo.run_directory.checkpoints import serialized
 from hybridppo.run_directory.files import replace_synced
 
 FORMAT_VERSION = 1
@@ -24,11 +24,10 @@ def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[s
     Raises:
         RunDirectoryError: if it cannot be written; an existing file stays.
     """
-    host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     header = {_KEY: json.dumps({"format_version": FORMAT_VERSION, **description}, allow_nan=False)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_synced(path, safetensors.torch.save(host, header))
+        replace_synced(path, serialized(tensors, header))
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be written: {error}") from error
 

@@ -74,11 +74,11 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def serialized(tensors: dict[str, Tensor]) -> bytes:
-    """The bytes of a safetensors file with these tensors, of any device."""
+def serialized(tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file with these tensors, of any device, and this header."""
     # safetensors writes from the host, one tensor per memory block
     host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    return safetensors.torch.save(host)
+    return safetensors.torch.save(host, header)
 
 
 def load(folder: Path) -> Checkpoint:

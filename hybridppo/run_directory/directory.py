@@ -252,15 +252,8 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
 
-    def write_placements(self, table: dict[str, Any]) -> None:
-        """Write `placements.json`. A disk error is only logged."""
-        self._write("placements.json", table)
-
-    def write_result(self, result: dict[str, Any]) -> None:
-        """Write `result.json`. A disk error is only logged."""
-        self._write("result.json", result)
-
-    def _write(self, name: str, value: dict[str, Any]) -> None:
+    def write(self, name: str, value: dict[str, Any]) -> None:
+        """Write `placements.json` or `result.json`. A disk error is only logged."""
         with ThrottledWarning(f"writing {self.path / name}").tolerating(OSError, "it is not kept"):
             files.replace_synced(self.path / name, as_json(value).encode())
 

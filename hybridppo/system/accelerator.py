@@ -5,13 +5,13 @@
         stream = accelerator.stream()
 
 No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The file is thin on purpose: a method of
-`Cuda` is one call of torch for one device, which is selected if torch would use the current one. `Host` is the CPU,
+`Cuda` is one call of torch for one device, which is selected if torch would use the current one. The base is the CPU,
 which does nothing asynchronously.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,152 +19,93 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Accelerator(Protocol):
-    """One device, as far as it differs from the CPU. Streams, events and graphs are torch's objects."""
+class Accelerator:
+    """One device; as it is here, the CPU, where everything is done when the call returns.
 
-    is_asynchronous: bool
-    """Whether the device has queues that the host may have to wait for."""
-    alignment: int
-    """Tensors of one buffer should begin at multiples of so many float32 numbers."""
-
-    def selected(self) -> AbstractContextManager[Any]:
-        """A context in which it is the current device, which torch uses by default."""
-        ...
-
-    def stream(self) -> Any:
-        """A new queue, beside the current one."""
-        ...
-
-    def current_stream(self) -> Any:
-        """The queue of this thread's operations."""
-        ...
-
-    def using(self, stream: Any) -> AbstractContextManager[Any]:
-        """A context in which this thread's operations go to the stream."""
-        ...
-
-    def timing_event(self) -> Any:
-        """An event that records when the device reached it."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until the device has finished this thread's current stream."""
-        ...
-
-    def graph(self) -> Any:
-        """An empty graph of operations, to be recorded and replayed."""
-        ...
-
-    def graph_pool(self) -> Any:
-        """Memory for several graphs that are replayed one after another."""
-        ...
-
-    def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:
-        """A context in which this thread's operations on the device are recorded instead of run."""
-        ...
-
-    def page_locked(self, tensor: Tensor) -> Tensor:
-        """A copy in page-locked memory; copies from and to it need no wait."""
-        ...
-
-    def is_page_locked(self, tensor: Tensor) -> bool:
-        """Whether a tensor of the host is in page-locked memory."""
-        ...
-
-    def lock_pages(self, address: int, num_bytes: int) -> int:
-        """Lock existing memory; return an error number, or 0."""
-        ...
-
-    def unlock_pages(self, address: int) -> int:
-        """Unlock memory; return an error number, or 0."""
-        ...
-
-    def memory_allocated(self) -> int:
-        """Bytes of the device's memory that tensors occupy."""
-        ...
-
-    def memory_free(self) -> int | None:
-        """Free bytes of the device's memory; None if they are unknown."""
-        ...
-
-    def telling_of_waits(self) -> AbstractContextManager[Any]:
-        """A context in which torch warns of each operation that makes the host wait for the device."""
-        ...
-
-    def supports_bf16(self) -> bool:
-        """Whether the hardware supports bfloat16 products."""
-        ...
-
-    def supports_tf32(self) -> bool:
-        """Whether the hardware supports TF32 products."""
-        ...
-
-
-class Host:
-    """The CPU: everything is done when the call returns."""
+    Streams, events and graphs are torch's objects.
+    """
 
     is_asynchronous = False
+    """Whether the device has queues that the host may have to wait for."""
     alignment = 1
+    """Tensors of one buffer should begin at multiples of so many float32 numbers."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def selected(self) -> AbstractContextManager[Any]:  # noqa: D102 - as in the protocol, like all below
+    def selected(self) -> AbstractContextManager[Any]:
+        """A context in which it is the current device, which torch uses by default."""
         return nullcontext()
 
-    def stream(self) -> Any:  # noqa: D102
+    def stream(self) -> Any:
+        """A new queue, beside the current one."""
         return None
 
-    def current_stream(self) -> Any:  # noqa: D102
+    def current_stream(self) -> Any:
+        """The queue of this thread's operations."""
         return None
 
-    def using(self, stream: Any) -> AbstractContextManager[Any]:  # noqa: D102
+    def using(self, stream: Any) -> AbstractContextManager[Any]:
+        """A context in which this thread's operations go to the stream."""
         return nullcontext()
 
-    def timing_event(self) -> Any:  # noqa: D102
+    def timing_event(self) -> Any:
+        """An event that records when the device reached it."""
         raise NotImplementedError(f"{self._device} has no events: the host's clock says how long it takes")
 
-    def wait(self) -> None:  # noqa: D102
-        return
+    def wait(self) -> None:
+        """Wait until the device has finished this thread's current stream."""
 
-    def graph(self) -> Any:  # noqa: D102
+    def graph(self) -> Any:
+        """An empty graph of operations, to be recorded and replayed."""
         raise NotImplementedError(f"{self._device} records no graphs")
 
-    def graph_pool(self) -> Any:  # noqa: D102
+    def graph_pool(self) -> Any:
+        """Memory for several graphs that are replayed one after another."""
         raise NotImplementedError(f"{self._device} records no graphs")
 
-    def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:  # noqa: D102
+    def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:
+        """A context in which this thread's operations on the device are recorded instead of run."""
         raise NotImplementedError(f"{self._device} records no graphs")
 
-    def page_locked(self, tensor: Tensor) -> Tensor:  # noqa: D102
+    def page_locked(self, tensor: Tensor) -> Tensor:
+        """A copy in page-locked memory; copies from and to it need no wait. On the CPU, the tensor itself."""
         return tensor
 
-    def is_page_locked(self, tensor: Tensor) -> bool:  # noqa: D102
+    def is_page_locked(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the host is in page-locked memory."""
         return False
 
-    def lock_pages(self, address: int, num_bytes: int) -> int:  # noqa: D102
+    def lock_pages(self, address: int, num_bytes: int) -> int:
+        """Lock existing memory; return an error number, or 0."""
         return 0
 
-    def unlock_pages(self, address: int) -> int:  # noqa: D102
+    def unlock_pages(self, address: int) -> int:
+        """Unlock memory; return an error number, or 0."""
         return 0
 
-    def memory_allocated(self) -> int:  # noqa: D102
+    def memory_allocated(self) -> int:
+        """Bytes of the device's memory that tensors occupy."""
         return 0
 
-    def memory_free(self) -> int | None:  # noqa: D102
+    def memory_free(self) -> int | None:
+        """Free bytes of the device's memory; None if they are unknown."""
         return None
 
-    def telling_of_waits(self) -> AbstractContextManager[Any]:  # noqa: D102
+    def telling_of_waits(self) -> AbstractContextManager[Any]:
+        """A context in which torch warns of each operation that makes the host wait for the device."""
         return nullcontext()
 
-    def supports_bf16(self) -> bool:  # noqa: D102
+    def supports_bf16(self) -> bool:
+        """Whether the hardware supports bfloat16 products."""
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
-    def supports_tf32(self) -> bool:  # noqa: D102
+    def supports_tf32(self) -> bool:
+        """Whether the hardware supports TF32 products."""
         return False
 
 
-class Other(Host):
+class Other(Accelerator):
     """A device of another kind; torch can wait for it, and nothing else is known."""
 
     def wait(self) -> None:  # noqa: D102
@@ -174,16 +115,13 @@ class Other(Host):
         return False
 
 
-class Cuda:
+class Cuda(Accelerator):
     """A CUDA device, by `torch.cuda`."""
 
     is_asynchronous = True
     alignment = 4  # 16 bytes: cuBLAS needs this alignment to use tensor cores
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def selected(self) -> AbstractContextManager[Any]:  # noqa: D102 - as in the protocol, like all below
+    def selected(self) -> AbstractContextManager[Any]:  # noqa: D102 - as in the base, like all below
         return torch.cuda.device(self._device)
 
     def stream(self) -> Any:  # noqa: D102
@@ -251,7 +189,7 @@ class Cuda:
         return torch.cuda.get_device_capability(self._device) >= (8, 0)
 
 
-KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cpu": Host, "cuda": Cuda}
+KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cpu": Accelerator, "cuda": Cuda}
 """The class for each device type; `Other` for types that are not listed."""
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
-
 from hybridppo.agents.policies import (
     PolicyOf,
     acting_together,
@@ -89,9 +87,6 @@ def evaluate_agent(
         EnvError: if the environment has other spaces than the agent.
     """
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
-    if placement is None:
-        placement = SingleDevice(agents_of(agent)[0].parameters.values.device)
-        placement.prepare(agent)
     environments = environments_for(
         agent,
         env,
@@ -104,8 +99,7 @@ def evaluate_agent(
     )
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
-        products = float32_products(agent.config.precision, placement.sampling_device)
-        with bar, products, placement.evaluating(agent) as actor:
+        with bar, acting(agent, placement) as actor:
             return run_episodes(
                 actor,
                 agent.distribution,
@@ -202,45 +196,79 @@ def evaluate_policies(
         ConfigurationError: if the environment's agents have other policies.
         EnvError: if the environment has other spaces than an agent.
     """
-    trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
-    configs = {name: getattr(agent, "config", None) for name, agent in agents.items()}
-    options = for_critics(EnvironmentOptions(), critics_of(configs, policy_of))
-    options = compiled_if_possible(env, options)
-    environments = make_environments(env, min(num_envs, episodes), options, own_number=True)
-    with contextlib.ExitStack() as stack:
-        stack.callback(environments.close)
-        whose = policies_of(environments.agents, agents, policy_of)
-        columns = list(columns_of(whose, agents).values())
-        every = environments.observation_space, environments.action_space
-        spaces = [spaces_of_policy(*every, policy, whose) for policy in agents]
-        squash = any(agent.config.squash_actions for agent in trained)
-        distributions = [distribution_for(action_space, squash=squash) for _, action_space in spaces]
-        distribution, sizes = distributions[0], None
-        if any(own != spaces[0] for own in spaces):
-            distribution, sizes = acting_together(distributions, spaces, columns)
-        layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
-        state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
-        actors = [
-            stack.enter_context(_acting(agent, own)) if isinstance(agent, PPO) else agent
-            for agent, own in zip(agents.values(), spaces, strict=True)
-        ]
+    environments = environments_of_policies(agents, env, min(num_envs, episodes), policy_of)
+    with contextlib.closing(environments), policies_acting(agents, environments, policy_of) as (whose, acting_with):
         found = run_episodes(
-            NumpyPoliciesActor(actors, columns, sizes, state_sizes=state_sizes),
-            distribution,
-            environments,
+            **acting_with,
+            environments=environments,
             episodes=episodes,
             seed=seed_of(seed, "evaluation"),
             deterministic=deterministic,
-            memory=max((each for each in layouts if each), key=lambda each: each.state_size, default=None),
         )
     return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}
 
 
+def environments_of_policies(
+    agents: Mapping[str, Any], env: EnvSource, num_envs: int, policy_of: PolicyOf | None
+) -> Environments:
+    """New environments for the agents of several policies; arguments as of `evaluate_policies`."""
+    spaces = [any_space(agent.observation_space) for agent in agents.values() if isinstance(agent, PPO)]
+    options = EnvironmentOptions(action_masks=any(isinstance(space, MaskedObservation) for space in spaces))
+    configs = {name: getattr(agent, "config", None) for name, agent in agents.items()}
+    options = compiled_if_possible(env, for_critics(options, critics_of(configs, policy_of)))
+    return make_environments(env, num_envs, options, own_number=True)
+
+
 @contextlib.contextmanager
-def _acting(agent: PPO, spaces: tuple[gym.Space[Any], gym.Space[Any]]) -> Iterator[SamplingActor]:
-    """The actor of an agent, where it is, for environments with these spaces."""
-    require_spaces_of(agent, SimpleNamespace(observation_space=spaces[0], action_space=spaces[1]))
-    placement = SingleDevice(agent.parameters.values.device)
-    placement.prepare(agent)
+def acting(agent: AnyAgent, placement: Placement | None = None) -> Iterator[SamplingActor]:
+    """The actor of an agent for an evaluation.
+
+    Args:
+        agent: the agent.
+        placement: one that the agent is prepared for; None to act where the agent is.
+    """
+    if placement is None:
+        placement = SingleDevice(agents_of(agent)[0].parameters.values.device)
+        placement.prepare(agent)
     with float32_products(agent.config.precision, placement.sampling_device), placement.evaluating(agent) as actor:
         yield actor
+
+
+@contextlib.contextmanager
+def policies_acting(
+    agents: Mapping[str, Any], environments: Environments, policy_of: PolicyOf | None
+) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+    """The policy of each of the environments' agents, and the arguments with which `evaluate` lets all of them act.
+
+    Raises:
+        ConfigurationError: if the environments' agents have other policies.
+        EnvError: if the environments have other spaces than an agent.
+    """
+    whose = policies_of(environments.agents, agents, policy_of)
+    columns = list(columns_of(whose, agents).values())
+    every = environments.observation_space, environments.action_space
+    spaces = [spaces_of_policy(*every, policy, whose) for policy in agents]
+    trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
+    squash = any(agent.config.squash_actions for agent in trained)
+    distributions = [distribution_for(action_space, squash=squash) for _, action_space in spaces]
+    distribution, sizes = distributions[0], None
+    if any(own != spaces[0] for own in spaces):
+        distribution, sizes = acting_together(distributions, spaces, columns)
+    layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
+    state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
+    with contextlib.ExitStack() as stack:
+        actors: list[Any] = []
+        for agent, (observation_space, action_space) in zip(agents.values(), spaces, strict=True):
+            if isinstance(agent, PPO):
+                met = SimpleNamespace(observation_space=observation_space, action_space=action_space)
+                require_spaces_of(agent, met)
+                agent = stack.enter_context(acting(agent))
+            actors.append(agent)
+        yield (
+            whose,
+            {
+                "actor": NumpyPoliciesActor(actors, columns, sizes, state_sizes=state_sizes),
+                "distribution": distribution,
+                "memory": max(filter(None, layouts), key=lambda each: each.state_size, default=None),
+            },
+        )

@@ -58,7 +58,7 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")
         options = for_seats(settings.environment, settings.run, settings.config)
-        environments = team.environments_to_begin(source, settings.config.num_envs, options, settings.run.num_workers)
+        environments = team.environments(source, settings.config.num_envs, options, settings.run.num_workers)
         try:
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")

@@ -36,7 +36,7 @@ from hybridppo.runs.options import changeable_names, takes_options
 from hybridppo.runs.settings import Settings
 from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
 from hybridppo.training.agent_arguments import split_schedules
-from hybridppo.training.stage import staged
+from hybridppo.training.stage import Stage, staged
 from hybridppo.training.train import TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
@@ -107,39 +107,54 @@ def resume(
             callbacks=callbacks,
             on_interrupt=on_interrupt,
         )
-        parts = {
-            "loss": loss, "networks": networks, "advantages": advantages, "modules": modules,
+        parts: dict[str, Any] = {
+            "agent": agent,
+            "loss": loss,
+            "networks": networks,
+            "advantages": advantages,
+            "modules": modules,
             "schedules": _functions(schedules, settings),
-        }  # fmt: skip
-        settings.require_own(agent=agent, **parts)
-        env = settings.source(env)
+        }
+        settings.require_own(**parts)
+        source = settings.source(env)
         where = _own_placement(settings) if placement is None else resolve_placement(placement)
         checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
-        with staged(env, settings.config, settings.environment, settings.run, where) as stage:
-            settings = _with_agents(replace(settings, environment=stage.options, run=stage.run), stage.environments)
-            trained = agent_of(settings, checkpoint, agent=agent, **parts)
-            done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
-            resolved = stage.choose(settings.config, trained, max(1, settings.run.total_steps - done)).placement
-            _tell_of_kernels(directory.config.get("versions"))
-            # Changed options are saved for the next resume; the placement stays the run's own.
-            of_start: dict[str, Any] = {
-                name: directory.config[name] for name in ("versions", "origin") if name in directory.config
-            }
-            directory.update_config({**settings.to_json(), **of_start})
-            if stage.team.rank == 0:  # the other learners get the checkpoint from it
-                _go_back(directory, before, settings, trained, checkpoint)
-            job = Job(
-                env,
-                settings,
-                stage.environments,
-                trained,
-                resolved,
-                stage.interruption,
-                directory,
-                checkpoint,
-                reporting=reporting,
-            )
-            return run_by_groups(job, stage.team)
+        with staged(source, settings.config, settings.environment, settings.run, where) as stage:
+            job = _resumed(stage, directory, before, settings, checkpoint, parts)
+            return run_by_groups(replace(job, reporting=reporting), stage.team)
+
+
+def _resumed(
+    stage: Stage,
+    directory: RunDirectory,
+    before: Settings,
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+    parts: dict[str, Any],
+) -> Job:
+    """The job of a training that goes on; the run directory is as it was at the checkpoint.
+
+    Args:
+        stage: the processes and environments.
+        directory: of the run.
+        before: the settings of the run.
+        settings: those of now.
+        checkpoint: to go on from; None to begin anew.
+        parts: the agent's class, and its own parts, by name.
+    """
+    settings = _with_agents(replace(settings, environment=stage.options, run=stage.run), stage.environments)
+    agent = agent_of(settings, checkpoint, **parts)
+    done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
+    placement = stage.choose(settings.config, agent, max(1, settings.run.total_steps - done)).placement
+    _tell_of_kernels(directory.config.get("versions"))
+    # Changed options are saved for the next resume; the placement stays the run's own.
+    of_start: dict[str, Any] = {
+        name: directory.config[name] for name in ("versions", "origin") if name in directory.config
+    }
+    directory.update_config({**settings.to_json(), **of_start})
+    if stage.team.rank == 0:  # the other learners get the checkpoint from it
+        _go_back(directory, before, settings, agent, checkpoint)
+    return Job(stage.env, settings, stage.environments, agent, placement, stage.interruption, directory, checkpoint)
 
 
 def _go_back(

@@ -41,9 +41,9 @@ class Stage:
             return Choice(self.placement, self.run.num_workers, config.torch_threads or 1, table={})
         return self.team.choose(
             self.placement,
-            self.env,
-            self.environments,
-            config,
+            source=self.env,
+            environments=self.environments,
+            config=config,
             total_steps=total_steps,
             num_workers=self.run.num_workers,
             options=for_seats(self.options, self.run, config),
@@ -86,7 +86,7 @@ def staged(
         interruption = stack.enter_context(Interruption(saves=saves))
         begun = time.perf_counter()
         seats = for_seats(options, run, config, policy_of)
-        environments = team.environments_to_begin(env, config.num_envs, seats, run.num_workers)
+        environments = team.environments(env, config.num_envs, seats, run.num_workers)
         stack.callback(environments.close)
         options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun

@@ -219,7 +219,7 @@ def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any
     with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
-                directory.write_placements(table)
+                directory.write("placements.json", table)
             return run_by_groups(replace(job, directory=directory), team)
         except BaseException:
             directory.discard()  # a training that could not begin leaves no folder
@@ -260,7 +260,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             with runner.rescuing():
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
-                directory.write_result(_result(settings, runner, evaluation, placement))
+                directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None and team.rank == 0 else None
     result = TrainResult(
         agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, runner.stopped_by
@@ -335,14 +335,10 @@ def _measure_more(job: Job, team: LocalTeam, runner: Runner, stack: contextlib.E
 
 def _run(runner: Runner, job: Job) -> Metrics:
     """Run the loop, with a trace if that was asked for."""
-    profiler = None
-    if job.directory is not None and job.profile:
-        profiler = Profiler(runner, job.environments, job.directory.path / "trace.json")
-    try:
+    if job.directory is None or not job.profile:
         return runner.run()
-    finally:
-        if profiler is not None:
-            profiler.close()
+    with contextlib.closing(Profiler(runner, job.environments, job.directory.path / "trace.json")):
+        return runner.run()
 
 
 def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraining:

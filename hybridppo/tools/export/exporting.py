@@ -35,7 +35,6 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.named import make_env
-from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
@@ -261,11 +260,9 @@ def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, poli
     if is_tensor_env(source):
         return _sampled(policy, agent)
     if isinstance(source, str):
-        env_kwargs = options.env_kwargs or {}
-        make: Callable[[], Any] = partial(make_new, make_env, source, imports=options.imports, **env_kwargs)
-    else:
-        assert callable(source)
-        make = with_arguments(source, 1, options)
+        source = partial(make_env, source, imports=options.imports)
+    assert callable(source)
+    make = with_arguments(source, 1, options)
     if options.frame_stack > 1:
         make = partial(stacked, make, options.frame_stack)
     made = make()

@@ -28,6 +28,8 @@ Axis = Literal["steps", "seconds"]
 
 COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}
 """The column of `metrics.jsonl` that a curve is drawn over."""
+PHASES = ("sampling", "learning", "copying", "other")
+"""The parts of an iteration, whose seconds are columns of `metrics.jsonl`."""
 NUM_POINTS = 200
 """Points of a group's curve."""
 MOST_IN_LABEL = 3

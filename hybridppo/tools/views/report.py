@@ -19,13 +19,12 @@ from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import Run, names_of, policy_of, read_run
+from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run
 from hybridppo.tools.views.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
 LARGEST_VIDEO = 20 * 2**20
 """Bytes; the page links to a larger video."""
-PHASES = ("sampling", "learning", "copying", "other")
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
 """The first curves."""
 NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}

@@ -14,11 +14,10 @@ from typing import Any, TextIO
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import Tail
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import names_of
+from hybridppo.tools.views.curves import PHASES, names_of
 
 Metrics = dict[str, Any]
 
-PHASES = ("sampling", "learning", "copying", "other")
 RECENT = 20
 """Iterations over which phases are averaged."""
 MOST_LINES = 2000

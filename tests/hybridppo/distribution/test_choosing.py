@@ -72,7 +72,13 @@ def choose(policy: MultiLearner | Central, config: Any) -> auto.Choice:
     environments = make_environments("CartPole-v1", 1, COPIES)
     try:
         agent = hybridppo.PPO(environments.observation_space, environments.action_space, config)
-        return choose_for_learners(policy, "CartPole-v1", environments, config, COPIES, agent, total_steps=10**9)
+        made: dict[str, Any] = {
+            "source": "CartPole-v1",
+            "environments": environments,
+            "options": COPIES,
+            "agent": agent,
+        }
+        return choose_for_learners(policy, config=config, total_steps=10**9, **made)
     finally:
         environments.close()
 
@@ -115,7 +121,7 @@ def test_the_first_measures_and_all_take_what_it_found() -> None:
         team = Team(MultiLearner(2), rank, 60.0)
         team.link = Told(words)  # type: ignore[assignment]
         options: dict[str, Any] = {"agent": agent, "total_steps": 10**9, "options": COPIES, "num_workers": None}
-        found.append(team.choose(Auto(), "CartPole-v1", environments, config, **options))
+        found.append(team.choose(Auto(), source="CartPole-v1", environments=environments, config=config, **options))
     environments.close()
     assert words == ["2"]
     assert [choice.torch_threads for choice in found] == [2, 2]

@@ -14,12 +14,12 @@ from hybridppo.errors import DeviceError, EnvError
 from hybridppo.rollouts import page_locking
 from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners.workers import processes as workers
-from hybridppo.system.accelerator import Host, accelerator_of
+from hybridppo.system.accelerator import Accelerator, accelerator_of
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 
 
-class FakeAccelerator(Host):
+class FakeAccelerator(Accelerator):
     """Notes what is locked, and refuses where told to."""
 
     def __init__(self, error: int = 0) -> None:

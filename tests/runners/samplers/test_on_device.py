@@ -20,7 +20,7 @@ from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.runners.samplers import stepping
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.system.accelerator import Host
+from hybridppo.system.accelerator import Accelerator
 from hybridppo.system.interruption import Stopped
 
 pytest.importorskip("numba")
@@ -395,10 +395,10 @@ def test_what_is_not_finite_is_named(stand_in: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_does_not_fit_is_refused_beforehand(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Host, "memory_free", lambda self: 10_000, raising=True)
+    monkeypatch.setattr(Accelerator, "memory_free", lambda self: 10_000, raising=True)
     with pytest.raises(OutOfMemoryError, match=r"a rollout \(num_envs \* num_steps\).*Lower num_envs or num_steps"):
         device_sampler("CartPole-v1", stand_in)
-    monkeypatch.setattr(Host, "memory_free", lambda self: 100_000)
+    monkeypatch.setattr(Accelerator, "memory_free", lambda self: 100_000)
     device_sampler("CartPole-v1", stand_in)
 
 

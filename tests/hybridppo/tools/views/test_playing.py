@@ -231,6 +231,12 @@ def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: P
     # What an agent of this game observes, no other changes.
     assert returns["both"] == {**returns["other"], "player 0": returns["one"]["player 0"]}
     assert [line.partition(":")[0] for line in episode_lines(both, by_kind=False)] == list(both.agents)
+    agents = {name: hybridppo.load(tmp_path / name) for name in ("one", "other")}
+    seats = {"player 0": "one", "player 1": "other", "player 2": "other"}
+    evaluated = hybridppo.evaluate_policies(
+        agents, DrawnTurns, episodes=1, deterministic=True, policy_of=seats.__getitem__
+    )
+    assert len(evaluated["one"].returns) == 1  # with the masks that the agents were trained with
     with pytest.raises(ConfigurationError, match="against is for environments in which another can have a seat"):
         hybridppo.play(masked_run, env=partial(Numbered, "human"), against=tmp_path / "one")
 

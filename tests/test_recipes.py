@@ -4,8 +4,10 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import hybridppo
@@ -78,6 +80,9 @@ def test_the_signal_before_the_time_limit_reaches_the_training(
     recipe = ROOT / "examples" / "cluster" / f"{name}.sh"
     with subprocess.Popen(["bash", str(recipe), "CartPole-v1"], cwd=tmp_path, env=environment) as job:
         (tmp_path / "ready").read_text()  # returns when the training has begun
+        deadline = time.monotonic() + 60
+        while psutil.Process(job.pid).status() != psutil.STATUS_SLEEPING:  # the script may not wait for it yet
+            assert time.monotonic() < deadline
         job.send_signal(signal.SIGUSR1)
         assert job.wait(timeout=60) == 130
 

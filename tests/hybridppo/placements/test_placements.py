@@ -466,7 +466,6 @@ def test_only_the_placement_moves_things() -> None:
         "runners/samplers/on_device.py": {".cpu()"},
         # Files are written from the host.
         "hybridppo/run_directory/checkpoints.py": {copied},
-        "hybridppo/run_directory/agent_file.py": {copied},
         "hybridppo/tools/export/policies.py": {".cpu()"},
     }
 

@@ -567,6 +567,9 @@ def test_another_class_is_refused() -> None:
         EnvStateError, match=r"Holder\.helpers\[1\] was a Helper .* a freshly reset environment has none"
     ):
         moved(Holder(helpers=[Helper(), Helper()]), Holder(helpers=[Helper()]))
+    other = enum.Enum("Stage", "RESTING MOVING")
+    with pytest.raises(EnvStateError, match=r"Holder\.phase was a Phase when it was saved, and is a Stage now"):
+        moved(Holder(phase=Phase.MOVING), Holder(phase=other["RESTING"]))
     with pytest.raises(EnvStateError, match="ScriptedEnv was a Holder when it was saved, and is a ScriptedEnv now"):
         restore(ScriptedEnv(((1, "truncated"),)), describe(Holder()))
 

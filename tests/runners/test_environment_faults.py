@@ -213,7 +213,7 @@ def test_an_env_error_in_the_reset_of_a_vector_is_raised_as_it_is() -> None:
     def refuse(result: Any) -> Any:
         raise EnvError("the door is locked")
 
-    with pytest.raises(EnvError, match="^the door is locked$"):
+    with pytest.raises(EnvError, match=r"^the door is locked$"):
         collect(wrap(vector_of(at(1, 0, refuse), AutoresetMode.NEXT_STEP)))
 
 

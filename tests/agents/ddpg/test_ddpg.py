@@ -360,7 +360,7 @@ def test_what_td3_adds_is_checked_too(fields: Any, message: str) -> None:
         DDPGConfig(**fields)
 
 
-@pytest.mark.parametrize("config", [DDPGConfig(hidden_sizes=[3, 4], tau=1), TD3Config(policy_delay=5)])
+@pytest.mark.parametrize("config", [DDPGConfig(hidden_sizes=[3, 4], tau=1), TD3Config(policy_delay=1)])
 def test_configurations_are_whole_again_out_of_json(config: DDPGConfig) -> None:
     assert type(config)(**config.to_json()) == config
     assert isinstance(config.tau, float)

@@ -24,7 +24,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.state import describing as env_state
 from hybridppo.environments.state import keeping, sharing
 from hybridppo.environments.state.describing import describe, digests
-from hybridppo.environments.state.nodes import array_bytes
+from hybridppo.environments.state.nodes import array_bytes, is_python_object
 from hybridppo.environments.state.restoring import restore
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
@@ -519,6 +519,11 @@ class Numbers(dict[str, int]):
 def test_what_cannot_be_saved_is_named(value: Any, kind: str) -> None:
     with pytest.raises(EnvStateError, match=rf"Holder\.worlds\['a'\]\[1\] is of type .*{kind}, which cannot be saved"):
         describe(Holder(worlds={"a": [0, value]}))
+
+
+def test_an_object_of_python_has_all_in_its_dict() -> None:
+    others = (object(), iter(()), WithSlots(), WithSlotsAndMore(), Numbers())
+    assert [is_python_object(value) for value in (Holder(), *others)] == [True] + [False] * 5
 
 
 def test_physics_engines_are_named() -> None:

@@ -30,74 +30,15 @@ from typing import Any
 import gymnasium as gym  # noqa: F401 - loaded once, as the others, for every mutant's process to begin with
 import pytest
 import torch
+from mutant_tests import NOT_BY_DEFAULT, TESTS, selected_tests
 from mutations import Mutant, mutants_of
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-# All but `test_serialization.py`, which trains in every space and takes minutes.
-SPACES = " ".join(
-    f"hybridppo/spaces/{path.name}"
-    for path in sorted((ROOT / "tests/hybridppo/spaces").glob("test_*.py"))
-    if path.name != "test_serialization.py"
-)
-# The tests that should find the mistakes of each room or file, the quickest first; the longest row that fits holds.
-TESTS: dict[str, str] = {
-    "hybridppo/spaces": f"{SPACES} agents/ppo/test_ppo.py runners/test_evaluation.py",
-    "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",
-    "hybridppo/networks/numpy_forms": f"hybridppo/networks {SPACES} hybridppo/test_golden.py",
-    "hybridppo/networks/numpy_forms/recurrent.py": "agents/ppo/test_memory.py",
-    "hybridppo/rollouts/replay.py": "hybridppo/rollouts/test_replay.py runners/test_off_policy.py",
-    "hybridppo/spaces/deterministic.py": "hybridppo/spaces/test_deterministic.py agents/ddpg/test_ddpg.py",
-    "agents/ddpg": "agents/ddpg agents/test_every_agent.py",
-    "agents/common/loop.py": "agents/ppo/test_backends.py agents/ddpg agents/ppo agents/test_every_agent.py",
-    "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py "
-    "runners/test_many_agents_everywhere.py::test_agents_with_a_replay_buffer_say_that_they_learn_from_one",
-    "agents/ppo": "agents/ppo hybridppo/networks/test_modes.py runners/samplers/test_episode_sampler.py "
-    "hybridppo/test_golden.py "
-    "hybridppo/training/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
-    "agents/ppo/loss.py": "agents/ppo/test_losses.py agents/ppo",
-    "agents/ppo/memory.py": "test_faults_of_training.py hybridppo/spaces/test_images.py agents/ppo",
-    "hybridppo/rollouts/advantages.py": "hybridppo/rollouts/test_advantages.py agents/ppo/test_pool.py",
-    **dict.fromkeys(
-        ("runners/samplers/fused.py", "runners/samplers/fused_actor.py"),
-        "hybridppo/compiled runners/samplers",
-    ),
-    "runners/samplers/in_process.py": "runners/samplers agents/ppo/test_memory.py",
-    "runners/samplers/device_base.py": "runners/samplers/test_tensor_sampler.py hybridppo/test_tensor_environments.py",
-    "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
-    "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",
-    "runners/samplers": "runners/samplers hybridppo/system/test_seeds.py "
-    "runners/test_environment_faults.py::test_restart_drops_the_partial_episode_and_counts_it "
-    "runners/test_environment_faults.py::test_restart_forgets_what_an_episode_gained_in_rollouts_before "
-    "runners/test_environment_faults.py::test_restart_after_an_episode_drops_nothing "
-    "runners/test_environment_faults.py::test_restart_with_no_step_left_is_an_error "
-    "runners/test_environment_faults.py::test_restart_with_no_step_left_samples_again",
-    "runners/samplers/stepping.py": "runners/samplers hybridppo/environments/test_env_state.py "
-    "runners/test_environment_faults.py::test_slow_steps_are_no_hang "
-    "hybridppo/training/test_resume.py::test_an_environment_that_was_changed_starts_new_episodes "
-    "hybridppo/training/test_resume.py::test_many_stops_change_nothing",
-    "hybridppo/placements": "hybridppo/placements/test_mirroring.py hybridppo/placements/test_placements.py "
-    "runners/test_accounting.py",
-    "hybridppo/auto": "hybridppo/auto",
-    "hybridppo/compiled": "hybridppo/compiled runners/samplers/test_on_device.py agents/ppo/test_backends.py "
-    "agents/ddpg/test_compiled_off_policy_steps.py",
-}
 MARKS = "not slow and not gpu and not wheel"
 """Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
-NOT_BY_DEFAULT = (
-    "hybridppo/auto",
-    "agents/common/recorded_step.py",
-    "agents/ppo/config.py",
-    "agents/ddpg/config.py",
-)
 END = os.pipe()
 LARGEST_MEMORY = 8 * 2**30  # of a process: a mistake may well ask for more and more
-
-
-def tests_of(mutant: Mutant) -> tuple[str, ...]:
-    """The tests that are to see a mistake in its file."""
-    room = max((room for room in TESTS if mutant.path.startswith(room)), key=len)
-    return tuple(f"tests/{test}" for test in TESTS[room].split())
 
 
 def _end_with_the_script() -> None:
@@ -165,7 +106,8 @@ def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.N
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         trees = [Tree(Path(folder) / str(i)) for i in range(options.jobs)]
         limits: dict[tuple[str, ...], float] = {}
-        for tests in tqdm(sorted(set(map(tests_of, mutants.values()))), desc="tests without a mutant"):
+        sets = sorted({selected_tests(mutant.path) for mutant in mutants.values()})
+        for tests in tqdm(sets, desc="tests without a mutant"):
             trees[0].start(tests, None, 1800.0)
             trees[0].process.join(1800.0)
             if trees[0].outcome() != "survived":
@@ -178,7 +120,7 @@ def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.N
                 for tree in trees:
                     if left and tree not in running:
                         running[tree] = left.pop()
-                        tests = tests_of(mutants[running[tree]])
+                        tests = selected_tests(mutants[running[tree]].path)
                         tree.start(tests, mutants[running[tree]], limits[tests])
                 wait([tree.process.sentinel for tree in running], 1.0)
                 for tree, outcome in [(tree, tree.outcome()) for tree in running]:

@@ -168,6 +168,16 @@ def test_memory_needs_by_hand() -> None:
     assert minibatch == 4 * 4 * (4 + 4 * 8)
 
 
+def test_memory_needs_of_recurrent_networks_by_hand() -> None:
+    config = ppo_config(
+        num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(3, 5), recurrent="gru", recurrent_size=6
+    )
+    _, rollout, minibatch = memory_needs(config, Box(-1.0, 1.0, (4,)), Discrete(2)).values()
+    activations = 8 + 10 * 6
+    assert rollout == 4 * 16 * (4 + 2 + 2 + 2 + 4 + activations)
+    assert minibatch == 4 * 16 * (4 + 4 * activations)
+
+
 class ExhaustedNetwork(torch.nn.Module):
     """Fails as a GPU without memory does."""
 

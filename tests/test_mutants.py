@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.mutant_tests import IF_NAMED, TESTS, selected_tests
 from scripts.mutations import mutants_of
 
 ROOT = Path(__file__).parents[1]
@@ -43,3 +44,17 @@ def test_each_is_python_and_another_than_the_file(path: str) -> None:
         changed = source[: mutant.start] + mutant.after.encode() + source[mutant.end :]
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
         assert source[: mutant.start].count(b"\n") + 1 == mutant.line
+
+
+def test_every_source_has_tests_that_are_to_find_its_mistakes() -> None:
+    paths = [path for package in ("agents", "hybridppo", "runners") for path in (ROOT / package).rglob("*.py")]
+    sources = {path.resolve().relative_to(ROOT).as_posix() for path in paths}
+    assert len(sources) > 100
+    tests = {test.partition("::")[0] for source in sources for test in selected_tests(source)}
+    assert [test for test in tests if not (ROOT / test).exists()] == []
+    assert [room for room in (*TESTS, *IF_NAMED) if not (ROOT / room).exists()] == []
+
+
+def test_a_folder_without_tests_is_named() -> None:
+    with pytest.raises(SystemExit, match=r"^hybridppo/new_room/a.py: TESTS .* no row for hybridppo/new_room/"):
+        selected_tests("hybridppo/new_room/a.py")

@@ -137,14 +137,14 @@ class Pool(ABC):
             seconds = min(seconds, patience)
         for worker in waiting:
             progress.setdefault(worker, (-1, time.monotonic()))
-        self._listen_again()
+        self._listen_again(self._listened)
         while waiting:
             for worker in self.wait(waiting, seconds, together):
                 waiting.remove(worker)
                 progress.pop(worker, None)
-                self._listened = time.monotonic()
-                yield worker, self._received(worker)
-                self._listen_again()
+                self._listened = listened = time.monotonic()
+                yield worker, self._received(worker)  # the caller may wait for another worker meanwhile
+                self._listen_again(listened)
             now = time.monotonic()
             for worker in list(waiting):
                 if at_start:
@@ -152,7 +152,7 @@ class Pool(ABC):
                 rows, (rows_before, since) = self.rows(worker), progress[worker]
                 if rows != rows_before:
                     progress[worker] = rows, now
-                elif now - since > timeout:
+                elif now - since > timeout and not self.wait([worker], 0.0, together=False):
                     waiting.remove(worker)
                     del progress[worker]
                     lost = WorkerLostError(f"{self.name(worker)} {self.silence(worker, rows, timeout)}")
@@ -165,12 +165,12 @@ class Pool(ABC):
     def _patience(self, at_start: bool) -> float:
         return max(self._timeout, SECONDS_TO_START if at_start else 0.0)
 
-    def _listen_again(self) -> None:
-        """Do not count the time since the last check if rows are only known from answers to questions in it."""
+    def _listen_again(self, listened: float) -> None:
+        """Do not count the time since `listened` if rows are only known from answers to questions in it."""
         if self.asks_for_rows:
             now = time.monotonic()
             for worker, (rows, since) in self._progress.items():
-                self._progress[worker] = rows, min(now, since + now - self._listened)
+                self._progress[worker] = rows, min(now, since + now - listened)
 
     def _received(self, worker: int) -> "tuple[Any, float] | WorkerLostError":
         try:

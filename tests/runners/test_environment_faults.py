@@ -209,6 +209,14 @@ def test_reset_raises_in_a_vector_that_the_user_made(mode: AutoresetMode) -> Non
         collect(wrap(vector_of(at(1, 0, stick), mode)))
 
 
+def test_an_env_error_in_the_reset_of_a_vector_is_raised_as_it_is() -> None:
+    def refuse(result: Any) -> Any:
+        raise EnvError("the door is locked")
+
+    with pytest.raises(EnvError, match=r"^the door is locked$"):
+        collect(wrap(vector_of(at(1, 0, refuse), AutoresetMode.NEXT_STEP)))
+
+
 # on_env_error="restart"
 
 

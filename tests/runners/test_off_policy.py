@@ -23,6 +23,7 @@ import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
 from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
+from hybridppo.run_directory.directory import CHECKPOINT_LOST
 from hybridppo.runners import off_policy, turns
 from hybridppo.runners.runner import Runner
 
@@ -221,6 +222,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, total_steps: i
     process = run_python("-c", FULL_DISK, tmp_path / "run", total_steps, env=paths, check=True)
     assert process.stdout.strip() == str(is_saved)
     assert process.stderr.count("FAILED") >= 1
+    assert CHECKPOINT_LOST in process.stderr
     saved = load_latest(tmp_path / "run" / "checkpoints")[1]
     assert saved.state["runner"]["iteration"] == (10 if is_saved else 2)
     train(TD3Config(**saved_config(tmp_path)), run_dir=tmp_path / "expected", total_steps=480, env=IdentityBox)

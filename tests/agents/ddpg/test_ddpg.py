@@ -16,6 +16,7 @@ from toy_environments import Catch, HighestAllowed, IdentityBox
 
 import hybridppo
 from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, TD3Config
+from hybridppo.agents.ddpg import memory
 from hybridppo.agents.ddpg.memory import memory_needs
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.interruption import Stopped
@@ -257,6 +258,16 @@ def test_images_are_refused_before_the_first_step() -> None:
         DDPG(Box(0, 255, (6, 6, 1), np.uint8), ACTIONS)
 
 
+def test_a_buffer_of_some_of_the_environments_is_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TD3Config(buffer_size=1_000, num_envs=4)
+    needed = 1_000 * (4 * (3 + 3 + 2 + 1) + 3) // 2  # numbers of 4 bytes, and 3 flags; of two environments of four
+    monkeypatch.setattr(memory, "host_memory", lambda: needed)
+    memory.require_memory(config, 3, 2, num_envs=2)
+    monkeypatch.setattr(memory, "host_memory", lambda: needed - 1)
+    with pytest.raises(OutOfMemoryError, match="to 999 at most"):
+        memory.require_memory(config, 3, 2, num_envs=2)
+
+
 def test_a_buffer_that_memory_cannot_hold_is_refused_before_the_first_step() -> None:
     class Counting(IdentityBox):
         steps = 0
@@ -349,7 +360,7 @@ def test_what_td3_adds_is_checked_too(fields: Any, message: str) -> None:
         DDPGConfig(**fields)
 
 
-@pytest.mark.parametrize("config", [DDPGConfig(hidden_sizes=[3, 4], tau=1), TD3Config(policy_delay=5)])
+@pytest.mark.parametrize("config", [DDPGConfig(hidden_sizes=[3, 4], tau=1), TD3Config(policy_delay=1)])
 def test_configurations_are_whole_again_out_of_json(config: DDPGConfig) -> None:
     assert type(config)(**config.to_json()) == config
     assert isinstance(config.tau, float)

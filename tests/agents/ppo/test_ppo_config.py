@@ -105,6 +105,7 @@ def test_every_field_is_tried() -> None:
         ("num_minibatches", 256),
         ("hidden_sizes", ()),
         ("hidden_sizes", (1,)),
+        ("hidden_sizes", (2**31 - 1,)),
     ],
 )
 def test_values_at_the_edge_are_accepted(field: str, value: Any) -> None:

@@ -24,7 +24,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.state import describing as env_state
 from hybridppo.environments.state import keeping, sharing
 from hybridppo.environments.state.describing import describe, digests
-from hybridppo.environments.state.nodes import array_bytes
+from hybridppo.environments.state.nodes import array_bytes, is_python_object
 from hybridppo.environments.state.restoring import restore
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
@@ -521,6 +521,11 @@ def test_what_cannot_be_saved_is_named(value: Any, kind: str) -> None:
         describe(Holder(worlds={"a": [0, value]}))
 
 
+def test_an_object_of_python_has_all_in_its_dict() -> None:
+    others = (object(), iter(()), WithSlots(), WithSlotsAndMore(), Numbers())
+    assert [is_python_object(value) for value in (Holder(), *others)] == [True] + [False] * 5
+
+
 def test_physics_engines_are_named() -> None:
     pytest.importorskip("mujoco")
     environment = gym.make("InvertedPendulum-v5")
@@ -567,6 +572,9 @@ def test_another_class_is_refused() -> None:
         EnvStateError, match=r"Holder\.helpers\[1\] was a Helper .* a freshly reset environment has none"
     ):
         moved(Holder(helpers=[Helper(), Helper()]), Holder(helpers=[Helper()]))
+    other = enum.Enum("Stage", "RESTING MOVING")
+    with pytest.raises(EnvStateError, match=r"Holder\.phase was a Phase when it was saved, and is a Stage now"):
+        moved(Holder(phase=Phase.MOVING), Holder(phase=other["RESTING"]))
     with pytest.raises(EnvStateError, match="ScriptedEnv was a Holder when it was saved, and is a ScriptedEnv now"):
         restore(ScriptedEnv(((1, "truncated"),)), describe(Holder()))
 

@@ -27,6 +27,15 @@ def test_what_stays_on_the_host_does_not_cross() -> None:
     assert (counters.bytes_copied, counters.seconds_copying, counters.seconds_crossing) == (0, 0.0, 0.0)
 
 
+def test_what_was_counted_is_counted_on() -> None:
+    placement, _ = prepared(force_copy=True)
+    counters = placement.counters
+    counters.publishes, counters.bytes_copied, counters.seconds_copying, counters.seconds_crossing = 3, 500, 0.25, 0.125
+    after, _ = prepared(force_copy=True)
+    after.load_state(*placement.state())
+    assert after.counters == counters
+
+
 @pytest.mark.parametrize("shape", [(1,), (2, 2)])
 def test_a_replica_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     placement, agent = prepared(force_copy=True)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from selection import only_by_default
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.serialization import space_from_json, space_to_json
+from hybridppo.spaces.serialization import are_same, space_from_json, space_to_json
 from hybridppo.tools.export.numpy_policy import Policy
 
 DTYPES = (
@@ -128,7 +129,14 @@ class Drawn(gym.Env[Any, Any]):
 def test_every_space_is_the_same_from_json() -> None:
     for space in (*OBSERVATIONS.values(), *ACTIONS.values()):
         as_json = space_to_json(space)
-        assert space_to_json(space_from_json(json.loads(json.dumps(as_json, allow_nan=False)))) == as_json
+        again = space_from_json(json.loads(json.dumps(as_json, allow_nan=False)))
+        assert space_to_json(again) == as_json
+        assert are_same(space, again)
+
+
+def test_spaces_with_other_members_are_not_the_same() -> None:
+    spaces = [Discrete(3), Discrete(4), MultiBinary(3), MultiBinary([4]), gym.spaces.Text(3), gym.spaces.Text(4)]
+    assert [are_same(*pair) for pair in combinations(spaces, 2)] == [False] * 15
 
 
 @pytest.mark.parametrize(("observations", "actions"), only_by_default(CHOSEN, CASES))

@@ -1,10 +1,13 @@
 """Workers that are lost, and those in their places."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hybridppo import DistributionError
+from hybridppo.runners.workers import pool as pools
 from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW, Losses
 from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.transport import WorkerLostError
@@ -77,3 +80,68 @@ def test_a_row_of_losses_ends_with_work_done_and_is_an_error_if_it_is_too_long()
     losses.replace(0, WorkerLostError("another"), 5, nothing)
     with pytest.raises(DistributionError, match="lost 4 times without a whole rollout between, the last: it hangs"):
         losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
+
+
+class Timetable(Pool):
+    """Two workers by a clock of their own: the first is lost after a second, and another takes 20 s to begin."""
+
+    seconds_between_looks = 0.1
+
+    def __init__(self, second_answers: float) -> None:
+        super().__init__("worker", [slice(0, 1), slice(1, 2)], 8.0)
+        self.now = 0.0
+        self._due = {0: 1.0, 1: second_answers}
+        self._is_replaced = False
+
+    def start(self, worker: int, env_seed: int) -> None:
+        self._is_replaced = True
+        self._due[worker] = self.now + 20.0
+
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> list[int]:
+        self.now += seconds
+        return [worker for worker in workers if self._due[worker] <= self.now]
+
+    def receive(self, worker: int) -> tuple[Any, float]:
+        if worker == 0 and not self._is_replaced:
+            raise WorkerLostError("it has died")
+        return "done", 0.0
+
+    def rows(self, worker: int) -> int:
+        return 7
+
+    def silence(self, worker: int, rows: int, timeout: float) -> str:
+        return f"is silent since {rows} rows"
+
+    def name(self, worker: int) -> str:
+        return f"worker {worker}"
+
+    def kill(self, worker: int) -> None:
+        pass
+
+
+Timetable.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]  # only what waits for answers is called
+
+
+@pytest.mark.parametrize(
+    ("second_answers", "asks_for_rows", "second"),
+    [
+        (5.0, False, "done"),  # while the other begins
+        (5.0, True, "done"),
+        (26.0, True, "done"),  # 5 s after, and nobody has asked it for its rows meanwhile
+        (99.0, True, "worker 1 is silent since 7 rows"),
+        (99.0, False, "worker 1 is silent since 7 rows"),
+    ],
+)
+def test_a_worker_is_not_lost_because_another_takes_long_to_begin(
+    second_answers: float, asks_for_rows: bool, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, found = Timetable(second_answers), dict[int, list[str]]()
+    monkeypatch.setattr(Timetable, "asks_for_rows", asks_for_rows, raising=False)
+    monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: pool.now))
+    for worker, answer in pool.answers([0, 1]):
+        found.setdefault(worker, []).append(str(answer) if isinstance(answer, WorkerLostError) else answer[0])
+        if worker == 0:
+            pool.start(0, 5)
+            pool.wait_until_ready([0])
+    assert found == {0: ["it has died"], 1: [second]}
+    assert pool.now < 21.0 + 2 * 8.0

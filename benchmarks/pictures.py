@@ -99,21 +99,8 @@ def speed(results: Path, picture: Path) -> Path:
     for axes, (case, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
         summary = content["cases"][case]["summary"]
         median = {name: each["steps_per_second"]["median"] for name, each in summary.items() if name != "limits"}
-        colours = [PARTS["sampling"] if name.startswith("hybridppo") else PARTS["rest"] for name in median]
-        bars = axes.barh(list(median), list(median.values()), color=colours)
-        axes.bar_label(bars, [f"{value:,.0f}" for value in median.values()], padding=3, fontsize=7)
-        axes.invert_yaxis()
-        axes.set_xlim(right=1.2 * max(median.values()))
-        axes.tick_params(labelsize=7)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_title(title, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    where = machine.in_one_line(content["machine"])
-    figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=120, metadata={"Software": None})
-    return picture
+        _draw_speeds(axes, median, title)
+    return _saved_speeds(figure, content, picture, dpi=120)
 
 
 def field(results: Path, picture: Path) -> Path:
@@ -130,21 +117,30 @@ def field(results: Path, picture: Path) -> Path:
             name: statistics.median(turns[name]["steps_per_second"] for turns in run["rounds"] if name in turns)
             for name in run["rounds"][0]
         }
-        names = sorted(speeds, key=lambda name: -speeds[name])
-        colours = [PARTS["sampling" if name.startswith("hybridppo") else "rest"] for name in names]
-        bars = axes.barh(names, [speeds[name] for name in names], color=colours)
-        axes.bar_label(bars, [f"{speeds[name]:,.0f}" for name in names], padding=3, fontsize=7)
-        axes.invert_yaxis()
-        axes.set_xlim(right=1.2 * max(speeds.values()))
-        axes.tick_params(labelsize=7)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_title(f"{in_words(run)}: {run['words'].split(',')[0]}", fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
+        fastest_first = dict(sorted(speeds.items(), key=lambda named: -named[1]))
+        _draw_speeds(axes, fastest_first, f"{in_words(run)}: {run['words'].split(',')[0]}")
+    return _saved_speeds(figure, content, picture, dpi=110)
+
+
+def _draw_speeds(axes: Axes, speeds: dict[str, float], title: str) -> None:
+    """A bar for each contestant's steps per second, the first on top."""
+    colours = [PARTS["sampling" if name.startswith("hybridppo") else "rest"] for name in speeds]
+    bars = axes.barh(list(speeds), list(speeds.values()), color=colours)
+    axes.bar_label(bars, [f"{value:,.0f}" for value in speeds.values()], padding=3, fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(right=1.2 * max(speeds.values()))
+    axes.tick_params(labelsize=7)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_title(title, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _saved_speeds(figure: Figure, content: dict[str, Any], picture: Path, *, dpi: int) -> Path:
     where = machine.in_one_line(content["machine"])
     figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=110, metadata={"Software": None})
+    figure.savefig(picture, dpi=dpi, metadata={"Software": None})
     return picture
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tagging
 from compiled_hunt import HUNTERS, PREY, Hunt
+from compiled_side import Side
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
 
@@ -18,10 +19,7 @@ from hybridppo.agents import PPO
 from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvStateError
-from hybridppo.networks.forms import arrays_of, numpy_form
-from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers import stepping
-from hybridppo.runners.samplers.stepping import Stepper
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -80,22 +78,11 @@ def test_python_steps_the_same_source_to_the_same_bits() -> None:
     assert num_over > 5
 
 
-class Side:
-    """A stepper with its buffer and its actor."""
-
-    def __init__(self, env: Any, num_steps: int, *, seed: int = 0, threads: int = 1, num_envs: int = 6) -> None:
-        self.environments: Any = make_environments(env, num_envs, vectorization="compiled", env_threads=threads)
-        spaces = self.environments.observation_space, self.environments.action_space
-        config = ppo_config(num_envs=num_envs, num_steps=num_steps, hidden_sizes=(16, 8))
-        self.agent = PPO(*spaces, config, seed=5)
-        form = numpy_form(self.agent.actor)
-        assert form is not None
-        self.actor = form.actor([array.numpy() for array in arrays_of(self.agent.actor)])
-        columns = self.environments.num_envs
-        layout = RolloutBuffer.layout(num_steps, columns, self.environments.encode, self.agent.distribution)
-        self.buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
-        self.buffer.noise[:] = self.agent.distribution.draw_noise(np.random.default_rng(9), (num_steps, columns))
-        self.stepper = Stepper(self.environments, self.agent.distribution, seed)
+def side_of(env: Any, num_steps: int, *, seed: int = 0, threads: int = 1, num_envs: int = 6) -> Side:
+    environments = make_environments(env, num_envs, vectorization="compiled", env_threads=threads)
+    config = ppo_config(num_envs=num_envs, num_steps=num_steps, hidden_sizes=(16, 8))
+    agent = PPO(environments.observation_space, environments.action_space, config, seed=5)
+    return Side(environments, agent, num_steps, seed)
 
 
 def tag() -> Any:
@@ -107,7 +94,7 @@ KINDS: dict[str, Callable[[], Any]] = {"choice": lambda: Hunt, "choices": tag, "
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fused_rollout_agrees_with_the_plain_form(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, divided, plain = (Side(KINDS[kind](), 70, threads=threads) for threads in (1, 3, 1))
+    ours, divided, plain = (side_of(KINDS[kind](), 70, threads=threads) for threads in (1, 3, 1))
     assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     filled, finals = ours.stepper.fill(ours.buffer, ours.actor)
     _, again = divided.stepper.fill(divided.buffer, divided.actor)
@@ -145,7 +132,7 @@ def test_several_choices_of_one_agent_are_fused(monkeypatch: pytest.MonkeyPatch)
         def observe(state, out):
             out[0] = out[1] = state.x
 
-    ours, plain = Side(Choices, 40), Side(Choices, 40)
+    ours, plain = side_of(Choices, 40), side_of(Choices, 40)
     assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     ours.stepper.fill(ours.buffer, ours.actor)
     monkeypatch.setattr(stepping, "fused", lambda *_: None)
@@ -156,7 +143,7 @@ def test_several_choices_of_one_agent_are_fused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_goes_on_from_a_saved_state_and_refuses_others() -> None:
-    one, other = Side(Hunt, 40), Side(Hunt, 40, seed=77)
+    one, other = side_of(Hunt, 40), side_of(Hunt, 40, seed=77)
     one.stepper.fill(one.buffer, one.actor)
     states, observation, remembered = one.stepper.state()
     assert not all(all(state["present"]) for state in states)
@@ -171,7 +158,7 @@ def test_it_goes_on_from_a_saved_state_and_refuses_others() -> None:
 
 
 def test_an_error_names_the_environment_and_the_agent() -> None:
-    side = Side(Hunt, 20)
+    side = side_of(Hunt, 20)
     side.environments.states["x"][2, 3] = np.nan
     with pytest.raises(EnvError, match="environment 2, agent 'prey_1': observation"):
         side.stepper.fill(side.buffer, side.actor)

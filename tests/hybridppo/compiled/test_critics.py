@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
+from compiled_side import Side
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 
@@ -19,10 +20,7 @@ from hybridppo.agents.registry import critics_see
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions
 from hybridppo.interfaces import agents_of
-from hybridppo.networks.forms import actor_form, arrays_of
-from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers import stepping
-from hybridppo.runners.samplers.stepping import Stepper
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -104,37 +102,28 @@ def test_rows_have_what_all_others_observe_by_hand() -> None:
                 assert rows[env * NUM_AGENTS + agent].tolist() == expected
 
 
-class Side:
-    """A stepper with its buffer and its actor, which normalises observations; with a policy each for two critics."""
-
-    def __init__(self, observes: Any, num_steps: int = 70, threads: int = 1) -> None:
-        settings = replace(NORMALISED, num_steps=num_steps)
-        if isinstance(observes, str):
-            config: Any = replace(settings, critic_observes=observes)
-        else:
-            of_kinds = zip(("hunter", "prey"), observes, strict=True)
-            config = PoliciesConfig({kind: replace(settings, critic_observes=each) for kind, each in of_kinds})
-            config = config.with_agents(Hunt.agents)
-        self.environments = environments_of(Hunt, 6, critics_see(config), env_threads=threads)
-        spaces = self.environments.observation_space, self.environments.action_space
-        self.agent: Any = (PPO if isinstance(observes, str) else Policies)(*spaces, config, seed=5)
-        for agent in agents_of(self.agent):
-            moments: Any = agent.actor.normalizer.moments
-            moments.mean.copy_(moments.mean.new_tensor(np.linspace(-0.2, 0.2, len(moments.mean))))
-            moments.variance.fill_(2.0)
-        form = actor_form(self.agent.actor)
-        assert form is not None
-        self.actor = form.actor([array.numpy() for array in arrays_of(self.agent.actor)])
-        columns = self.environments.num_envs
-        layout = RolloutBuffer.layout(num_steps, columns, self.environments.encode, self.agent.distribution)
-        self.buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
-        self.buffer.noise[:] = self.agent.distribution.draw_noise(np.random.default_rng(9), (num_steps, columns))
-        self.stepper = Stepper(self.environments, self.agent.distribution, 0)
+def side_of(observes: Any, num_steps: int = 70, threads: int = 1) -> Side:
+    """The agent normalises observations; with two critics, there are two policies."""
+    settings = replace(NORMALISED, num_steps=num_steps)
+    if isinstance(observes, str):
+        config: Any = replace(settings, critic_observes=observes)
+    else:
+        of_kinds = zip(("hunter", "prey"), observes, strict=True)
+        config = PoliciesConfig({kind: replace(settings, critic_observes=each) for kind, each in of_kinds})
+        config = config.with_agents(Hunt.agents)
+    environments = environments_of(Hunt, 6, critics_see(config), env_threads=threads)
+    spaces = environments.observation_space, environments.action_space
+    made: Any = (PPO if isinstance(observes, str) else Policies)(*spaces, config, seed=5)
+    for agent in agents_of(made):
+        moments: Any = agent.actor.normalizer.moments
+        moments.mean.copy_(moments.mean.new_tensor(np.linspace(-0.2, 0.2, len(moments.mean))))
+        moments.variance.fill_(2.0)
+    return Side(environments, made, num_steps)
 
 
 @pytest.mark.parametrize("observes", [*OBSERVES, ("all", "state"), ("own", "all")], ids=str)
 def test_the_fused_rollout_agrees_with_the_plain_form(observes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, divided, plain = (Side(observes, threads=threads) for threads in (1, 3, 1))
+    ours, divided, plain = (side_of(observes, threads=threads) for threads in (1, 3, 1))
     assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     _, finals = ours.stepper.fill(ours.buffer, ours.actor)
     divided.stepper.fill(divided.buffer, divided.actor)

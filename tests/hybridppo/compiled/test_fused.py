@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_catch import Catch
+from compiled_side import Side
 from ppo_settings import ppo_config
 
 import hybridppo
@@ -17,11 +18,8 @@ from hybridppo.compiled.building import build
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvError
-from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers import stepping
-from hybridppo.runners.samplers.fused import fused
-from hybridppo.runners.samplers.stepping import Stepper
 
 numba = pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -29,30 +27,15 @@ pytestmark = pytest.mark.extras
 ENVIRONMENTS: list[Any] = ["CartPole-v1", "Pendulum-v1", Catch]
 
 
-class Side:
-    """A stepper with its buffer and its actor."""
-
-    def __init__(
-        self, env: Any, num_envs: int, num_steps: int, *, seed: int = 0, threads: int = 1, **config: Any
-    ) -> None:
-        self.environments: Any = make_environments(env, num_envs, vectorization="compiled", env_threads=threads)
-        spaces = self.environments.observation_space, self.environments.action_space
-        self.agent = PPO(*spaces, ppo_config(num_envs=num_envs, num_steps=num_steps, **config), seed=5)
-        if self.agent.config.normalize_observations:  # of which some are clipped
-            moments: Any = self.agent.actor.normalizer.moments
-            moments.mean.fill_(0.02)
-            moments.variance.fill_(3e-5)
-        form = numpy_form(self.agent.actor)
-        assert form is not None
-        self.actor = form.actor([array.numpy() for array in arrays_of(self.agent.actor)])
-        layout = RolloutBuffer.layout(num_steps, num_envs, self.environments.encode, self.agent.distribution)
-        self.buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
-        noise = self.agent.distribution.draw_noise(np.random.default_rng(9), (num_steps, num_envs))
-        self.buffer.noise[:] = noise
-        self.stepper = Stepper(self.environments, self.agent.distribution, seed)
-
-    def is_fused(self) -> bool:
-        return fused(self.environments, self.agent.distribution, self.actor) is not None
+def side_of(env: Any, num_envs: int, num_steps: int, *, seed: int = 0, threads: int = 1, **config: Any) -> Side:
+    environments = make_environments(env, num_envs, vectorization="compiled", env_threads=threads)
+    spaces = environments.observation_space, environments.action_space
+    agent = PPO(*spaces, ppo_config(num_envs=num_envs, num_steps=num_steps, **config), seed=5)
+    if agent.config.normalize_observations:  # of which some are clipped
+        moments: Any = agent.actor.normalizer.moments
+        moments.mean.fill_(0.02)
+        moments.variance.fill_(3e-5)
+    return Side(environments, agent, num_steps, seed)
 
 
 def assert_same(some: RolloutBuffer, others: RolloutBuffer) -> None:
@@ -76,7 +59,7 @@ def test_it_agrees_with_the_plain_form(
 ) -> None:
     options: dict[str, Any] = {"hidden_sizes": hidden_sizes, "activation": activation}
     options["normalize_observations"] = normalizes
-    ours, plain = Side(env, 6, 70, **options), Side(env, 6, 70, **options)
+    ours, plain = side_of(env, 6, 70, **options), side_of(env, 6, 70, **options)
     assert ours.is_fused()
     filled, finals = ours.stepper.fill(ours.buffer, ours.actor)
     monkeypatch.setattr(stepping, "fused", lambda *_: None)
@@ -96,7 +79,7 @@ def test_it_agrees_with_the_plain_form(
 
 
 def test_final_observations_are_those_before_the_reset() -> None:
-    side = Side("Pendulum-v1", 2, 410)
+    side = side_of("Pendulum-v1", 2, 410)
     _, finals = side.stepper.fill(side.buffer, side.actor)
     assert [(t, env) for t, env, _ in finals] == [(t, env) for t in (199, 399) for env in range(2)]
     for t, env, final in finals:
@@ -108,7 +91,7 @@ def test_final_observations_are_those_before_the_reset() -> None:
 @pytest.mark.parametrize("num_threads", [2, 5])
 @pytest.mark.parametrize("env", ENVIRONMENTS, ids=str)
 def test_the_number_of_threads_changes_no_bit(env: Any, num_threads: int) -> None:
-    one, many = Side(env, 10, 40), Side(env, 10, 40, threads=num_threads)
+    one, many = side_of(env, 10, 40), side_of(env, 10, 40, threads=num_threads)
     _, finals = one.stepper.fill(one.buffer, one.actor)
     _, others = many.stepper.fill(many.buffer, many.actor)
     assert_same(one.buffer, many.buffer)
@@ -117,7 +100,7 @@ def test_the_number_of_threads_changes_no_bit(env: Any, num_threads: int) -> Non
 
 
 def test_an_environment_does_not_depend_on_how_many_there_are() -> None:
-    many, one = Side("CartPole-v1", 9, 32), Side("CartPole-v1", 1, 32, seed=4)
+    many, one = side_of("CartPole-v1", 9, 32), side_of("CartPole-v1", 1, 32, seed=4)
     one.buffer.noise[:] = many.buffer.noise[:, 4:5]
     many.stepper.fill(many.buffer, many.actor)
     one.stepper.fill(one.buffer, one.actor)
@@ -125,7 +108,7 @@ def test_an_environment_does_not_depend_on_how_many_there_are() -> None:
 
 
 def test_it_stops_between_slices_and_goes_on_where_it_was() -> None:
-    whole, parts = Side("CartPole-v1", 256, 64), Side("CartPole-v1", 256, 64)
+    whole, parts = side_of("CartPole-v1", 256, 64), side_of("CartPole-v1", 256, 64)
     _, expected = whole.stepper.fill(whole.buffer, whole.actor)
 
     class Stop(bytearray):
@@ -150,7 +133,7 @@ def test_it_stops_between_slices_and_goes_on_where_it_was() -> None:
 
 
 def test_a_stepper_goes_on_from_a_saved_state() -> None:
-    one, other = Side("Pendulum-v1", 4, 150), Side("Pendulum-v1", 4, 150, seed=77)
+    one, other = side_of("Pendulum-v1", 4, 150), side_of("Pendulum-v1", 4, 150, seed=77)
     one.stepper.fill(one.buffer, one.actor)
     states, observation, remembered = one.stepper.state()
     other.stepper.load_state(states, observation.copy(), remembered)
@@ -162,7 +145,7 @@ def test_a_stepper_goes_on_from_a_saved_state() -> None:
 
 
 def test_what_has_no_fused_form_is_stepped_one_by_one() -> None:
-    side = Side("Pendulum-v1", 2, 20, squash_actions=True)
+    side = side_of("Pendulum-v1", 2, 20, squash_actions=True)
     assert not side.is_fused()
     filled, _ = side.stepper.fill(side.buffer, side.actor)
     assert filled == 20
@@ -170,7 +153,7 @@ def test_what_has_no_fused_form_is_stepped_one_by_one() -> None:
 
 
 def test_numbers_that_are_not_finite_end_it() -> None:
-    side = Side("Pendulum-v1", 3, 20)
+    side = side_of("Pendulum-v1", 3, 20)
     side.environments.states[1]["speed"] = np.nan
     with pytest.raises(EnvError, match="environment 1: observation"):
         side.stepper.fill(side.buffer, side.actor)

@@ -7,8 +7,8 @@
 
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be
 installed, and what is installed but not measured, stays in the table with the reason. Turns are fresh processes, in
-reversed order every other round (`peers/turn.py`, `contestants.py`): one torch thread, on as many cores as `--cores`
-says (`taskset`, on Linux). With `--processor-time`, seconds are those of the process on the processor, of all its
+reversed order every other round (`peers/turn.py`, `contestants.py`): one torch thread unless a name says more, on as
+many cores as `--cores` says (`taskset`, on Linux). With `--processor-time`, seconds are those of the process on the processor, of all its
 threads, so that other work on the machine costs little. Sizes are those of a peer's environment without torch,
 gymnasium and what both have.
 """
@@ -65,7 +65,7 @@ MEGABYTE = 1_000_000
 
 
 def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
-    """Make the peer's environment if it is not there; its version and size, or why there is none."""
+    """Make the peer's environment if its facts are not there; its version and size, or why it cannot be installed."""
     venv = venvs / name.replace(" ", "-")
     facts, python = venv / "facts.json", venv / "bin" / "python"
     if facts.exists():
@@ -83,15 +83,18 @@ def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
         [*pip, str(ROOT / "constraints.txt"), "torch", "numpy", "gymnasium[box2d,mujoco]"],
         [*pip, str(torch_alone), *peer.requirements],
     )
-    sizes = []
+    made: dict[str, Any] = {}
+    sizes: list[int] = []
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             errors = [line for line in lines if "Error: " in line or line.startswith("ERROR")] or lines[-1:]
-            return {"left_out": f"cannot be installed: {' '.join(errors)[:200]}"}
+            made = {"left_out": f"cannot be installed: {' '.join(errors)[:200]}"}
+            break
         sizes.append(sum(path.stat().st_size for path in venv.rglob("*") if path.is_file() and not path.is_symlink()))
-    made = {**versions_in(python, peer), "megabytes": round((sizes[-1] - sizes[-2]) / MEGABYTE)}
+    else:
+        made = {**versions_in(python, peer), "megabytes": round((sizes[-1] - sizes[-2]) / MEGABYTE)}
     facts.write_text(json.dumps(made), encoding="utf-8")
     return made
 
@@ -115,10 +118,11 @@ def commit_of(checkout: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def ours(case: Case, processor_time: bool) -> dict[str, list[str]]:
+def ours(case: Case, cores: int, processor_time: bool) -> dict[str, list[str]]:
     """The flags of `contestants.py`: the plain loop, what can be compiled of the case, and learning while sampling.
 
-    The last is for two cores, and is left out if seconds are those of a processor.
+    The last is for two cores, and is left out if seconds are those of a processor. What is compiled can use a thread
+    for each core, as the programs of JAX do.
     """
     compiled = ["--placement", "cpu", "--compiled-updates"]
     if case.env_id == "CartPole-v1":
@@ -126,6 +130,11 @@ def ours(case: Case, processor_time: bool) -> dict[str, list[str]]:
     return {
         "hybridppo": ["--placement", "cpu"],
         **({} if case.has_images else {"hybridppo, compiled": compiled}),
+        **(
+            {f"hybridppo, compiled, {cores} threads": [*compiled, "--torch-threads", str(cores)]}
+            if cores > 1 and not case.has_images
+            else {}
+        ),
         **({} if processor_time else {"hybridppo, overlap": ["--placement", "overlap", "--learning-device", "cpu"]}),
     }
 
@@ -139,7 +148,7 @@ def commands(name: str, cores: int, names: list[str], arguments: argparse.Namesp
     checkouts = ["--checkouts", str(arguments.checkouts)] if arguments.checkouts else []
     own = {
         contestant: [*pinned, sys.executable, str(here / "contestants.py"), "hybridppo", *end, *flags]
-        for contestant, flags in ours(KNOWN[name], arguments.processor_time).items()
+        for contestant, flags in ours(KNOWN[name], cores, arguments.processor_time).items()
     }
     theirs = {}
     for peer in names:
@@ -185,11 +194,18 @@ def as_markdown(result: dict[str, Any]) -> str:
             cells = [f"not measured: {PEERS[name].not_measured}", *[""] * (len(cells) - 1)]
         version = facts.get("left_out", facts.get("version", ""))
         lines.append(f"| {name} | {version} | {facts.get('megabytes', '')} | {' | '.join(cells)} |")
-    without: dict[str, list[str]] = {}
+    cases_without: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         for name, reason in run.get("left_out", {}).items():
-            without.setdefault(f"{run['case']}: {reason}", []).append(name)
-    return "\n".join([*lines, "", *(f"- No figure of {', '.join(names)} in {why}." for why, names in without.items())])
+            cases = cases_without.setdefault((name, reason), [])
+            cases += [run["case"]] * (run["case"] not in cases)
+    without = [f"- No figure of {name} in {', '.join(cases)}: {why}." for (name, why), cases in cases_without.items()]
+    return "\n".join([*lines, "", *without])
+
+
+def in_order(run: dict[str, Any]) -> tuple[int, int]:
+    """By cases as they are listed, and by cores."""
+    return list(KNOWN).index(run["case"]), run["cores"]
 
 
 def in_words(run: dict[str, Any]) -> str:
@@ -237,7 +253,7 @@ def main() -> None:
         for cores in map(int, arguments.cores.split(",")):
             before = [run for run in before if (run["case"], run["cores"]) != (case, cores)]
             for found in measure(case, cores, able, arguments):
-                result["measured"] = [*before, found]
+                result["measured"] = sorted([*before, found], key=in_order)
                 machine.save("field", result)
             before = result["measured"]
     machine.save("field", result)

@@ -28,9 +28,12 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     key = "pixels" if case.has_images else "observation"
     is_discrete = isinstance(space, gym.spaces.Discrete)
     if isinstance(space, gym.spaces.Discrete):
-        module, keys = network(case, seen, int(space.n)), ["logits"]
+        module, keys = _OfBatches(network(case, seen, int(space.n)), seen), ["logits"]
     else:
-        module = torch.nn.Sequential(network(case, seen, 2 * space.shape[0]), NormalParamExtractor())  # type: ignore[index]
+        module = torch.nn.Sequential(
+            _OfBatches(network(case, seen, 2 * space.shape[0]), seen),  # type: ignore[index]
+            NormalParamExtractor(),
+        )
         keys = ["loc", "scale"]
     actor = ProbabilisticActor(
         TensorDictModule(module, in_keys=[key], out_keys=keys),
@@ -39,7 +42,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         distribution_class=torch.distributions.Categorical if is_discrete else IndependentNormal,
         return_log_prob=True,
     )
-    critic = ValueOperator(network(case, seen, 1), in_keys=[key])
+    critic = ValueOperator(_OfBatches(network(case, seen, 1), seen), in_keys=[key])
     loss = ClipPPOLoss(
         actor,
         critic,
@@ -74,3 +77,16 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         watch.mark(sampled, steps)
     collector.shutdown()
     return watch.work_done()
+
+
+class _OfBatches(torch.nn.Module):
+    """A network of rows, for observations of environments by steps: convolutions take one leading dimension."""
+
+    def __init__(self, rows: torch.nn.Module, seen: gym.Space[Any]) -> None:
+        super().__init__()
+        assert seen.shape is not None
+        self.rows, self.shape = rows, seen.shape
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        leading = observations.shape[: observations.ndim - len(self.shape)]
+        return self.rows(observations.reshape(-1, *self.shape)).reshape(*leading, -1)

@@ -1,12 +1,13 @@
-"""Do agents with a memory remember? A T-maze, a symbol to repeat, CartPole without velocities, a MiniGrid; 5 seeds.
+"""Do agents with a memory remember? A T-maze, a symbol to repeat, CartPole without velocities, POPGym, a MiniGrid.
 
     python benchmarks/memory_tasks.py
+    python benchmarks/memory_tasks.py --tasks POPGym --seeds 2                 # needs `pip install popgym`
     python benchmarks/memory_tasks.py --tasks "T-maze of 10,delayed copy of 10" --seeds 2
     python benchmarks/memory_tasks.py --tasks MiniGrid-MemoryS7 --seeds 1      # hours: by name only
 
 The mazes and the symbols have 10 or 20 blank steps between what is to be remembered and when it is wanted; they are
-those of the tests. What cannot remember gets 0 in the T-maze, and 0.25 of the four symbols. A task that is in the
-results already is not run again.
+those of the tests. What cannot remember gets 0 in the T-maze, and 0.25 of the four symbols. POPGym's tasks (Morad et
+al., 2023) have returns of at most 1. A task that is in the results already is not run again.
 """
 
 import argparse
@@ -47,7 +48,20 @@ CORRIDOR: dict[str, Any] = {
     "recurrent_size": 128, "sequence_length": 64, "normalize_observations": True,
 }  # fmt: skip
 """More entropy than usual, until late: agents begin with their backs to the object, and have to look for it."""
-
+CARDS: dict[str, Any] = {
+    "num_envs": 32, "num_steps": 128, "num_minibatches": 8, "learning_rate": 1e-3, "anneal_learning_rate": True,
+    "gamma": 0.5, "gae_lambda": 0.0, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),
+    "recurrent_size": 128, "sequence_length": 64,
+}  # fmt: skip
+"""Each action is rewarded at once, and changes nothing."""
+POPGYM: dict[str, dict[str, Any]] = {
+    "RepeatPrevious": CARDS,
+    "RepeatFirst": CARDS,
+    "PositionOnlyCartPole": {**CARDS, "gamma": 0.99, "gae_lambda": 0.95},
+    "HigherLower": CARDS,
+    "CountRecall": CARDS,
+}
+"""Their easy forms."""
 
 TASKS: dict[str, tuple[Callable[[], Any] | str, int, dict[str, Any]]] = {
     "T-maze of 10": (partial(TMaze, 10), 30_000, SETTINGS),
@@ -58,6 +72,7 @@ TASKS: dict[str, tuple[Callable[[], Any] | str, int, dict[str, Any]]] = {
     "delayed copy of 20": (partial(DelayedCopy, 20), 60_000, LONG),
     "delayed copy of 20 by sequences of 32": (partial(DelayedCopy, 20), 60_000, SETTINGS),
     "CartPole without velocities": (places_alone, 100_000, BALANCE),
+    **{f"POPGym {name}": (f"popgym:popgym-{name}Easy-v0", 200_000, POPGYM[name]) for name in POPGYM},
     "MiniGrid-MemoryS7": ("MiniGrid-MemoryS7-v0", 2_000_000, CORRIDOR),
 }
 """The environment, the steps that it is trained for, and the settings."""
@@ -88,7 +103,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=machine.RESULTS / "memory_tasks.json")
     arguments = parser.parse_args()
     runs = kept_runs(arguments.output)
-    for task in arguments.tasks.split(","):
+    tasks = [name for name in TASKS for asked in arguments.tasks.split(",") if asked in (name, name.partition(" ")[0])]
+    for task in tasks:
         for memory in MEMORIES:
             about = {"task": task, "memory": memory, "seeds": arguments.seeds}
             if not any(about.items() <= run.items() for run in runs):

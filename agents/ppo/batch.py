@@ -48,11 +48,6 @@ class Batch:
     def __len__(self) -> int:
         return len(self.returns)
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps."""
-        return len(self)
-
     def most_minibatches(self, normalizes: bool) -> int:
         """The largest number of minibatches: a single row has no standard deviation to normalise by."""
         return min(len(self), max(1, len(self) // 2)) if normalizes else len(self)

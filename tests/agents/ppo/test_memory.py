@@ -152,7 +152,8 @@ def test_numpys_actor_is_torchs(cell: Any, spaces: str, normalises: bool) -> Non
     agent = randomised(PPO(observation_space, action_space, config, seed=1))
     observations = observations_of(observation_space, 4, 11)
     if normalises and agent.normalization.observations is not None:
-        agent.normalization.observations.add(torch.from_numpy(observations[0]))
+        normalizer = agent.normalization.observations
+        normalizer.merge(*normalizer.moments_of(torch.from_numpy(observations[0])))
     form = numpy_form(agent.actor)
     assert form is not None
     actor: Any = form.actor([array.numpy() for array in arrays_of(agent.actor)])

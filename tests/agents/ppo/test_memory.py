@@ -594,7 +594,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no size": ({"recurrent_size": 0}, "recurrent_size must be at least 1"),
     "no steps": ({"sequence_length": 0}, "sequence_length must be at least 1"),
     "more minibatches than sequences": ({"num_minibatches": 32, "num_steps": 16}, "must be at most the sequences of a"),
-    "graphs": ({"cuda_graphs": True}, "cuda_graphs cannot record networks with a memory"),
+    "graphs": ({"cuda_graphs": True}, "cuda_graphs does not work with recurrent: leave one out"),
 }
 
 

@@ -50,6 +50,8 @@ class Extras:
         Raises:
             ConfigurationError: if a value is no scalar, a name is that of another metric, or names differ from before.
         """
+        if not extra and not self.names:
+            return
         if tuple(extra) != self.names:
             self._take_names(extra)
         numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
@@ -196,14 +198,10 @@ class OptimizationLoop:
         measured = []
         for setting in passes:
             measured.append(self.exchange.gradient(self.backend, minibatch, setting))
-            norm = self.exchange.descend(partial(self.descend, setting))
+            norm = self.exchange.descend(partial(self.backend.descend, setting))
             if norm is not None:
                 measured.append(norm)
         return measured
-
-    def descend(self, setting: Any = None) -> Any:
-        """Clip the gradient of the parameters and step along it; return its norm before clipping."""
-        return self.backend.descend(setting)
 
     def metrics(self) -> dict[str, float]:
         """Further metrics since the last call."""

@@ -99,13 +99,9 @@ class Backend:
             All of `STATISTICS` except the last, `[5]`.
         """
         with self._learning():
-            return self._gradient(minibatch, clip_range)
-
-    def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
-        loss, statistics = self._loss(minibatch, clip_range)
-        fill_gradient(self._parameters, loss.total)
-        if loss.extra or self.extras.names:
-            self.extras.add(loss.extra, statistics.device)
+            loss, statistics = self._loss(minibatch, clip_range)
+            fill_gradient(self._parameters, loss.total)
+        self.extras.add(loss.extra, statistics.device)
         return statistics
 
     def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:

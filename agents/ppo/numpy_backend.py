@@ -22,7 +22,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form
+from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
 from hybridppo.networks.trunks import shared_trunk_of
@@ -442,10 +442,8 @@ def block_size_of(actor: nn.Module) -> int:
 
 def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
     """A function that returns the part of `flat`, laid out as the parameters, that belongs to a parameter."""
-    first = agent.parameters.values.data_ptr()
-
     def view_of(parameter: Tensor) -> Array:
-        start = (parameter.data_ptr() - first) // parameter.element_size()
+        start = place_of(parameter, agent.parameters.values)
         return flat[start : start + parameter.numel()].reshape(parameter.shape)
 
     return view_of

@@ -15,8 +15,8 @@ every agent, `agents/common/loop.py`.
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from itertools import accumulate, pairwise
+from contextlib import contextmanager, nullcontext
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -303,66 +303,76 @@ class PPO:
         num_columns = sum(part.rewards.shape[1] for part in rollout.parts)
         self.cut.fit(num_columns)
         self.normalization.fit(num_columns)
-        before, rate, of_loss = self._snapshot(), self.current.learning_rate, self._state_of_loss()
         loop.backend.extras.clear()
-        batch = self.prepared(rollout, loop)
-        sizes = self.minibatch_sizes(batch)
-        if sizes and loop.backend.written_in is not None and self._has_agreed is None:
-            loop = self._agreed(batch)
-        device = self.parameters.values.device
-        # A rollout without steps teaches nothing; the statistics are NaN.
-        epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
-        for order, weighed in self._epochs(batch, sizes) if sizes else ():
-            try:
-                epochs.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
-            except Stopped:
-                self._put_back(*before)
-                if self._loss_has_state:
-                    self._load_state_of_loss(of_loss)
-                if self._adaptive is not None:
-                    self._set_adaptive_rate(rate)
-                raise
-            if self._has_gone_too_far(epochs[-1]):
-                # The generator is left as if only these epochs had been drawn.
-                self._order.bit_generator.state = before[1]
-                batch.orders(self._order, len(epochs))
-                break
+        with self._undone_if_stopped():
+            batch = self.prepared(rollout, loop)
+            sizes = self.minibatch_sizes(batch)
+            if sizes and loop.backend.written_in is not None and self._has_agreed is None:
+                loop = self._agreed(batch)
+            epochs = self._learned(batch, sizes, loop)
         self.normalization.learned(rollout.parts, loop.exchange.moments)
         self.cut.learned()
         self.version += 1
-        means, explained = torch.cat(epochs).mean(0), batch.explained_variance()
-        measures = self._measures_of_pool(batch, loop)
-        # The only wait for the device in an update.
-        variance = self.normalization.largest_variance(means)
-        extras = loop.backend.extras
-        own = extras.means(means)
-        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, own, measures)).tolist()
-        values, measured = read[: len(means)], read[len(means) + 3 + len(own) :]
-        explained_now, norm, variance_now = read[len(means) :][:3]
-        if not math.isfinite(variance_now):
+        means = torch.cat(epochs).mean(0)
+        statistics, (explained,), (norm,), (variance,), extras, of_pool = read_together(  # the only wait for the device
+            means,
+            batch.explained_variance(),
+            self._squared_norm(),
+            self.normalization.largest_variance(means),
+            loop.backend.extras.means(means),
+            self._measures_of_pool(batch, loop),
+        )
+        if not math.isfinite(variance):
             raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
-        if not all(map(math.isfinite, (*(values if sizes else ()), norm))):
+        if not all(map(math.isfinite, (*(statistics if sizes else ()), norm))):
             rows = batch.steps()
             raise divergence(self.version, self.current, rollout.whole(), rows, epochs, self.parameters.values.data)
-        metrics = dict(zip(STATISTICS, values, strict=True))
-        metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
-        metrics |= dict(zip(extras.names, read[len(means) + 3 :], strict=False))
-        metrics |= {**self._schedules.metrics(self.current), **loop.metrics()}
-        return {**metrics, **self._pool.learned(rollout.whole(), measured, self.current.clip_range)}
+        return {
+            **dict(zip(STATISTICS, statistics, strict=True)),
+            "explained_variance": explained,
+            "learning_rate": self.optimizer.learning_rates["actor"],
+            **dict(zip(loop.backend.extras.names, extras, strict=True)),
+            **self._schedules.metrics(self.current),
+            **loop.metrics(),
+            **self._pool.learned(rollout.whole(), of_pool, self.current.clip_range),
+        }
+
+    def _learned(self, batch: Any, sizes: Sequence[int], loop: OptimizationLoop) -> list[Tensor]:
+        """Learn from a batch; return the statistics of each epoch's minibatches, `[M, len(STATISTICS)]`."""
+        if not sizes:  # a rollout without steps teaches nothing
+            return [torch.full((1, len(STATISTICS)), torch.nan, device=self.parameters.values.device)]
+        before = self._order.bit_generator.state
+        statistics: list[Tensor] = []
+        for order, weighed in self._epochs(batch, sizes):
+            statistics.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
+            if self._has_gone_too_far(statistics[-1]):
+                # The generator is left as if only these epochs had been drawn.
+                self._order.bit_generator.state = before
+                batch.orders(self._order, len(statistics))
+                break
+        return statistics
 
     def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
         """For each epoch, the order of the rows and the batch."""
         orders = batch.orders(self._order, self.config.num_epochs)
         return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
 
-    def _snapshot(self) -> tuple[list[Tensor], Any]:
-        """Copies of all that an update changes."""
-        return [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
-
-    def _put_back(self, tensors: list[Tensor], order: Any) -> None:
-        for tensor, before in zip(self._changing(), tensors, strict=True):
-            tensor.copy_(before)
-        self._order.bit_generator.state = order
+    @contextmanager
+    def _undone_if_stopped(self) -> Iterator[None]:
+        """A context after which all is as before if the update was stopped within it."""
+        tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
+        rate, of_loss = self.current.learning_rate, self._state_of_loss()
+        try:
+            yield
+        except Stopped:
+            for tensor, before in zip(self._changing(), tensors, strict=True):
+                tensor.copy_(before)
+            self._order.bit_generator.state = order
+            if self._loss_has_state:
+                self._load_state_of_loss(of_loss)
+            if self._adaptive is not None:
+                self._set_adaptive_rate(rate)
+            raise
 
     def _changing(self) -> list[Tensor]:
         slots = self.optimizer.state[self.parameters.values].values()
@@ -436,7 +446,7 @@ class PPO:
                 part = one.parts[number]
                 parts.append(self.cut.batch(self._estimated(part, of_one[number], loop, share, slice(*columns)), part))
             batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
-            batches.append(self._as_the_loop_sees_it(batch, loop, is_current=is_current))
+            batches.append(self._completed(batch, loop, is_current=is_current))
         return loop.exchange.batch(batches)
 
     def _estimated(
@@ -502,7 +512,7 @@ class PPO:
             )
         return advantages
 
-    def _as_the_loop_sees_it(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
+    def _completed(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
         """Add what a custom loss sees, and correct log-probabilities for the rounding of optimizer steps.
 
         Actions are drawn in float32. If optimizer steps round products (`precision="bf16"`), the same parameters give
@@ -511,18 +521,15 @@ class PPO:
         """
         if not len(batch) or (self.config.precision == "fp32" and not self.has_own_loss):
             return batch
-        sizes, rows = self.minibatch_sizes(batch), batch.steps()
-        if self.has_own_loss:
-            old_outputs = loop.backend.outputs_of(batch, sizes)
-        if self.config.precision == "fp32":
-            return batch.with_old_outputs(old_outputs)
-        log_probs = loop.backend.log_probs_of(batch, sizes)
-        if not is_current:
-            log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
-        batch = batch.with_columns(
-            log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
-        )
-        return batch.with_old_outputs(old_outputs) if self.has_own_loss else batch
+        sizes = self.minibatch_sizes(batch)
+        if self.config.precision != "fp32":
+            rows, log_probs = batch.steps(), loop.backend.log_probs_of(batch, sizes)
+            if not is_current:
+                log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
+            batch = batch.with_columns(
+                log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
+            )
+        return batch.with_old_outputs(loop.backend.outputs_of(batch, sizes)) if self.has_own_loss else batch
 
     @torch.no_grad()
     def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> Tensor:
@@ -630,6 +637,13 @@ def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
         if others:
             raise ConfigurationError(f"the parameters of modules[{name!r}] must be float32, got {', '.join(others)}")
     return nn.ModuleDict({name: copy.deepcopy(module) for name, module in modules.items()})
+
+
+def read_together(*tensors: Tensor) -> list[list[float]]:
+    """The numbers of several tensors, with one wait for the device."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    numbers = iter(torch.cat(flat).tolist())
+    return [list(islice(numbers, len(part))) for part in flat]
 
 
 def _never() -> bool:

@@ -73,6 +73,7 @@ class DDPG:
 
     name: ClassVar[str] = "ddpg"
     """Name of the agent in files."""
+    _config_type: ClassVar[type[DDPGConfig]] = DDPGConfig
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class DDPG:
         seed: int = 0,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        self.config = config = config if config is not None else self._default_config()
+        self.config = config = config if config is not None else self._config_type()
         self._schedules = Scheduled(schedules, SCHEDULABLE, config)
         self.observation_space, self.action_space = observation_space, action_space
         self.exploration = self.made_exploration()
@@ -117,10 +118,6 @@ class DDPG:
         self._loop_binding = 0
         self._make_exchange: Callable[[], Exchange] = Exchange
 
-    @staticmethod
-    def _default_config() -> DDPGConfig:
-        return DDPGConfig()
-
     def made_exploration(self) -> GaussianExploration:
         """The distribution that a sampler draws actions from; called once. A subclass may have another."""
         config, actions = self.config, deterministic_actions(self.action_space, std=self.config.exploration_std)
@@ -130,11 +127,8 @@ class DDPG:
 
     def made_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
         """Actor and critics; called once. A subclass may have others."""
-        config = self.config
         num_outputs = self.distribution.output_size
-        return actor_and_critics(
-            self.observation_space, self._num_actions, config, config.num_critics, generator, num_outputs
-        )
+        return actor_and_critics(self.observation_space, self._num_actions, self.config, generator, num_outputs)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -363,11 +357,10 @@ class DDPG:
         self.optimizer.state[self.parameters.values]["statistics"].zero_()
         counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
-        metrics = dict(zip(STATISTICS, means, strict=True))
         self._counts |= {"measured": 0, "measured_actor": 0}
-        metrics |= self._loop.metrics() if self._loop is not None else {}
         return {
-            **metrics,
+            **dict(zip(STATISTICS, means, strict=True)),
+            **(self._loop.metrics() if self._loop is not None else {}),
             "gradient_steps": self._counts["gradient_steps"],
             "learning_rate": self.optimizer.learning_rates["actor"],
         }
@@ -430,10 +423,7 @@ class TD3(DDPG):
     """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the settings alone."""
 
     name: ClassVar[str] = "td3"
-
-    @staticmethod
-    def _default_config() -> DDPGConfig:
-        return TD3Config()
+    _config_type: ClassVar[type[DDPGConfig]] = TD3Config
 
 
 def _learning_rates(config: DDPGConfig) -> dict[str, float]:

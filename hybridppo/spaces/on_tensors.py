@@ -201,7 +201,7 @@ class TensorActionsOfPolicies:
     """Like `TensorActions`, for rows of all agents of several policies with different action spaces.
 
     Args:
-        distribution: of the policies.
+        distribution: the joint distribution of the policies.
         device: the device of the outputs.
     """
 

@@ -1,7 +1,7 @@
 """The batch that PPO learns from, and how an epoch cuts it into minibatches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -150,8 +150,7 @@ class Batch:
 
     def columns(self) -> dict[str, Any]:
         """The columns that are not None, by name."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: column for name, column in columns.items() if column is not None}
+        return {name: column for name, column in vars(self).items() if column is not None}
 
 
 def orders_on(device: torch.device, generator: np.random.Generator, size: int, epochs: int) -> Tensor:

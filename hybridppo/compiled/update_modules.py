@@ -13,7 +13,7 @@ from hybridppo.compiled import meeting, perceptrons
 from hybridppo.compiled.adam import adam
 from hybridppo.compiled.meeting import GONE, text_of_signals
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
-from hybridppo.compiled.sources import Texts, gather
+from hybridppo.compiled.sources import Gathering, Texts
 from hybridppo.compiled.tile_sizes import text_of_tiles
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install
 
@@ -92,7 +92,7 @@ class UpdateModule:
 
     @cached_property
     def _text_of_loops(self) -> str:  # takes a tenth of a second, and is needed whenever parameters have moved
-        return gather("the update", self._loops, given=GIVEN, decorators=self._decorators).text
+        return Gathering("the update", given=GIVEN, decorators=self._decorators).sources(self._loops).text
 
 
 class SideBySide:

@@ -309,7 +309,7 @@ class PPO:
             sizes = self.minibatch_sizes(batch)
             if sizes and loop.backend.written_in is not None and self._has_agreed is None:
                 loop = self._agreed(batch)
-            epochs = self._learned(batch, sizes, loop)
+            epochs = self._learn(batch, sizes, loop)
         self.normalization.learned(rollout.parts, loop.exchange.moments)
         self.cut.learned()
         self.version += 1
@@ -336,99 +336,6 @@ class PPO:
             **loop.metrics(),
             **self._pool.learned(rollout.whole(), of_pool, self.current.clip_range),
         }
-
-    def _learned(self, batch: Any, sizes: Sequence[int], loop: OptimizationLoop) -> list[Tensor]:
-        """Learn from a batch; return the statistics of each epoch's minibatches, `[M, len(STATISTICS)]`."""
-        if not sizes:  # a rollout without steps teaches nothing
-            return [torch.full((1, len(STATISTICS)), torch.nan, device=self.parameters.values.device)]
-        before = self._order.bit_generator.state
-        statistics: list[Tensor] = []
-        for order, weighed in self._epochs(batch, sizes):
-            statistics.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
-            if self._has_gone_too_far(statistics[-1]):
-                # The generator is left as if only these epochs had been drawn.
-                self._order.bit_generator.state = before
-                batch.orders(self._order, len(statistics))
-                break
-        return statistics
-
-    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
-        """For each epoch, the order of the rows and the batch."""
-        orders = batch.orders(self._order, self.config.num_epochs)
-        return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
-
-    @contextmanager
-    def _undone_if_stopped(self) -> Iterator[None]:
-        """A context after which all is as before if the update was stopped within it."""
-        tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
-        rate, of_loss = self.current.learning_rate, self._state_of_loss()
-        try:
-            yield
-        except Stopped:
-            for tensor, before in zip(self._changing(), tensors, strict=True):
-                tensor.copy_(before)
-            self._order.bit_generator.state = order
-            if self._loss_has_state:
-                self._load_state_of_loss(of_loss)
-            if self._adaptive is not None:
-                self._set_adaptive_rate(rate)
-            raise
-
-    def _changing(self) -> list[Tensor]:
-        slots = self.optimizer.state[self.parameters.values].values()
-        return [self.parameters.values.data, *slots, *self.normalization.changing(), *self.learned_buffers()]
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
-        networks = self._learning_networks if self._depends_on_training else ()
-        return [buffer for network in networks for buffer in network.buffers()]
-
-    @property
-    def _learning_networks(self) -> list[nn.Module]:
-        return [self.actor_network, self.critic_network, *self.modules_of.values()]
-
-    def _squared_norm(self) -> Tensor:
-        """The squared norm of the parameters, `[1]`; not finite if a parameter is not finite or is too large."""
-        flat = self.parameters.values.data
-        return flat.dot(flat).reshape(1)
-
-    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Share updates with other processes from now on; None to learn alone.
-
-        Args:
-            make_exchange: makes the exchange with them; called again after the parameters have moved.
-        """
-        self._make_exchange, self._loop = make_exchange or Exchange, None
-
-    def loop(self) -> OptimizationLoop:
-        """The optimisation loop with the fastest backend for the device of the parameters."""
-        if self._loop is None or self._loop_binding != self.parameters.binding:
-            networks = self._learning_networks
-            require(self.config.precision, self.parameters.values.device)
-            self._depends_on_training = depend_on_training(*networks)
-            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
-            by_hand = self.config.fast_updates and self._has_agreed is not False
-            self._loop = make_loop(self, self._make_exchange(), by_hand=by_hand)
-            self._loop_binding = self.parameters.binding
-        return self._loop
-
-    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
-        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
-        self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
-        if not self._has_agreed:
-            self._loop = None
-        return self.loop()
-
-    def _has_gone_too_far(self, epoch: Tensor) -> bool:
-        """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
-        limit, adaptive = self.current.target_kl, self._adaptive
-        if limit is None and adaptive is None:
-            return False
-        # Waits for the device once per epoch, because the next epoch depends on it.
-        kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
-        if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
-            self._set_adaptive_rate(adaptive.rate)
-        return limit is not None and kl > limit
 
     @torch.no_grad()
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
@@ -531,6 +438,48 @@ class PPO:
             )
         return batch.with_old_outputs(loop.backend.outputs_of(batch, sizes)) if self.has_own_loss else batch
 
+    def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
+        """The sizes of the minibatches of a batch, which differ by at most one.
+
+        There are fewer minibatches than configured if too few rows are steps: no minibatch may be empty, and none that
+        is normalised may have only one row.
+        """
+        config, size = self.config, len(batch)
+        samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
+        count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
+        return [(i + 1) * size // count - i * size // count for i in range(count)]
+
+    def _learn(self, batch: Any, sizes: Sequence[int], loop: OptimizationLoop) -> list[Tensor]:
+        """Learn from a batch; return the statistics of each epoch's minibatches, `[M, len(STATISTICS)]`."""
+        if not sizes:  # a rollout without steps teaches nothing
+            return [torch.full((1, len(STATISTICS)), torch.nan, device=self.parameters.values.device)]
+        before = self._order.bit_generator.state
+        statistics: list[Tensor] = []
+        for order, weighed in self._epochs(batch, sizes):
+            statistics.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
+            if self._has_gone_too_far(statistics[-1]):
+                # The generator is left as if only these epochs had been drawn.
+                self._order.bit_generator.state = before
+                batch.orders(self._order, len(statistics))
+                break
+        return statistics
+
+    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+        """For each epoch, the order of the rows and the batch."""
+        orders = batch.orders(self._order, self.config.num_epochs)
+        return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
+
+    def _has_gone_too_far(self, epoch: Tensor) -> bool:
+        """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
+        limit, adaptive = self.current.target_kl, self._adaptive
+        if limit is None and adaptive is None:
+            return False
+        # Waits for the device once per epoch, because the next epoch depends on it.
+        kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
+        if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
+            self._set_adaptive_rate(adaptive.rate)
+        return limit is not None and kl > limit
+
     @torch.no_grad()
     def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> Tensor:
         if self.config.pool_size == 1:
@@ -545,16 +494,67 @@ class PPO:
 
         return loop.exchange.mean(batch, measure)
 
-    def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
-        """The sizes of the minibatches of a batch, which differ by at most one.
+    def _squared_norm(self) -> Tensor:
+        """The squared norm of the parameters, `[1]`; not finite if a parameter is not finite or is too large."""
+        flat = self.parameters.values.data
+        return flat.dot(flat).reshape(1)
 
-        There are fewer minibatches than configured if too few rows are steps: no minibatch may be empty, and none that
-        is normalised may have only one row.
+    @contextmanager
+    def _undone_if_stopped(self) -> Iterator[None]:
+        """A context after which all is as before if the update was stopped within it."""
+        tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
+        rate, of_loss = self.current.learning_rate, self._state_of_loss()
+        try:
+            yield
+        except Stopped:
+            for tensor, before in zip(self._changing(), tensors, strict=True):
+                tensor.copy_(before)
+            self._order.bit_generator.state = order
+            if self._loss_has_state:
+                self._load_state_of_loss(of_loss)
+            if self._adaptive is not None:
+                self._set_adaptive_rate(rate)
+            raise
+
+    def _changing(self) -> list[Tensor]:
+        slots = self.optimizer.state[self.parameters.values].values()
+        return [self.parameters.values.data, *slots, *self.normalization.changing(), *self.learned_buffers()]
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
+        networks = self._learning_networks if self._depends_on_training else ()
+        return [buffer for network in networks for buffer in network.buffers()]
+
+    @property
+    def _learning_networks(self) -> list[nn.Module]:
+        return [self.actor_network, self.critic_network, *self.modules_of.values()]
+
+    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
+        """Share updates with other processes from now on; None to learn alone.
+
+        Args:
+            make_exchange: makes the exchange with them; called again after the parameters have moved.
         """
-        config, size = self.config, len(batch)
-        samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
-        count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
-        return [(i + 1) * size // count - i * size // count for i in range(count)]
+        self._make_exchange, self._loop = make_exchange or Exchange, None
+
+    def loop(self) -> OptimizationLoop:
+        """The optimisation loop with the fastest backend for the device of the parameters."""
+        if self._loop is None or self._loop_binding != self.parameters.binding:
+            networks = self._learning_networks
+            require(self.config.precision, self.parameters.values.device)
+            self._depends_on_training = depend_on_training(*networks)
+            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
+            by_hand = self.config.fast_updates and self._has_agreed is not False
+            self._loop = make_loop(self, self._make_exchange(), by_hand=by_hand)
+            self._loop_binding = self.parameters.binding
+        return self._loop
+
+    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
+        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
+        self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
+        if not self._has_agreed:
+            self._loop = None
+        return self.loop()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and a JSON object."""

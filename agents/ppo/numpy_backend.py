@@ -409,6 +409,7 @@ def block_size_of(actor: nn.Module) -> int:
 
 def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
     """A function that returns the part of `flat`, laid out as the parameters, that belongs to a parameter."""
+
     def view_of(parameter: Tensor) -> Array:
         start = place_of(parameter, agent.parameters.values)
         return flat[start : start + parameter.numel()].reshape(parameter.shape)

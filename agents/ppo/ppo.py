@@ -15,9 +15,8 @@ every agent, `agents/common/loop.py`.
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import accumulate, islice, pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -26,9 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
+from hybridppo.agents.common.agent import PolicyAgent
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
-from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
+from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
+from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
@@ -49,7 +49,6 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
-from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
@@ -59,14 +58,13 @@ from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, v
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import OWN
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import real, whole
 
 
-class PPO:
+class PPO(PolicyAgent):
     """PPO with separate actor and critic networks.
 
     Args:
@@ -103,8 +101,8 @@ class PPO:
         modules: Mapping[str, nn.Module] | None = None,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        self.config = config = config if config is not None else PPOConfig()
-        self._schedules = Scheduled(schedules, SCHEDULABLE, config)
+        config = config if config is not None else PPOConfig()
+        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
         require_not_recorded(config, self._schedules.functions)
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
         self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
@@ -114,18 +112,14 @@ class PPO:
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
         """Copies of `modules`, by name."""
-        self.observation_space, self.action_space = observation_space, action_space
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
-        self._encode = ObservationEncoder(observation_space)
         self._own_parts: OwnParts | None = None
         """Fills in missing parts of observations (`actor_keys`); made at the first call of `act`."""
         require_rows(config, self._encode)
-        initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-        self._order, self._noise_seed = np.random.default_rng(order), order
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
-            self.actor, self.critic = self._made_networks(initial)
+            self.actor, self.critic = self._made_networks(self._initial_seed)
         self.normalization = Normalization(config, self._encode)
         self.actor, self.critic = self.normalization.before(self.actor), self.normalization.before(self.critic)
         self._pool = Pool(config.pool_size)
@@ -138,12 +132,6 @@ class PPO:
         self.parameters = FlatParameters(networks_of)
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
-        self.version, self.records_graphs = 0, config.cuda_graphs
-        self.should_stop: Callable[[], bool] = _never
-        self._make_exchange: Callable[[], Exchange] = Exchange
-        self._loop: OptimizationLoop | None = None
-        self._loop_binding = 0
-        self._depends_on_training = False
         self._has_agreed: bool | None = None
         """Whether a gradient by hand equals that of the loss; None before they are compared."""
 
@@ -262,10 +250,6 @@ class PPO:
             actions = chosen(actor, rows, self.distribution, deterministic)
         return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
-        return save_agent(self, path)
-
     def anneal(self, progress: float) -> None:
         """Set `current` to the values that schedules have at `progress`, 0 to 1."""
         adapted = {} if self._adaptive is None else {"learning_rate": self._adaptive.rate}
@@ -295,8 +279,7 @@ class PPO:
         """
         loop = self.loop()
         device = self.parameters.values.device
-        noise = noise_from((self._noise_seed, self.version), device) if self._depends_on_training else nullcontext()
-        with loop.backend.threads(), float32_products(self.config.precision, device), noise:
+        with loop.backend.threads(), float32_products(self.config.precision, device), self._own_noise():
             return self._update(rollout, loop)
 
     def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
@@ -517,37 +500,15 @@ class PPO:
             raise
 
     def _changing(self) -> list[Tensor]:
-        slots = self.optimizer.state[self.parameters.values].values()
-        return [self.parameters.values.data, *slots, *self.normalization.changing(), *self.learned_buffers()]
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
-        networks = self._learning_networks if self._depends_on_training else ()
-        return [buffer for network in networks for buffer in network.buffers()]
+        return [*super()._changing(), *self.normalization.changing()]
 
     @property
     def _learning_networks(self) -> list[nn.Module]:
         return [self.actor_network, self.critic_network, *self.modules_of.values()]
 
-    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Share updates with other processes from now on; None to learn alone.
-
-        Args:
-            make_exchange: makes the exchange with them; called again after the parameters have moved.
-        """
-        self._make_exchange, self._loop = make_exchange or Exchange, None
-
-    def loop(self) -> OptimizationLoop:
-        """The optimisation loop with the fastest backend for the device of the parameters."""
-        if self._loop is None or self._loop_binding != self.parameters.binding:
-            networks = self._learning_networks
-            require(self.config.precision, self.parameters.values.device)
-            self._depends_on_training = depend_on_training(*networks)
-            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
-            by_hand = self.config.fast_updates and self._has_agreed is not False
-            self._loop = make_loop(self, self._make_exchange(), by_hand=by_hand)
-            self._loop_binding = self.parameters.binding
-        return self._loop
+    def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
+        require(self.config.precision, self.parameters.values.device)
+        return make_loop(self, exchange, by_hand=self.config.fast_updates and self._has_agreed is not False)
 
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
         """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
@@ -644,7 +605,3 @@ def read_together(*tensors: Tensor) -> list[list[float]]:
     flat = [tensor.reshape(-1) for tensor in tensors]
     numbers = iter(torch.cat(flat).tolist())
     return [list(islice(numbers, len(part))) for part in flat]
-
-
-def _never() -> bool:
-    return False

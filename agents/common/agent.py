@@ -9,12 +9,17 @@ import gymnasium as gym
 import numpy as np
 from torch import Tensor, nn
 
+from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.precision import float32_products
+from hybridppo.placements.acting import torch_actor
+from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 
 
@@ -33,6 +38,8 @@ class PolicyAgent:
     name: ClassVar[str]
     """Name of the agent in files."""
     config: Any
+    actor: nn.Module
+    distribution: Distribution
     parameters: FlatParameters
     optimizer: FlatAdam
 
@@ -66,6 +73,48 @@ class PolicyAgent:
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
         """A loop with the fastest backend for the device of the parameters."""
         raise NotImplementedError
+
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Any = NO_STATE,
+        batch: bool = False,
+    ) -> Any:
+        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
+
+        Args:
+            observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
+                gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
+            deterministic: True for the most probable action, or the actor's own for DDPG and TD3; False for a random
+                one, whose generator the operating system seeds.
+            action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
+                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
+                a mask for each observation.
+            state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
+                returned. With `batch`, `[N, size]`; a row of zeros starts an episode.
+            batch: whether `observation` is a batch; the result is then a batch, too.
+
+        Returns:
+            The action; with `state=...`, a pair of the action and the next state, which is None for an agent without
+            memory.
+
+        Raises:
+            EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
+        """
+        device = self.parameters.values.device
+        actor = torch_actor(self.actor, Crossing(device, Counters()))
+        observation = self._whole(observation, batch)
+        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
+        remind(actor, state, getattr(self.config, "recurrent", None), len(rows) if batch else None)
+        with float32_products(self.config.precision, device):
+            actions = chosen(actor, rows, self.distribution, deterministic)
+        return answer(actions, self.distribution, self.action_space, actor, state, batch)
+
+    def _whole(self, observation: Any, batch: bool) -> Any:
+        """An observation, or a batch of them, with all its parts; a subclass may fill in missing ones."""
+        return observation
 
     def loop(self) -> OptimizationLoop:
         """The optimisation loop, made anew after the parameters have moved."""

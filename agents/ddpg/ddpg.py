@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.common.agent import PolicyAgent
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
@@ -36,8 +35,6 @@ from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import share_buffers
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.placements.acting import TorchActor
-from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.deterministic import (
@@ -136,33 +133,6 @@ class DDPG(PolicyAgent):
         parts = {name: part for name, part in self.own.items() if name != "agent"}
         make: Callable[..., DDPG] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
-
-    def act(
-        self,
-        observation: Any,
-        deterministic: bool = True,
-        action_mask: Any = None,
-        state: Any = NO_STATE,
-        batch: bool = False,
-    ) -> Any:
-        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
-
-        Args:
-            observation: as the environment returns it; with `batch`, as gymnasium's vector environments return it.
-            deterministic: True for the actor's own action, False to add the noise of exploration, whose generator the
-                operating system seeds.
-            action_mask: must be None.
-            state: if passed, the result is a pair of the action and None, because the agent has no memory.
-            batch: whether `observation` is a batch; the result is then a batch `[N, *shape]`.
-
-        Raises:
-            EnvError: if a mask is given, or the observation is not in the space.
-        """
-        actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
-        remind(actor, state, None, None)
-        actions = chosen(actor, rows, self.distribution, deterministic)
-        return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
     def anneal(self, progress: float) -> None:
         """Set the learning rates for a progress of the training of 0 to 1."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
+from hybridppo.agents.common.acting import OwnParts
 from hybridppo.agents.common.agent import PolicyAgent
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
@@ -52,8 +52,6 @@ from hybridppo.networks.making import Networks, actor_and_critic, checked_networ
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
-from hybridppo.placements.acting import torch_actor
-from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
@@ -210,45 +208,12 @@ class PPO(PolicyAgent):
         make: Callable[..., PPO] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
-    def act(
-        self,
-        observation: Any,
-        deterministic: bool = True,
-        action_mask: Any = None,
-        state: Any = NO_STATE,
-        batch: bool = False,
-    ) -> Any:
-        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
-
-        Args:
-            observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
-                gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
-            deterministic: True for the most probable action, False for a random one, whose generator the operating
-                system seeds.
-            action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
-                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
-                a mask for each observation.
-            state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
-                returned. With `batch`, `[N, size]`; a row of zeros starts an episode.
-            batch: whether `observation` is a batch; the result is then a batch, too.
-
-        Returns:
-            The action; with `state=...`, a pair of the action and the next state, which is None for an agent without
-            memory.
-
-        Raises:
-            EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
-        """
-        actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        if self.config.actor_parts is not None:
-            self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
-            own = observation if self.config.critic_observes == "own" else {OWN: observation}
-            observation = self._own_parts.completed(own, batch)
-        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
-        remind(actor, state, self.config.recurrent, len(rows) if batch else None)
-        with float32_products(self.config.precision, self.parameters.values.device):
-            actions = chosen(actor, rows, self.distribution, deterministic)
-        return answer(actions, self.distribution, self.action_space, actor, state, batch)
+    def _whole(self, observation: Any, batch: bool) -> Any:
+        if self.config.actor_parts is None:
+            return observation
+        self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
+        own = observation if self.config.critic_observes == "own" else {OWN: observation}
+        return self._own_parts.completed(own, batch)
 
     def anneal(self, progress: float) -> None:
         """Set `current` to the values that schedules have at `progress`, 0 to 1."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
@@ -26,10 +27,21 @@ Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
 
 
 class LearningAgent(Protocol):
-    """What the loop needs of an agent."""
+    """What the loop and recorded steps need of an agent."""
 
+    config: Any
+    version: int
     parameters: FlatParameters
     should_stop: Callable[[], bool]
+
+    @property
+    def optimizer(self) -> FlatAdam:
+        """Steps the parameters."""
+        ...
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that an optimizer step changes."""
+        ...
 
 
 class Extras:

@@ -8,14 +8,13 @@ Source: the recipe of torch's documentation for capturing a whole training step 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridppo.agents.common.loop import Extras, LearningAgent, OptimizationLoop
 from hybridppo.errors import DeviceError
-from hybridppo.networks.adam import FlatAdam
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record, tried
 
@@ -25,23 +24,7 @@ removed for another: they share a stream and its workspace of matrix products, w
 issue 193402) may free with the first graph that is destroyed, while the other graphs still use it."""
 
 
-class Recordable(LearningAgent, Protocol):
-    """What recorded steps need of an agent."""
-
-    config: Any
-    version: int
-
-    @property
-    def optimizer(self) -> FlatAdam:
-        """Steps the parameters."""
-        ...
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that an optimizer step changes."""
-        ...
-
-
-def recorder_for(agent: Recordable) -> Record | None:
+def recorder_for(agent: LearningAgent) -> Record | None:
     """A recorder of CUDA graphs, if the configuration asks for it and the device supports it."""
     accelerator = accelerator_of(agent.parameters.values.device)
     return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
@@ -58,7 +41,7 @@ class RecordedStep:
         record: records; it may run the step several times first, which is undone.
     """
 
-    def __init__(self, loop: OptimizationLoop, agent: Recordable, record: Record) -> None:
+    def __init__(self, loop: OptimizationLoop, agent: LearningAgent, record: Record) -> None:
         self._agent, self._plain, self._record = agent, loop.step, record
         self.extras = loop.backend.extras
         agent.optimizer.keep_learning_rates_on_device()

@@ -44,6 +44,8 @@ ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions"
 """Fields that must be equal in all configurations, because the policies are sampled together."""
 REFUSED = ("episodes_per_rollout", "use_sde")
 """Fields that are not supported with several policies."""
+OF_A_MEMORY = ("memory", "recurrent", "sequence_length")
+"""Fields that follow from the policy with the largest state; from any policy if none is recurrent."""
 
 
 def policy_by_name(agent: str) -> str:
@@ -200,30 +202,15 @@ class PoliciesConfig:
             )
 
     def __getattr__(self, name: str) -> Any:
-        """The common value of a field in `ALIKE` or `REFUSED`."""
+        """The common value of a field in `ALIKE` or `REFUSED`; for `OF_A_MEMORY`, that of the largest state."""
         if name in ALIKE or name in REFUSED:
             return getattr(next(iter(self.policies.values())), name)
+        if name in OF_A_MEMORY:
+            largest = max(
+                self.policies.values(), key=lambda config: 0 if config.memory is None else config.memory.state_size
+            )
+            return getattr(largest, name)
         raise AttributeError(f"the settings of several policies have no {name}: it is each policy's own")
-
-    @property
-    def remembering(self) -> PPOConfig:
-        """The settings of the policy with the largest state; of any if none is recurrent."""
-        return max(self.policies.values(), key=lambda config: 0 if config.memory is None else config.memory.state_size)
-
-    @property
-    def memory(self) -> MemoryLayout | None:
-        """The layout of the largest state."""
-        return self.remembering.memory
-
-    @property
-    def recurrent(self) -> str | None:
-        """The kind of recurrent network, if a policy has one."""
-        return self.remembering.recurrent
-
-    @property
-    def sequence_length(self) -> int:
-        """The length of sequences, if a policy is recurrent."""
-        return self.remembering.sequence_length
 
     def replaced(self, **changes: Any) -> "PoliciesConfig":
         """The settings with other values for some fields of every policy."""
@@ -285,7 +272,8 @@ class Policies:
             )
             for name, of_policy in config.policies.items()
         }
-        self._config, self.memory = config, config.memory
+        self._config = config
+        self.memory: MemoryLayout | None = config.memory
         self.columns = config.columns
         agents, columns = list(self.agents.values()), list(self.columns.values())
         self._any = agents[0]
@@ -351,19 +339,13 @@ class Policies:
             batch: whether each agent has a batch of observations and of masks.
         """
         masks = {} if action_mask is None else action_mask
-        if state is NO_STATE:
-            return {
-                name: self.agent_of(name).act(own, deterministic, masks.get(name), batch=batch)
-                for name, own in observation.items()
-            }
-        states = {} if state is None else state
-        pairs = {
+        has_state = state is not NO_STATE
+        states = (state or {}) if has_state else dict.fromkeys(observation, NO_STATE)
+        acted = {
             name: self.agent_of(name).act(own, deterministic, masks.get(name), states.get(name), batch)
             for name, own in observation.items()
         }
-        return {name: action for name, (action, _) in pairs.items()}, {
-            name: after for name, (_, after) in pairs.items()
-        }
+        return tuple({name: pair[i] for name, pair in acted.items()} for i in range(2)) if has_state else acted
 
     def agent_of(self, name: str) -> PPO:
         """The agent with the policy of this agent of an environment."""

@@ -31,7 +31,7 @@ from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.forms import linears
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.networks.mlp import MLP
-from hybridppo.networks.normalization import RunningMoments
+from hybridppo.networks.normalization import RunningMoments, moments_of
 from hybridppo.rollouts.advantages import gae
 from hybridppo.tools.views.curves import interquartile_mean
 
@@ -76,7 +76,7 @@ class RunningTargets(PPO):
         return replace(batch, returns=(returns - new_mean) / new_deviation, values=(values - new_mean) / new_deviation)
 
     def _add(self, returns: Tensor) -> None:
-        self.targets.add(returns)
+        self.targets.merge(*moments_of(returns))
 
 
 class PopArt(RunningTargets):
@@ -90,7 +90,7 @@ class PopArt(RunningTargets):
         number = len(returns)
         kept = 0 if not self.targets.count else round(number * (1.0 - self.share) / self.share)
         self.targets.count.fill_(kept)
-        self.targets.add(returns)
+        self.targets.merge(*moments_of(returns))
 
 
 class OwnLambda(PPO):

@@ -16,7 +16,7 @@ from hybridppo.compiled.building import build
 from hybridppo.compiled.cuda_building import cuda_module
 from hybridppo.compiled.cuda_kernels import HALF, PART
 from hybridppo.compiled.definition import Definition
-from hybridppo.compiled.random_numbers import philox
+from hybridppo.spaces.philox import philox
 
 Array = NDArray[Any]
 
@@ -101,8 +101,8 @@ def noise_of(seed: Array, t: int, num_columns: int, size: int, *, is_choice: boo
     columns = np.arange(num_columns, dtype=np.int64)[:, None]
     low, high = (np.full((num_columns, firsts.size), word, np.int64) for word in seed)
     zero = np.zeros_like(low)
-    words = philox(low, high, firsts + zero, zero + t, columns + zero, zero)  # type: ignore[arg-type]
-    numbers = [((word >> 9).astype(np.float32) + HALF) * PART for word in words]  # type: ignore[attr-defined]
+    words = philox(low, high, firsts + zero, zero + t, columns + zero, zero)
+    numbers = [((word >> 9).astype(np.float32) + HALF) * PART for word in words]
     if is_choice:
         drawn = [-np.log(-np.log(number)) for number in numbers]
     else:

@@ -84,7 +84,7 @@ REFUSED = {
     "memory and stacked frames": "recurrent='lstm' does not work with stacks of frames",
     "memory and pool": "pool_size does not work with recurrent: leave one out",
     "memory and shared trunk": "shared_trunk does not work with recurrent: leave one out",
-    "memory and CUDA graphs": "cuda_graphs cannot record networks with a memory: leave it out",
+    "memory and CUDA graphs": "cuda_graphs does not work with recurrent: leave one out",
     "memory and gSDE": "use_sde does not work with recurrent: leave one out",
     "action masks and stacked frames": "frame_stack=2 does not work with action_masks=True: leave one of the two out",
     "action masks and gSDE": "action_masks=True needs a Discrete action space",

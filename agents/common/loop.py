@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
@@ -26,10 +27,21 @@ Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
 
 
 class LearningAgent(Protocol):
-    """What the loop needs of an agent."""
+    """What the loop and recorded steps need of an agent."""
 
+    config: Any
+    version: int
     parameters: FlatParameters
     should_stop: Callable[[], bool]
+
+    @property
+    def optimizer(self) -> FlatAdam:
+        """Steps the parameters."""
+        ...
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that an optimizer step changes."""
+        ...
 
 
 class Extras:
@@ -50,6 +62,8 @@ class Extras:
         Raises:
             ConfigurationError: if a value is no scalar, a name is that of another metric, or names differ from before.
         """
+        if not extra and not self.names:
+            return
         if tuple(extra) != self.names:
             self._take_names(extra)
         numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
@@ -196,14 +210,10 @@ class OptimizationLoop:
         measured = []
         for setting in passes:
             measured.append(self.exchange.gradient(self.backend, minibatch, setting))
-            norm = self.exchange.descend(partial(self.descend, setting))
+            norm = self.exchange.descend(partial(self.backend.descend, setting))
             if norm is not None:
                 measured.append(norm)
         return measured
-
-    def descend(self, setting: Any = None) -> Any:
-        """Clip the gradient of the parameters and step along it; return its norm before clipping."""
-        return self.backend.descend(setting)
 
     def metrics(self) -> dict[str, float]:
         """Further metrics since the last call."""

@@ -7,15 +7,14 @@ come back.
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridppo.agents.common.loop import Extras, LearningAgent, OptimizationLoop
 from hybridppo.errors import DeviceError
-from hybridppo.networks.adam import FlatAdam
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record, tried
 
@@ -25,23 +24,7 @@ removed for another: they share a stream and its workspace of matrix products, w
 issue 193402) may free with the first graph that is destroyed, while the other graphs still use it."""
 
 
-class Recordable(LearningAgent, Protocol):
-    """What recorded steps need of an agent."""
-
-    config: Any
-    version: int
-
-    @property
-    def optimizer(self) -> FlatAdam:
-        """Steps the parameters."""
-        ...
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that an optimizer step changes."""
-        ...
-
-
-def recorder_for(agent: Recordable) -> Record | None:
+def recorder_for(agent: LearningAgent) -> Record | None:
     """A recorder of CUDA graphs, if the configuration asks for it and the device supports it."""
     accelerator = accelerator_of(agent.parameters.values.device)
     return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
@@ -58,7 +41,7 @@ class RecordedStep:
         record: records; it may run the step several times first, which is undone.
     """
 
-    def __init__(self, loop: OptimizationLoop, agent: Recordable, record: Record) -> None:
+    def __init__(self, loop: OptimizationLoop, agent: LearningAgent, record: Record) -> None:
         self._agent, self._plain, self._record = agent, loop.step, record
         self.extras = loop.backend.extras
         agent.optimizer.keep_learning_rates_on_device()
@@ -95,12 +78,29 @@ class RecordedStep:
         return self._number
 
     def _recorded(self, minibatch: Any, passes: tuple[Any, ...]) -> "_Recording":
+        """Record a step, and replay it once to see that it works; both are undone.
+
+        Raises:
+            DeviceError: if the replay did not make one step of the optimizer.
+        """
         parameters, slots = self._agent.parameters, self._agent.optimizer.state[self._agent.parameters.values]
-        return tried_step(
+        count = slots["step" if "step" in slots else f"step_{passes[0]}"]
+        before = float(count)  # waits for the device, on purpose, as recording does
+
+        def check() -> None:
+            done = float(count) - before
+            if done != 1.0:
+                raise DeviceError(
+                    f"a gradient step was recorded as a CUDA graph, but its replay made {done:g} steps of the "
+                    "optimizer instead of 1: train with cuda_graphs=False, and report this with the versions of torch "
+                    "and the driver"
+                )
+
+        return tried(
             lambda: _Recording(lambda copied: self._plain(copied, passes), minibatch, self._record, self.extras),
             lambda recording: (recording.replay(minibatch), self.extras.pop(parameters.values)),
+            check,
             [parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
-            slots["step" if "step" in slots else f"step_{passes[0]}"],
         )
 
 
@@ -133,40 +133,9 @@ class _Recording:
                 column.copy_(getattr(minibatch, name))
         self._replay()
         assert self._row is not None  # the recording has allocated it
-        parts = torch.split(
-            self._row.clone(), [shape.numel() for shape in self._shapes]
-        )  # the next replay writes here again
+        sizes = [shape.numel() for shape in self._shapes]
+        parts = torch.split(self._row.clone(), sizes)  # a copy: the next replay writes here again
         *measured, extra = (part.view(shape) for part, shape in zip(parts, self._shapes, strict=True))
         if self._extras.names:
             self._extras.put(extra)
         return measured
-
-
-def tried_step(
-    record: Callable[[], "_Recording"],
-    replay: Callable[["_Recording"], object],
-    changed: Sequence[Tensor],
-    count: Tensor,
-) -> "_Recording":
-    """Record a step, and replay it once to see that it works; both are undone.
-
-    Args:
-        record: records the step.
-        replay: replays the recording.
-        changed: all tensors that a step changes and later steps depend on.
-        count: the number of optimizer steps, one of `changed`.
-
-    Raises:
-        DeviceError: if the replay did not make one step of the optimizer.
-    """
-    before = float(count)  # waits for the device, on purpose, as recording does
-
-    def check() -> None:
-        done = float(count) - before
-        if done != 1.0:
-            raise DeviceError(
-                f"a gradient step was recorded as a CUDA graph, but its replay made {done:g} steps of the optimizer "
-                "instead of 1: train with cuda_graphs=False, and report this with the versions of torch and the driver"
-            )
-
-    return tried(record, replay, check, changed)

@@ -1,7 +1,7 @@
 """The configurations of DDPG and TD3."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
 from hybridppo.agents.common.schedules import check_schedules, parsed
@@ -75,6 +75,12 @@ class DDPGConfig:
     launch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements."""
+    num_critics: ClassVar[int] = 1
+    """The number of critics; targets use the lowest value."""
+    episodes_per_rollout: ClassVar[int | None] = None
+    """None: rollouts have a fixed number of steps."""
+    precision: ClassVar[Precision] = "fp32"
+    """Precision of matrix products."""
 
     def __post_init__(self) -> None:
         check_hidden_layers(self)
@@ -83,7 +89,7 @@ class DDPGConfig:
             require(self, name, 1 <= getattr(self, name) <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
         check_schedules(self, SCHEDULABLE)
         require(self, "learning_starts", self.learning_starts >= 0, "must not be negative")
-        for name in ("gradient_steps", "critic_learning_rate", "torch_threads"):
+        for name in OPTIONAL:
             require(self, name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         require(self, "torch_threads", (self.torch_threads or 1) <= MOST_THREADS, f"must be at most {MOST_THREADS}")
         require(self, "learning_rate", self.learning_rate > 0, "must be greater than 0")
@@ -107,11 +113,6 @@ class DDPGConfig:
         return parsed(self.schedules)
 
     @property
-    def num_critics(self) -> int:
-        """The number of critics; targets use the lowest value."""
-        return 1
-
-    @property
     def policy_delay(self) -> int:
         """Optimizer steps of the critics for each step of the actor and of the target networks."""
         return 1
@@ -132,19 +133,9 @@ class DDPGConfig:
         return self.train_frequency
 
     @property
-    def episodes_per_rollout(self) -> int | None:
-        """None: rollouts have a fixed number of steps."""
-        return None
-
-    @property
     def steps_per_update(self) -> int:
         """Optimizer steps of an update."""
         return self.train_frequency * self.num_envs if self.gradient_steps is None else self.gradient_steps
-
-    @property
-    def precision(self) -> Precision:
-        """Precision of matrix products."""
-        return "fp32"
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object; `DDPGConfig(**fields)` restores it."""
@@ -162,14 +153,10 @@ class TD3Config(DDPGConfig):
     """Deviation of the noise on the actions of targets, which smooths the critics' targets."""
     target_noise_clip: float = 0.5
     """Largest absolute value of that noise."""
+    num_critics: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "policy_delay", 1 <= self.policy_delay <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
         for name in ("target_noise_std", "target_noise_clip"):
             require(self, name, getattr(self, name) >= 0, "must not be negative")
-
-    @property
-    def num_critics(self) -> int:
-        """Two; targets use the lower value."""
-        return 2

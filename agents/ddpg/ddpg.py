@@ -13,7 +13,6 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -22,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
+from hybridppo.agents.common.agent import PolicyAgent
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
-from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
+from hybridppo.agents.common.schedules import ScheduleFunction
 from hybridppo.agents.ddpg.backend import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.memory import require_memory
@@ -34,10 +33,8 @@ from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.errors import TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
-from hybridppo.networks.modes import depend_on_training, noise_from, share_buffers
+from hybridppo.networks.modes import share_buffers
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.placements.acting import TorchActor
-from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.deterministic import (
@@ -46,7 +43,6 @@ from hybridppo.spaces.deterministic import (
     deterministic_actions,
 )
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
@@ -55,7 +51,7 @@ MINIBATCHES_AT_ONCE = 32
 """Minibatches that are gathered and copied together."""
 
 
-class DDPG:
+class DDPG(PolicyAgent):
     """DDPG, or TD3, with multilayer perceptrons.
 
     Args:
@@ -73,6 +69,9 @@ class DDPG:
 
     name: ClassVar[str] = "ddpg"
     """Name of the agent in files."""
+    _config_type: ClassVar[type[DDPGConfig]] = DDPGConfig
+    config: DDPGConfig
+    optimizer: PartAdam
 
     def __init__(
         self,
@@ -83,19 +82,14 @@ class DDPG:
         seed: int = 0,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        self.config = config = config if config is not None else self._default_config()
-        self._schedules = Scheduled(schedules, SCHEDULABLE, config)
-        self.observation_space, self.action_space = observation_space, action_space
+        config = config if config is not None else self._config_type()
+        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
         self.exploration = self.made_exploration()
         self.distribution: Distribution = self.exploration.actions
         self._num_actions = self.exploration.size
-        self._encode = ObservationEncoder(observation_space)
-        initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-        self._order, self._noise_seed = np.random.default_rng(order), order
-        self._depends_on_training = False
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
-            self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(initial))
+            self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(self._initial_seed))
         self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         self.optimizer = PartAdam(self.parameters, _learning_rates(config))
@@ -105,21 +99,11 @@ class DDPG:
             "target": values.clone(),
             "statistics": values.new_zeros(len(STATISTICS)),
         }
-        self.version = 0
         self.memory: MemoryLayout | None = None
         """None: the actor is not recurrent."""
-        self.should_stop: Callable[[], bool] = _never
-        self.records_graphs = config.cuda_graphs
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
         # Draws ahead of `_order`, which follows after an update.
-        self._ahead = np.random.default_rng(order)
-        self._loop: OptimizationLoop | None = None
-        self._loop_binding = 0
-        self._make_exchange: Callable[[], Exchange] = Exchange
-
-    @staticmethod
-    def _default_config() -> DDPGConfig:
-        return DDPGConfig()
+        self._ahead = np.random.default_rng(self._noise_seed)
 
     def made_exploration(self) -> GaussianExploration:
         """The distribution that a sampler draws actions from; called once. A subclass may have another."""
@@ -130,11 +114,8 @@ class DDPG:
 
     def made_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
         """Actor and critics; called once. A subclass may have others."""
-        config = self.config
         num_outputs = self.distribution.output_size
-        return actor_and_critics(
-            self.observation_space, self._num_actions, config, config.num_critics, generator, num_outputs
-        )
+        return actor_and_critics(self.observation_space, self._num_actions, self.config, generator, num_outputs)
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -152,37 +133,6 @@ class DDPG:
         parts = {name: part for name, part in self.own.items() if name != "agent"}
         make: Callable[..., DDPG] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
-
-    def act(
-        self,
-        observation: Any,
-        deterministic: bool = True,
-        action_mask: Any = None,
-        state: Any = NO_STATE,
-        batch: bool = False,
-    ) -> Any:
-        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
-
-        Args:
-            observation: as the environment returns it; with `batch`, as gymnasium's vector environments return it.
-            deterministic: True for the actor's own action, False to add the noise of exploration, whose generator the
-                operating system seeds.
-            action_mask: must be None.
-            state: if passed, the result is a pair of the action and None, because the agent has no memory.
-            batch: whether `observation` is a batch; the result is then a batch `[N, *shape]`.
-
-        Raises:
-            EnvError: if a mask is given, or the observation is not in the space.
-        """
-        actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
-        remind(actor, state, None, None)
-        actions = chosen(actor, rows, self.distribution, deterministic)
-        return answer(actions, self.distribution, self.action_space, actor, state, batch)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
-        return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
         """Set the learning rates for a progress of the training of 0 to 1."""
@@ -273,9 +223,7 @@ class DDPG:
             Stopped: if `should_stop` returns True. The agent is then as it was before.
         """
         loop = self.loop()
-        if not self._depends_on_training:
-            return self._update(minibatches, loop)
-        with noise_from((self._noise_seed, self.version), self.parameters.values.device):
+        with self._own_noise():
             return self._update(minibatches, loop)
 
     def _update(self, minibatches: Iterable[Any], loop: OptimizationLoop) -> Metrics:
@@ -308,34 +256,13 @@ class DDPG:
             counts["gradient_steps"] += 1
             counts["measured_actor"] += moves_actor
 
-    def _changing(self) -> list[Tensor]:
-        slots = self.optimizer.state[self.parameters.values].values()
-        return [self.parameters.values.data, *slots, *self.learned_buffers()]
+    @property
+    def _learning_networks(self) -> list[nn.Module]:
+        return self.modules
 
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
-        return [*self.actor.buffers(), *self.critic.buffers()] if self._depends_on_training else []
-
-    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Share updates with other processes from now on; None to learn alone.
-
-        Args:
-            make_exchange: makes the exchange with them; called again after the parameters have moved.
-        """
-        self._make_exchange, self._loop = make_exchange or Exchange, None
-
-    def loop(self) -> OptimizationLoop:
-        """The optimisation loop with the fastest backend for the device of the parameters."""
-        if self._loop is None or self._loop_binding != self.parameters.binding:
-            self._depends_on_training = depend_on_training(self.actor, self.critic)
-            self._bind_targets()
-            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
-            self._loop = self._made_loop()
-            self._loop_binding = self.parameters.binding
-        return self._loop
-
-    def _made_loop(self) -> OptimizationLoop:
-        loop, record = OptimizationLoop(self, Backend(self), self._make_exchange()), recorder_for(self)
+    def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
+        self._bind_targets()
+        loop, record = OptimizationLoop(self, Backend(self), exchange), recorder_for(self)
         if record is not None:
             loop.whole_step = RecordedStep(loop, self, record)
         elif self.config.fast_updates and self.config.compiled_updates:
@@ -363,11 +290,10 @@ class DDPG:
         self.optimizer.state[self.parameters.values]["statistics"].zero_()
         counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
-        metrics = dict(zip(STATISTICS, means, strict=True))
         self._counts |= {"measured": 0, "measured_actor": 0}
-        metrics |= self._loop.metrics() if self._loop is not None else {}
         return {
-            **metrics,
+            **dict(zip(STATISTICS, means, strict=True)),
+            **(self._loop.metrics() if self._loop is not None else {}),
             "gradient_steps": self._counts["gradient_steps"],
             "learning_rate": self.optimizer.learning_rates["actor"],
         }
@@ -430,16 +356,9 @@ class TD3(DDPG):
     """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the settings alone."""
 
     name: ClassVar[str] = "td3"
-
-    @staticmethod
-    def _default_config() -> DDPGConfig:
-        return TD3Config()
+    _config_type: ClassVar[type[DDPGConfig]] = TD3Config
 
 
 def _learning_rates(config: DDPGConfig) -> dict[str, float]:
     critic = config.critic_learning_rate
     return {"actor": config.learning_rate, "critic": config.learning_rate if critic is None else critic}
-
-
-def _never() -> bool:
-    return False

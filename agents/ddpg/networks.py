@@ -38,7 +38,6 @@ def actor_and_critics(
     observation_space: gym.Space[Any],
     num_actions: int,
     config: DDPGConfig,
-    num_critics: int,
     generator: torch.Generator,
     num_outputs: int,
 ) -> tuple[MLP, Critics]:
@@ -47,8 +46,7 @@ def actor_and_critics(
     Args:
         observation_space: space of one environment.
         num_actions: numbers in an action.
-        config: hidden layers and their activation.
-        num_critics: number of critics.
+        config: hidden layers, their activation, and the number of critics.
         generator: generator of the initial weights.
         num_outputs: number of the actor's outputs.
 
@@ -76,4 +74,4 @@ def actor_and_critics(
         )
 
     actor = mlp(encode.size, num_outputs, ACTOR_GAIN)
-    return actor, Critics([mlp(encode.size + num_actions, 1, CRITIC_GAIN) for _ in range(num_critics)])
+    return actor, Critics([mlp(encode.size + num_actions, 1, CRITIC_GAIN) for _ in range(config.num_critics)])

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.loop import Extras, fill_gradient
-from hybridppo.agents.common.recorded_step import Recordable
+from hybridppo.agents.common.loop import Extras, LearningAgent, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
@@ -23,7 +22,7 @@ from hybridppo.networks.trunks import shared_trunk_of
 from hybridppo.spaces.distributions import Distribution
 
 
-class Optimized(Recordable, Protocol):
+class Optimized(LearningAgent, Protocol):
     """What backends need of an agent."""
 
     config: PPOConfig
@@ -99,13 +98,9 @@ class Backend:
             All of `STATISTICS` except the last, `[5]`.
         """
         with self._learning():
-            return self._gradient(minibatch, clip_range)
-
-    def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
-        loss, statistics = self._loss(minibatch, clip_range)
-        fill_gradient(self._parameters, loss.total)
-        if loss.extra or self.extras.names:
-            self.extras.add(loss.extra, statistics.device)
+            loss, statistics = self._loss(minibatch, clip_range)
+            fill_gradient(self._parameters, loss.total)
+        self.extras.add(loss.extra, statistics.device)
         return statistics
 
     def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:

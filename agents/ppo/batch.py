@@ -1,7 +1,7 @@
 """The batch that PPO learns from, and how an epoch cuts it into minibatches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,11 +47,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.returns)
-
-    @property
-    def num_steps(self) -> int:
-        """The number of steps."""
-        return len(self)
 
     def most_minibatches(self, normalizes: bool) -> int:
         """The largest number of minibatches: a single row has no standard deviation to normalise by."""
@@ -155,8 +150,7 @@ class Batch:
 
     def columns(self) -> dict[str, Any]:
         """The columns that are not None, by name."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: column for name, column in columns.items() if column is not None}
+        return {name: column for name, column in vars(self).items() if column is not None}
 
 
 def orders_on(device: torch.device, generator: np.random.Generator, size: int, epochs: int) -> Tensor:

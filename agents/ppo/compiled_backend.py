@@ -58,7 +58,11 @@ MODULE = UpdateModule(
     "updates",
     LOOPS,
     types=TYPES,
-    decorators={loops.policy_loss: "contracted", loops.value_loss: "contracted", loops.squared_norm: "summed"},
+    decorators={
+        **dict.fromkeys((loops.policy_loss, loops.value_loss), "contracted"),
+        **dict.fromkeys(loops.OF_A_ROW, "inlined"),
+        loops.squared_norm: "summed",
+    },
 )
 
 

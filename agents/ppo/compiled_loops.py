@@ -181,73 +181,116 @@ def policy_loss(
     outputs: Any, d_outputs: Any, d_free: Any, log_stds: Any, actions: Any, columns: Any, rows: Any, choices: Any,
     numbers: Any, size: int, settings: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`."""
-    one, half = np.float32(1.0), np.float32(0.5)
+    """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`.
+
+    The outputs are overwritten: of choices by log-probabilities, of numbers by the noise of the actions.
+    """
     low, high = np.float32(1.0 - settings[CLIP_RANGE]), np.float32(1.0 + settings[CLIP_RANGE])
     share, d_entropy = np.float32(-1.0 / size), np.float32(-settings[ENTROPY_COEF] / size)
-    num_numbers = len(numbers)
-    num_outputs = num_numbers
+    num_logits, num_numbers = 0, len(numbers)
     for choice in range(len(choices)):
-        num_outputs += choices[choice, 0]
+        num_logits += choices[choice, 0]
+    num_outputs = num_logits + num_numbers
     scale_sum, precisions = np.float32(0.0), np.empty(num_numbers, np.float32)
     for k in range(num_numbers):
         scale_sum += log_stds[k]
         precisions[k] = math.exp(-log_stds[k])
     constant = scale_sum + np.float32(LOG_SQRT_TWO_PI * num_numbers)
+    entropy_of_numbers = constant + np.float32(0.5) * np.float32(num_numbers)
     for r in range(len(rows)):
-        row, log_prob, entropy, first = rows[r], -constant, constant + half * np.float32(num_numbers), 0
-        for choice in range(len(choices)):
-            n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
-            largest = outputs[r, first]
-            for k in range(first + 1, first + n):
-                largest = max(largest, outputs[r, k])
-            total = np.float32(0.0)
-            for k in range(first, first + n):
-                outputs[r, k] -= largest
-                d_outputs[r, k] = math.exp(outputs[r, k])
-                total += d_outputs[r, k]
-            log_total, part = np.float32(math.log(total)), one / total
-            for k in range(first, first + n):  # log-probabilities in `outputs`, probabilities in `d_outputs`
-                outputs[r, k] -= log_total
-                d_outputs[r, k] *= part
-                entropy -= d_outputs[r, k] * outputs[r, k]
-            log_prob += outputs[r, chosen]
-            first += n
-        for k in range(num_numbers):
-            noise = (actions[row, numbers[k]] - outputs[r, first + k]) * precisions[k]
-            outputs[r, first + k] = noise
-            log_prob -= half * noise * noise
-
-        log_ratio, advantage = log_prob - columns[0, row], columns[2, row]
-        ratio = np.float32(math.exp(log_ratio))
-        clipped = min(max(ratio, low), high)
-        surrogate, clipped_surrogate = ratio * advantage, clipped * advantage
-        # d policy_loss / d log_prob = -ratio * advantage / B, unless clipping makes it 0
-        d_log_prob = share * surrogate if surrogate <= clipped_surrogate else share * np.float32(0.0) * surrogate
-        sums[POLICY_LOSS] -= min(surrogate, clipped_surrogate)
+        row = rows[r]
+        log_prob, entropy = add_choices(outputs, d_outputs, r, actions, row, choices, -constant, entropy_of_numbers)
+        log_prob = add_numbers(outputs, r, actions, row, num_logits, numbers, precisions, log_prob)
         sums[ENTROPY] += entropy
-        sums[APPROX_KL] += np.float32(math.expm1(log_ratio)) - log_ratio
-        sums[CLIP_FRACTION] += ratio != clipped
-
-        first = 0
-        for choice in range(len(choices)):
-            n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
-            own = np.float32(0.0)
-            for k in range(first, first + n):
-                own -= d_outputs[r, k] * outputs[r, k]
-            for k in range(first, first + n):
-                # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
-                prob = d_outputs[r, k]
-                d_outputs[r, k] = -d_log_prob * prob - d_entropy * prob * (outputs[r, k] + own)
-            d_outputs[r, chosen] += d_log_prob
-            first += n
-        for k in range(num_numbers):
-            # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
-            noise = outputs[r, first + k]
-            d_outputs[r, first + k] = d_log_prob * noise * precisions[k]
-            d_free[k] += d_log_prob * (noise * noise - one) + d_entropy
+        d_log_prob = surrogate(log_prob - columns[0, row], columns[2, row], low, high, share, sums)
+        through_choices(outputs, d_outputs, r, actions, row, choices, d_log_prob, d_entropy)
+        through_numbers(outputs, d_outputs, d_free, r, num_logits, precisions, d_log_prob, d_entropy)
         for k in range(num_outputs, up_to_whole(num_outputs)):
             d_outputs[r, k] = np.float32(0.0)
+
+
+def add_choices(
+    outputs: Any, d_outputs: Any, r: int, actions: Any, row: int, choices: Any, log_prob: Any, entropy: Any
+) -> tuple[Any, Any]:
+    """Add the choices of a row to its log-probability and to its entropy.
+
+    Logits become log-probabilities, and `d_outputs` probabilities.
+    """
+    first = 0
+    for choice in range(len(choices)):
+        n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
+        largest = outputs[r, first]
+        for k in range(first + 1, first + n):
+            largest = max(largest, outputs[r, k])
+        total = np.float32(0.0)
+        for k in range(first, first + n):
+            outputs[r, k] -= largest
+            d_outputs[r, k] = math.exp(outputs[r, k])
+            total += d_outputs[r, k]
+        log_total, part = np.float32(math.log(total)), np.float32(1.0) / total
+        for k in range(first, first + n):
+            outputs[r, k] -= log_total
+            d_outputs[r, k] *= part
+            entropy -= d_outputs[r, k] * outputs[r, k]
+        log_prob += outputs[r, chosen]
+        first += n
+    return log_prob, entropy
+
+
+def add_numbers(
+    outputs: Any, r: int, actions: Any, row: int, first: int, numbers: Any, precisions: Any, log_prob: Any
+) -> Any:
+    """Add the numbers of a row to its log-probability. Their means, from output `first` on, become noise."""
+    for k in range(len(numbers)):
+        noise = (actions[row, numbers[k]] - outputs[r, first + k]) * precisions[k]
+        outputs[r, first + k] = noise
+        log_prob -= np.float32(0.5) * noise * noise
+    return log_prob
+
+
+def surrogate(log_ratio: Any, advantage: Any, low: Any, high: Any, share: Any, sums: Any) -> Any:
+    """Add a row to the sums of the statistics; return the gradient of its log-probability."""
+    ratio = np.float32(math.exp(log_ratio))
+    clipped = min(max(ratio, low), high)
+    free, bounded = ratio * advantage, clipped * advantage
+    sums[POLICY_LOSS] -= min(free, bounded)
+    sums[APPROX_KL] += np.float32(math.expm1(log_ratio)) - log_ratio
+    sums[CLIP_FRACTION] += ratio != clipped
+    # d policy_loss / d log_prob = -ratio * advantage / B, unless clipping makes it 0
+    return share * free if free <= bounded else share * np.float32(0.0) * free
+
+
+def through_choices(
+    outputs: Any, d_outputs: Any, r: int, actions: Any, row: int, choices: Any, d_log_prob: Any, d_entropy: Any
+) -> None:
+    """Replace the probabilities of a row's choices by the gradients of their logits."""
+    first = 0
+    for choice in range(len(choices)):
+        n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
+        own = np.float32(0.0)
+        for k in range(first, first + n):
+            own -= d_outputs[r, k] * outputs[r, k]
+        for k in range(first, first + n):
+            # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
+            prob = d_outputs[r, k]
+            d_outputs[r, k] = -d_log_prob * prob - d_entropy * prob * (outputs[r, k] + own)
+        d_outputs[r, chosen] += d_log_prob
+        first += n
+
+
+def through_numbers(
+    outputs: Any, d_outputs: Any, d_free: Any, r: int, first: int, precisions: Any, d_log_prob: Any, d_entropy: Any
+) -> None:
+    """Write the gradients of a row's means, and add to those of the log standard deviations."""
+    for k in range(len(precisions)):
+        # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
+        noise = outputs[r, first + k]
+        d_outputs[r, first + k] = d_log_prob * noise * precisions[k]
+        d_free[k] += d_log_prob * (noise * noise - np.float32(1.0)) + d_entropy
+
+
+OF_A_ROW = (add_choices, add_numbers, surrogate, through_choices, through_numbers)
+"""The parts of `policy_loss`, which are compiled into it."""
 
 
 def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int, settings: Any, sums: Any) -> None:

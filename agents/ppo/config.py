@@ -49,8 +49,24 @@ USUAL_SEQUENCES = 8
 BEFORE_ITS_FIELD = {"normalize_observations": False, "normalize_rewards": False}
 """Values of fields in runs that began before the fields existed."""
 LagCorrection = Literal["vtrace", "decoupled", "none"]
-LARGEST_POOL = 64
-"""With more lag, actions are too old to learn from."""
+CHOICES: dict[str, tuple[str, ...]] = {
+    "lag_correction": get_args(LagCorrection),
+    "convolutions": tuple(CONVOLUTIONS),
+    "critic_observes": get_args(CriticObserves),
+    "precision": PRECISIONS,
+}
+"""Fields that have one of a few values."""
+NOT_TOGETHER = (
+    ("pool_size", "recurrent"), ("use_sde", "recurrent"), ("shared_trunk", "recurrent"), ("torch_compile", "recurrent"),
+    ("cuda_graphs", "recurrent"), ("torch_compile", "cuda_graphs"), ("critic_observes", "shared_trunk"),
+)  # fmt: skip
+"""Pairs of fields of which at most one may differ from its default."""
+LIMITS = {
+    **dict.fromkeys((*COUNTS, "episodes_per_rollout", "num_minibatches"), MOST_ROWS),
+    "torch_threads": MOST_THREADS,
+    "pool_size": 64,  # with more lag, actions are too old to learn from
+}
+"""The largest values of some numbers."""
 
 
 @names_what_was_meant
@@ -199,105 +215,85 @@ class PPOConfig:
         check_keys(self, "critic_keys")
         self._check_numbers()
         self._check_schedules()
+        self._check_choices()
         self._check_networks()
         if self.episodes_per_rollout is None:
             self._check_minibatches()
         else:
-            self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
+            require(self, "num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
+
+    def _check_choices(self) -> None:
+        for name, choices in CHOICES.items():
+            require(self, name, getattr(self, name) in choices, f"must be one of {', '.join(choices)}")
+        require(self, "recurrent", self.recurrent in (None, *CELLS), f"must be None or one of {', '.join(CELLS)}")
+        for one, other in NOT_TOGETHER:
+            are_set = all(getattr(self, name) != getattr(PPOConfig, name) for name in (one, other))
+            require(self, one, not are_set, f"does not work with {other}: leave one out")
 
     def _check_networks(self) -> None:
-        self._require("pool_size", self.pool_size <= LARGEST_POOL, f"must be at most {LARGEST_POOL}")
-        self._require(
-            "pool_size", self.pool_size == 1 or self.recurrent is None, "does not work with recurrent: leave one out"
-        )
-        corrections = get_args(LagCorrection)
-        self._require("lag_correction", self.lag_correction in corrections, f"must be one of {', '.join(corrections)}")
-        families = tuple(CONVOLUTIONS)
-        self._require("convolutions", self.convolutions in families, f"must be one of {', '.join(families)}")
-        frequency = self.sde_sample_freq
-        self._require("sde_sample_freq", frequency == -1 or 1 <= frequency <= MOST_ROWS, "must be -1 or at least 1")
-        self._require("sde_sample_freq", self.use_sde or frequency == -1, "needs use_sde=True, or must be left out")
+        frequency, has_layers = self.sde_sample_freq, len(self.hidden_sizes) > 0
+        require(self, "sde_sample_freq", frequency == -1 or 1 <= frequency <= MOST_ROWS, "must be -1 or at least 1")
+        require(self, "sde_sample_freq", self.use_sde or frequency == -1, "needs use_sde=True, or must be left out")
         if self.use_sde:
-            self._require("use_sde", self.recurrent is None, "does not work with recurrent: leave one out")
-            self._require("use_sde", len(self.hidden_sizes) > 0, "needs a hidden layer (hidden_sizes)")
+            require(self, "use_sde", has_layers, "needs a hidden layer (hidden_sizes)")
         if self.shared_trunk:
-            self._require("shared_trunk", self.recurrent is None, "does not work with recurrent: leave one out")
-            self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
+            require(self, "shared_trunk", has_layers, "needs a hidden layer to share (hidden_sizes)")
             same = self.actor_keys == self.critic_keys
-            self._require("shared_trunk", same, "does not work with different actor_keys and critic_keys: leave it out")
-        observes = get_args(CriticObserves)
-        self._require("critic_observes", self.critic_observes in observes, f"must be one of {', '.join(observes)}")
+            require(self, "shared_trunk", same, "does not work with different actor_keys and critic_keys: leave it out")
         if self.critic_observes != "own":
             alone = self.actor_keys is None and self.critic_keys is None and self.encoder_sizes is None
-            self._require("critic_observes", alone, "does not work with actor_keys, critic_keys or encoder_sizes")
-            self._require("critic_observes", not self.shared_trunk, "does not work with shared_trunk: leave one out")
-        kinds = tuple(CELLS)
-        self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
-        self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
+            require(self, "critic_observes", alone, "does not work with actor_keys, critic_keys or encoder_sizes")
         if self.torch_compile:
-            self._require("torch_compile", self.recurrent is None, "does not work with recurrent: leave one out")
-            self._require("torch_compile", self.precision == "fp32", "needs precision='fp32': leave one out")
-            self._require("torch_compile", not self.cuda_graphs, "does not work with cuda_graphs: leave one out")
-        self._require(
-            "cuda_graphs",
-            not (self.cuda_graphs and self.recurrent),
-            "cannot record networks with a memory: leave it out",
-        )
+            require(self, "torch_compile", self.precision == "fp32", "needs precision='fp32': leave one out")
 
     def _check_numbers(self) -> None:
         for name in COUNTS:
-            self._require(name, getattr(self, name) >= 1, "must be at least 1")
-            self._require(name, getattr(self, name) <= MOST_ROWS, f"must be at most {MOST_ROWS}")
-        limits = {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS, "num_minibatches": MOST_ROWS}
-        for name, limit in limits.items():
-            self._require(name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
+            require(self, name, getattr(self, name) >= 1, "must be at least 1")
+        for name, limit in LIMITS.items():
+            require(self, name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
         rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
-        self._require("num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
+        require(self, "num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
         for name in ("learning_rate", "clip_range", "max_grad_norm", "desired_kl"):
-            self._require(name, getattr(self, name) > 0, "must be greater than 0")
+            require(self, name, getattr(self, name) > 0, "must be greater than 0")
         for name in ("entropy_coef", "value_coef"):
-            self._require(name, getattr(self, name) >= 0, "must not be negative")
+            require(self, name, getattr(self, name) >= 0, "must not be negative")
         for name in OPTIONAL:
-            self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
+            require(self, name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
-            self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
+            require(self, name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
 
     def _check_schedules(self) -> None:
         check_schedules(self, SCHEDULABLE, adaptive=True)
         named = parsed(self.schedules)
         for what in ("learning_rate", "clip_range"):
             twice = getattr(self, f"anneal_{what}") and what in named
-            self._require(f"anneal_{what}", not twice, f"and schedules both say what {what} does: leave one out")
+            require(self, f"anneal_{what}", not twice, f"and schedules both say what {what} does: leave one out")
         require_not_recorded(self, named)
 
     def _check_minibatches(self) -> None:
-        self._require(
-            "num_minibatches",
-            self.batch_size % (self.num_minibatches or 1) == 0,
-            f"must divide num_envs * num_steps = {self.num_envs} * {self.num_steps} = {self.batch_size}",
+        count, product = self.num_minibatches or 1, f"{self.num_envs} * {self.num_steps}"
+        rule = f"must divide num_envs * num_steps = {product} = {self.batch_size}"
+        require(self, "num_minibatches", self.batch_size % count == 0, rule)
+        few = "needs minibatches of at least 2 samples, but"
+        rule = (
+            f"{few} num_envs * num_steps / num_minibatches = {product} / {self.minibatches_of(self.batch_size)} = 1: "
+            "use fewer minibatches"
         )
-        self._require(
-            "normalize_advantage",
-            not self.normalize_advantage or self.minibatch_size > 1,
-            f"needs minibatches of at least 2 samples, but num_envs * num_steps / num_minibatches = "
-            f"{self.num_envs} * {self.num_steps} / {self.minibatches_of(self.batch_size)} = 1: use fewer minibatches",
+        require(self, "normalize_advantage", not self.normalize_advantage or self.minibatch_size > 1, rule)
+        if self.recurrent is None:
+            return
+        rule = (
+            "must be at most the sequences of a rollout, num_envs * num_steps / sequence_length = "
+            f"{product} / {self.sequence_length}, rounded up to {self.units}, as recurrent is given"
         )
-        if self.recurrent is not None:
-            self._require(
-                "num_minibatches",
-                (self.num_minibatches or 1) <= self.units,
-                f"must be at most the sequences of a rollout, num_envs * num_steps / sequence_length = "
-                f"{self.num_envs} * {self.num_steps} / {self.sequence_length}, rounded up to {self.units}, as "
-                "recurrent is given",
-            )
-            has_one_step = self.num_steps % self.sequence_length == 1 or self.sequence_length == 1
-            self._require(
-                "normalize_advantage",
-                not (self.normalize_advantage and has_one_step and self.units // self.minibatches == 1),
-                "needs minibatches of at least 2 samples, but one may be a sequence of a single step (num_steps "
-                f"{self.num_steps}, sequence_length {self.sequence_length}): use fewer minibatches, or another "
-                "sequence_length",
-            )
+        require(self, "num_minibatches", count <= self.units, rule)
+        rule = (
+            f"{few} one may be a sequence of a single step (num_steps {self.num_steps}, sequence_length "
+            f"{self.sequence_length}): use fewer minibatches, or another sequence_length"
+        )
+        has_one_step = self.num_steps % self.sequence_length == 1 or self.sequence_length == 1
+        is_too_few = self.normalize_advantage and has_one_step and self.units // self.minibatches == 1
+        require(self, "normalize_advantage", not is_too_few, rule)
 
     @property
     def actor_parts(self) -> tuple[str, ...] | None:
@@ -356,9 +352,6 @@ class PPOConfig:
             rates = ("learning_rate",) if self.critic_learning_rate is None else SCHEDULABLE[:2]
             named = dict.fromkeys(rates, "linear") | named
         return named | ({"clip_range": "linear"} if self.anneal_clip_range else {})
-
-    def _require(self, field: str, holds: bool, rule: str) -> None:
-        require(self, field, holds, rule)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as a JSON object; `PPOConfig(**fields)` restores it."""

@@ -22,7 +22,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form
+from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
 from hybridppo.networks.trunks import shared_trunk_of
@@ -165,43 +165,8 @@ def _rows(batch: Any, start: int, end: int) -> Any:
     return Batch(*columns)
 
 
-class Apart:
-    """Hidden layers of an actor and a critic with different inputs, with the interface of `HiddenLayers`.
-
-    Args:
-        networks: the hidden layers of both.
-        columns: the numbers of a row that each takes as input.
-        gradients: gradients of the weights and biases of each, filled by `backward`.
-    """
-
-    def __init__(
-        self,
-        networks: Sequence[HiddenLayers],
-        columns: Sequence[Any],
-        gradients: Sequence[tuple[list[Array], list[Array]]],
-    ) -> None:
-        self._networks, self._columns, self._gradients = networks, columns, gradients
-
-    def forward(self, rows: Array) -> list[Any]:
-        """The last activations of both."""
-        self._inputs = [rows[:, columns] for columns in self._columns]
-        pairs = zip(self._networks, self._inputs, strict=True)
-        self._activations = [network.forward(inputs) for network, inputs in pairs]
-        return [[activations[-1][0] for activations in self._activations]]
-
-    def gradient_buffer(self, size: int) -> list[Array]:
-        """As `HiddenLayers.gradient_buffer`."""
-        return [network.gradient_buffer(size)[0] for network in self._networks]
-
-    def backward(self, rows: Array, activations: Any, *gradients: Any) -> None:
-        """As `HiddenLayers.backward`, for the rows of the last `forward`, into the gradients."""
-        parts = zip(self._networks, self._inputs, self._activations, self._gradients, strict=True)
-        for network, inputs, own_activations, own in parts:
-            network.backward(inputs, own_activations, *own)
-
-
 class Hidden:
-    """The hidden layers of an agent's actor and critic, with their gradients.
+    """The hidden layers of an agent's actor and critic, with their gradients: of both together if both see whole rows.
 
     Args:
         agent: the agent.
@@ -214,27 +179,31 @@ class Hidden:
         assert form is not None  # checked by `has_known_networks`
         layers = [linears(network)[:-1] for network in both]
         columns = [columns_seen(network) for network in both]
-        weights, biases = ([[getattr(layer, name) for layer in own] for own in layers] for name in ("weight", "bias"))
-        self._gradients: tuple[Any, ...] = ()
-        self._both: Any
-        if all(isinstance(seen, slice) for seen in columns):
-            all_weights = stacked(array_of, *weights)
-            all_biases = [bias[:, None] for bias in stacked(array_of, *biases)]
-            self._both = HiddenLayers(all_weights, all_biases, form.activation, product)
-            own = [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases]
-            self.of_actor = HiddenLayers(*own, form.activation, product)
-            """The actor's layers."""
-            self._gradients = stacked(gradient_of, *weights), [bias[:, None] for bias in stacked(gradient_of, *biases)]
-        else:
-            networks = [HiddenLayers(*_of_one(array_of, own), form.activation, product) for own in layers]
-            self.of_actor = networks[0]
-            self._both = Apart(networks, columns, [_of_one(gradient_of, own) for own in layers])
-        self.forward, self.gradient_buffer = self._both.forward, self._both.gradient_buffer
+        sees_all = all(isinstance(seen, slice) for seen in columns)
+        groups = [layers] if sees_all else [[own] for own in layers]
+        self._parts = [
+            (HiddenLayers(*_arrays(array_of, group), form.activation, product), seen, _arrays(gradient_of, group))
+            for group, seen in zip(groups, columns, strict=False)
+        ]
+        """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
+        self.of_actor = HiddenLayers(*_arrays(array_of, layers[:1]), form.activation, product)
+        """The actor's layers."""
 
-    def backward(self, rows: Array, activations: Any, input_gradients: Array | None = None) -> None:
-        """As `HiddenLayers.backward`."""
-        more = () if input_gradients is None else (input_gradients,)
-        self._both.backward(rows, activations, *self._gradients, *more)
+    def forward(self, rows: Array) -> list[Array]:
+        """The last activations `[B, outputs]` of actor and critic, for rows `[B, obs]` or `[2, B, obs]`."""
+        self._inputs = [rows[:, columns] for _, columns, _ in self._parts]
+        pairs = zip(self._parts, self._inputs, strict=True)
+        self._activations = [layers.forward(inputs) for (layers, _, _), inputs in pairs]
+        return [last for activations in self._activations for last in activations[-1]]
+
+    def gradient_buffer(self, size: int) -> list[Array]:
+        """The buffers `[size, outputs]` of actor and critic, as `HiddenLayers.gradient_buffer`."""
+        return [buffer for layers, _, _ in self._parts for buffer in layers.gradient_buffer(size)]
+
+    def backward(self, input_gradients: Array | None = None) -> None:
+        """Fill the gradients for the rows of the last `forward`, as `HiddenLayers.backward`."""
+        for (layers, _, own), inputs, activations in zip(self._parts, self._inputs, self._activations, strict=True):
+            layers.backward(inputs, activations, *own, input_gradients)
 
 
 class Passes:
@@ -256,7 +225,7 @@ class Passes:
         *_, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
         self._columns = columns_seen(actor), columns_seen(critic)
-        self._critic_hidden = HiddenLayers(*_of_one(array_of, critic_layers), form.activation)
+        self._critic_hidden = HiddenLayers(*_arrays(array_of, [critic_layers]), form.activation)
         self._hidden = Hidden(agent, gradient)
         self._head = ActorHead(actor, actor_head, agent.distribution, form.mask_size, gradient_of)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
@@ -282,8 +251,7 @@ class Passes:
         `input_gradients` is filled if it is given, as by `HiddenLayers.backward`.
         """
         config, advantages = self._agent.current, rows.advantages
-        activations = self._hidden.forward(rows.observations)
-        actor_last, critic_last = activations[-1]
+        actor_last, critic_last = self._hidden.forward(rows.observations)
 
         log_prob, entropy = self._head.forward(actor_last, rows)
         log_ratio = log_prob - rows.log_probs
@@ -307,7 +275,7 @@ class Passes:
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
         np.dot(d_values, critic_last, out=self._value_weight_gradient)
         self._value_bias_gradient[0] = np.add.reduce(d_values)
-        self._hidden.backward(rows.observations, activations, input_gradients)
+        self._hidden.backward(input_gradients)
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -365,14 +333,13 @@ class NumpyNetworks(Backend):
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """As in the base."""
-        rows = array_of(minibatch.observations)
-        activations = self._hidden.forward(rows)
-        for given, last, weight, bias in zip(self._given, activations[-1], self._weights, self._biases, strict=True):
+        lasts = self._hidden.forward(array_of(minibatch.observations))
+        for given, last, weight, bias in zip(self._given, lasts, self._weights, self._biases, strict=True):
             given.outputs = torch.from_numpy(last @ weight.T + bias).requires_grad_()
         statistics = super().gradient(minibatch, clip_range)
         parts = zip(
-            self._given, activations[-1], self._weights, self._gradients,
-            self._hidden.gradient_buffer(len(rows)), strict=True,
+            self._given, lasts, self._weights, self._gradients,
+            self._hidden.gradient_buffer(len(minibatch)), strict=True,
         )  # fmt: skip
         for given, last, weight, (of_weight, of_bias), of_last in parts:
             if given.outputs.grad is None:  # the loss does not depend on it
@@ -382,7 +349,7 @@ class NumpyNetworks(Backend):
             np.dot(of_outputs.T, last, out=of_weight)
             np.add.reduce(of_outputs, axis=0, out=of_bias)
             np.dot(of_outputs, weight, out=of_last)
-        self._hidden.backward(rows, activations)
+        self._hidden.backward()
         self._flat_gradient += self._of_networks
         return statistics
 
@@ -442,18 +409,22 @@ def block_size_of(actor: nn.Module) -> int:
 
 def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
     """A function that returns the part of `flat`, laid out as the parameters, that belongs to a parameter."""
-    first = agent.parameters.values.data_ptr()
 
     def view_of(parameter: Tensor) -> Array:
-        start = (parameter.data_ptr() - first) // parameter.element_size()
+        start = place_of(parameter, agent.parameters.values)
         return flat[start : start + parameter.numel()].reshape(parameter.shape)
 
     return view_of
 
 
-def _of_one(array_for: Callable[[Tensor], Array], layers: Sequence[nn.Linear]) -> tuple[list[Array], list[Array]]:
-    """Arrays for weights `[1, outputs, inputs]` and biases `[1, 1, outputs]` of one network."""
-    return [array_for(layer.weight)[None] for layer in layers], [array_for(layer.bias)[None, None] for layer in layers]
+def _arrays(
+    array_for: Callable[[Tensor], Array], networks: Sequence[Sequence[nn.Linear]]
+) -> tuple[list[Array], list[Array]]:
+    """Arrays for weights `[S, outputs, inputs]` and biases `[S, 1, outputs]` of one or two networks of equal layers."""
+    layers = list(zip(*networks, strict=True))
+    weights = [stacked(array_for, [network.weight for network in layer]) for layer in layers]
+    biases = [stacked(array_for, [network.bias for network in layer])[:, None] for layer in layers]
+    return weights, biases
 
 
 def _clip(values: Array, low: Any, high: Any) -> Array:
@@ -462,11 +433,8 @@ def _clip(values: Array, low: Any, high: Any) -> Array:
     return clipped
 
 
-def stacked(array_for: Callable[[Tensor], Array], first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
-    """Arrays `[2, *shape]` for pairs of equal shape, without a copy: both are in one buffer, at some distance."""
-    arrays = []
-    for a, b in zip(first, second, strict=True):
-        array = array_for(a)
-        distance = array_for(b).ctypes.data - array.ctypes.data
-        arrays.append(as_strided(array, (2, *array.shape), (distance, *array.strides)))
-    return arrays
+def stacked(array_for: Callable[[Tensor], Array], tensors: Sequence[Tensor]) -> Array:
+    """`[S, *shape]` for one or two tensors of equal shape, without a copy: they are in one buffer, at some distance."""
+    first, last = array_for(tensors[0]), array_for(tensors[-1])
+    distance = last.ctypes.data - first.ctypes.data
+    return as_strided(first, (len(tensors), *first.shape), (distance, *first.strides))

@@ -24,9 +24,10 @@ class NumpyMemory(Backend):
         super().__init__(agent)
         self._flat_gradient = array_of(agent.parameters.gradient)
         self._passes = Passes(_AfterMemory(agent), self._flat_gradient)
-        both = [(cell.weight_input, cell.bias) for cell in _cells(agent)]
-        self._weight, self._bias = stacked(array_of, *both)
-        self._weight_gradient, self._bias_gradient = stacked(views_of(agent, self._flat_gradient), *both)
+        cells, gradient_of = _cells(agent), views_of(agent, self._flat_gradient)
+        weights, biases = [cell.weight_input for cell in cells], [cell.bias for cell in cells]
+        self._weight, self._bias = stacked(array_of, weights), stacked(array_of, biases)
+        self._weight_gradient, self._bias_gradient = stacked(gradient_of, weights), stacked(gradient_of, biases)
 
     @staticmethod
     def supports(agent: Optimized) -> bool:

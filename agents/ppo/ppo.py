@@ -15,9 +15,8 @@ every agent, `agents/common/loop.py`.
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from itertools import accumulate, pairwise
-from pathlib import Path
+from contextlib import contextmanager
+from itertools import accumulate, islice, pairwise
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -25,10 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
+from hybridppo.agents.common.acting import OwnParts
+from hybridppo.agents.common.agent import PolicyAgent
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.saving import load_optimizer, save_agent, tensors_by_part
-from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
+from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
+from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
@@ -49,24 +49,20 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
-from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
-from hybridppo.placements.acting import torch_actor
-from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import OWN
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import real, whole
 
 
-class PPO:
+class PPO(PolicyAgent):
     """PPO with separate actor and critic networks.
 
     Args:
@@ -103,8 +99,8 @@ class PPO:
         modules: Mapping[str, nn.Module] | None = None,
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
-        self.config = config = config if config is not None else PPOConfig()
-        self._schedules = Scheduled(schedules, SCHEDULABLE, config)
+        config = config if config is not None else PPOConfig()
+        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
         require_not_recorded(config, self._schedules.functions)
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
         self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
@@ -114,18 +110,14 @@ class PPO:
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
         """Copies of `modules`, by name."""
-        self.observation_space, self.action_space = observation_space, action_space
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
-        self._encode = ObservationEncoder(observation_space)
         self._own_parts: OwnParts | None = None
         """Fills in missing parts of observations (`actor_keys`); made at the first call of `act`."""
         require_rows(config, self._encode)
-        initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-        self._order, self._noise_seed = np.random.default_rng(order), order
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
-            self.actor, self.critic = self._made_networks(initial)
+            self.actor, self.critic = self._made_networks(self._initial_seed)
         self.normalization = Normalization(config, self._encode)
         self.actor, self.critic = self.normalization.before(self.actor), self.normalization.before(self.critic)
         self._pool = Pool(config.pool_size)
@@ -138,12 +130,6 @@ class PPO:
         self.parameters = FlatParameters(networks_of)
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
-        self.version, self.records_graphs = 0, config.cuda_graphs
-        self.should_stop: Callable[[], bool] = _never
-        self._make_exchange: Callable[[], Exchange] = Exchange
-        self._loop: OptimizationLoop | None = None
-        self._loop_binding = 0
-        self._depends_on_training = False
         self._has_agreed: bool | None = None
         """Whether a gradient by hand equals that of the loss; None before they are compared."""
 
@@ -222,49 +208,12 @@ class PPO:
         make: Callable[..., PPO] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
-    def act(
-        self,
-        observation: Any,
-        deterministic: bool = True,
-        action_mask: Any = None,
-        state: Any = NO_STATE,
-        batch: bool = False,
-    ) -> Any:
-        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
-
-        Args:
-            observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
-                gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
-            deterministic: True for the most probable action, False for a random one, whose generator the operating
-                system seeds.
-            action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
-                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
-                a mask for each observation.
-            state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
-                returned. With `batch`, `[N, size]`; a row of zeros starts an episode.
-            batch: whether `observation` is a batch; the result is then a batch, too.
-
-        Returns:
-            The action; with `state=...`, a pair of the action and the next state, which is None for an agent without
-            memory.
-
-        Raises:
-            EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
-        """
-        actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        if self.config.actor_parts is not None:
-            self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
-            own = observation if self.config.critic_observes == "own" else {OWN: observation}
-            observation = self._own_parts.completed(own, batch)
-        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
-        remind(actor, state, self.config.recurrent, len(rows) if batch else None)
-        with float32_products(self.config.precision, self.parameters.values.device):
-            actions = chosen(actor, rows, self.distribution, deterministic)
-        return answer(actions, self.distribution, self.action_space, actor, state, batch)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
-        return save_agent(self, path)
+    def _whole(self, observation: Any, batch: bool) -> Any:
+        if self.config.actor_parts is None:
+            return observation
+        self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
+        own = observation if self.config.critic_observes == "own" else {OWN: observation}
+        return self._own_parts.completed(own, batch)
 
     def anneal(self, progress: float) -> None:
         """Set `current` to the values that schedules have at `progress`, 0 to 1."""
@@ -295,130 +244,46 @@ class PPO:
         """
         loop = self.loop()
         device = self.parameters.values.device
-        noise = noise_from((self._noise_seed, self.version), device) if self._depends_on_training else nullcontext()
-        with loop.backend.threads(), float32_products(self.config.precision, device), noise:
+        with loop.backend.threads(), float32_products(self.config.precision, device), self._own_noise():
             return self._update(rollout, loop)
 
     def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
         num_columns = sum(part.rewards.shape[1] for part in rollout.parts)
         self.cut.fit(num_columns)
         self.normalization.fit(num_columns)
-        before, rate, of_loss = self._snapshot(), self.current.learning_rate, self._state_of_loss()
         loop.backend.extras.clear()
-        batch = self.prepared(rollout, loop)
-        sizes = self.minibatch_sizes(batch)
-        if sizes and loop.backend.written_in is not None and self._has_agreed is None:
-            loop = self._agreed(batch)
-        device = self.parameters.values.device
-        # A rollout without steps teaches nothing; the statistics are NaN.
-        epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
-        for order, weighed in self._epochs(batch, sizes) if sizes else ():
-            try:
-                epochs.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
-            except Stopped:
-                self._put_back(*before)
-                if self._loss_has_state:
-                    self._load_state_of_loss(of_loss)
-                if self._adaptive is not None:
-                    self._set_adaptive_rate(rate)
-                raise
-            if self._has_gone_too_far(epochs[-1]):
-                # The generator is left as if only these epochs had been drawn.
-                self._order.bit_generator.state = before[1]
-                batch.orders(self._order, len(epochs))
-                break
+        with self._undone_if_stopped():
+            batch = self.prepared(rollout, loop)
+            sizes = self.minibatch_sizes(batch)
+            if sizes and loop.backend.written_in is not None and self._has_agreed is None:
+                loop = self._agreed(batch)
+            epochs = self._learn(batch, sizes, loop)
         self.normalization.learned(rollout.parts, loop.exchange.moments)
         self.cut.learned()
         self.version += 1
-        means, explained = torch.cat(epochs).mean(0), batch.explained_variance()
-        measures = self._measures_of_pool(batch, loop)
-        # The only wait for the device in an update.
-        variance = self.normalization.largest_variance(means)
-        extras = loop.backend.extras
-        own = extras.means(means)
-        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, own, measures)).tolist()
-        values, measured = read[: len(means)], read[len(means) + 3 + len(own) :]
-        explained_now, norm, variance_now = read[len(means) :][:3]
-        if not math.isfinite(variance_now):
+        means = torch.cat(epochs).mean(0)
+        statistics, (explained,), (norm,), (variance,), extras, of_pool = read_together(  # the only wait for the device
+            means,
+            batch.explained_variance(),
+            self._squared_norm(),
+            self.normalization.largest_variance(means),
+            loop.backend.extras.means(means),
+            self._measures_of_pool(batch, loop),
+        )
+        if not math.isfinite(variance):
             raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
-        if not all(map(math.isfinite, (*(values if sizes else ()), norm))):
+        if not all(map(math.isfinite, (*(statistics if sizes else ()), norm))):
             rows = batch.steps()
             raise divergence(self.version, self.current, rollout.whole(), rows, epochs, self.parameters.values.data)
-        metrics = dict(zip(STATISTICS, values, strict=True))
-        metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
-        metrics |= dict(zip(extras.names, read[len(means) + 3 :], strict=False))
-        metrics |= {**self._schedules.metrics(self.current), **loop.metrics()}
-        return {**metrics, **self._pool.learned(rollout.whole(), measured, self.current.clip_range)}
-
-    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
-        """For each epoch, the order of the rows and the batch."""
-        orders = batch.orders(self._order, self.config.num_epochs)
-        return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
-
-    def _snapshot(self) -> tuple[list[Tensor], Any]:
-        """Copies of all that an update changes."""
-        return [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
-
-    def _put_back(self, tensors: list[Tensor], order: Any) -> None:
-        for tensor, before in zip(self._changing(), tensors, strict=True):
-            tensor.copy_(before)
-        self._order.bit_generator.state = order
-
-    def _changing(self) -> list[Tensor]:
-        slots = self.optimizer.state[self.parameters.values].values()
-        return [self.parameters.values.data, *slots, *self.normalization.changing(), *self.learned_buffers()]
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
-        networks = self._learning_networks if self._depends_on_training else ()
-        return [buffer for network in networks for buffer in network.buffers()]
-
-    @property
-    def _learning_networks(self) -> list[nn.Module]:
-        return [self.actor_network, self.critic_network, *self.modules_of.values()]
-
-    def _squared_norm(self) -> Tensor:
-        """The squared norm of the parameters, `[1]`; not finite if a parameter is not finite or is too large."""
-        flat = self.parameters.values.data
-        return flat.dot(flat).reshape(1)
-
-    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
-        """Share updates with other processes from now on; None to learn alone.
-
-        Args:
-            make_exchange: makes the exchange with them; called again after the parameters have moved.
-        """
-        self._make_exchange, self._loop = make_exchange or Exchange, None
-
-    def loop(self) -> OptimizationLoop:
-        """The optimisation loop with the fastest backend for the device of the parameters."""
-        if self._loop is None or self._loop_binding != self.parameters.binding:
-            networks = self._learning_networks
-            require(self.config.precision, self.parameters.values.device)
-            self._depends_on_training = depend_on_training(*networks)
-            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
-            by_hand = self.config.fast_updates and self._has_agreed is not False
-            self._loop = make_loop(self, self._make_exchange(), by_hand=by_hand)
-            self._loop_binding = self.parameters.binding
-        return self._loop
-
-    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
-        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
-        self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
-        if not self._has_agreed:
-            self._loop = None
-        return self.loop()
-
-    def _has_gone_too_far(self, epoch: Tensor) -> bool:
-        """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
-        limit, adaptive = self.current.target_kl, self._adaptive
-        if limit is None and adaptive is None:
-            return False
-        # Waits for the device once per epoch, because the next epoch depends on it.
-        kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
-        if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
-            self._set_adaptive_rate(adaptive.rate)
-        return limit is not None and kl > limit
+        return {
+            **dict(zip(STATISTICS, statistics, strict=True)),
+            "explained_variance": explained,
+            "learning_rate": self.optimizer.learning_rates["actor"],
+            **dict(zip(loop.backend.extras.names, extras, strict=True)),
+            **self._schedules.metrics(self.current),
+            **loop.metrics(),
+            **self._pool.learned(rollout.whole(), of_pool, self.current.clip_range),
+        }
 
     @torch.no_grad()
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
@@ -436,7 +301,7 @@ class PPO:
                 part = one.parts[number]
                 parts.append(self.cut.batch(self._estimated(part, of_one[number], loop, share, slice(*columns)), part))
             batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
-            batches.append(self._as_the_loop_sees_it(batch, loop, is_current=is_current))
+            batches.append(self._completed(batch, loop, is_current=is_current))
         return loop.exchange.batch(batches)
 
     def _estimated(
@@ -502,7 +367,7 @@ class PPO:
             )
         return advantages
 
-    def _as_the_loop_sees_it(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
+    def _completed(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
         """Add what a custom loss sees, and correct log-probabilities for the rounding of optimizer steps.
 
         Actions are drawn in float32. If optimizer steps round products (`precision="bf16"`), the same parameters give
@@ -511,18 +376,57 @@ class PPO:
         """
         if not len(batch) or (self.config.precision == "fp32" and not self.has_own_loss):
             return batch
-        sizes, rows = self.minibatch_sizes(batch), batch.steps()
-        if self.has_own_loss:
-            old_outputs = loop.backend.outputs_of(batch, sizes)
-        if self.config.precision == "fp32":
-            return batch.with_old_outputs(old_outputs)
-        log_probs = loop.backend.log_probs_of(batch, sizes)
-        if not is_current:
-            log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
-        batch = batch.with_columns(
-            log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
-        )
-        return batch.with_old_outputs(old_outputs) if self.has_own_loss else batch
+        sizes = self.minibatch_sizes(batch)
+        if self.config.precision != "fp32":
+            rows, log_probs = batch.steps(), loop.backend.log_probs_of(batch, sizes)
+            if not is_current:
+                log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
+            batch = batch.with_columns(
+                log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
+            )
+        return batch.with_old_outputs(loop.backend.outputs_of(batch, sizes)) if self.has_own_loss else batch
+
+    def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
+        """The sizes of the minibatches of a batch, which differ by at most one.
+
+        There are fewer minibatches than configured if too few rows are steps: no minibatch may be empty, and none that
+        is normalised may have only one row.
+        """
+        config, size = self.config, len(batch)
+        samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
+        count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
+        return [(i + 1) * size // count - i * size // count for i in range(count)]
+
+    def _learn(self, batch: Any, sizes: Sequence[int], loop: OptimizationLoop) -> list[Tensor]:
+        """Learn from a batch; return the statistics of each epoch's minibatches, `[M, len(STATISTICS)]`."""
+        if not sizes:  # a rollout without steps teaches nothing
+            return [torch.full((1, len(STATISTICS)), torch.nan, device=self.parameters.values.device)]
+        before = self._order.bit_generator.state
+        statistics: list[Tensor] = []
+        for order, weighed in self._epochs(batch, sizes):
+            statistics.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
+            if self._has_gone_too_far(statistics[-1]):
+                # The generator is left as if only these epochs had been drawn.
+                self._order.bit_generator.state = before
+                batch.orders(self._order, len(statistics))
+                break
+        return statistics
+
+    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+        """For each epoch, the order of the rows and the batch."""
+        orders = batch.orders(self._order, self.config.num_epochs)
+        return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
+
+    def _has_gone_too_far(self, epoch: Tensor) -> bool:
+        """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
+        limit, adaptive = self.current.target_kl, self._adaptive
+        if limit is None and adaptive is None:
+            return False
+        # Waits for the device once per epoch, because the next epoch depends on it.
+        kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
+        if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
+            self._set_adaptive_rate(adaptive.rate)
+        return limit is not None and kl > limit
 
     @torch.no_grad()
     def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> Tensor:
@@ -538,16 +442,45 @@ class PPO:
 
         return loop.exchange.mean(batch, measure)
 
-    def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
-        """The sizes of the minibatches of a batch, which differ by at most one.
+    def _squared_norm(self) -> Tensor:
+        """The squared norm of the parameters, `[1]`; not finite if a parameter is not finite or is too large."""
+        flat = self.parameters.values.data
+        return flat.dot(flat).reshape(1)
 
-        There are fewer minibatches than configured if too few rows are steps: no minibatch may be empty, and none that
-        is normalised may have only one row.
-        """
-        config, size = self.config, len(batch)
-        samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
-        count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
-        return [(i + 1) * size // count - i * size // count for i in range(count)]
+    @contextmanager
+    def _undone_if_stopped(self) -> Iterator[None]:
+        """A context after which all is as before if the update was stopped within it."""
+        tensors, order = [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
+        rate, of_loss = self.current.learning_rate, self._state_of_loss()
+        try:
+            yield
+        except Stopped:
+            for tensor, before in zip(self._changing(), tensors, strict=True):
+                tensor.copy_(before)
+            self._order.bit_generator.state = order
+            if self._loss_has_state:
+                self._load_state_of_loss(of_loss)
+            if self._adaptive is not None:
+                self._set_adaptive_rate(rate)
+            raise
+
+    def _changing(self) -> list[Tensor]:
+        return [*super()._changing(), *self.normalization.changing()]
+
+    @property
+    def _learning_networks(self) -> list[nn.Module]:
+        return [self.actor_network, self.critic_network, *self.modules_of.values()]
+
+    def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
+        require(self.config.precision, self.parameters.values.device)
+        return make_loop(self, exchange, by_hand=self.config.fast_updates and self._has_agreed is not False)
+
+    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
+        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
+        self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
+        if not self._has_agreed:
+            self._loop = None
+        return self.loop()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and a JSON object."""
@@ -632,5 +565,8 @@ def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
     return nn.ModuleDict({name: copy.deepcopy(module) for name, module in modules.items()})
 
 
-def _never() -> bool:
-    return False
+def read_together(*tensors: Tensor) -> list[list[float]]:
+    """The numbers of several tensors, with one wait for the device."""
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    numbers = iter(torch.cat(flat).tolist())
+    return [list(islice(numbers, len(part))) for part in flat]

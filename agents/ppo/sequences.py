@@ -103,11 +103,6 @@ class SequenceBatch:
             self.valid[:, on_host],
         )
 
-    @property
-    def num_steps(self) -> int:
-        """The number of steps."""
-        return int(self.valid.sum())
-
     def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
         """As `Batch.orders`, of sequences."""
         return orders_on(self.actor_states.device, generator, len(self), epochs)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks.forms import place_of
 from hybridppo.networks.modes import depend_on_training
 from hybridppo.system.interruption import Stopped
 
@@ -43,9 +44,8 @@ class TorchCompiled(Backend):
             )
         self._once = nullcontext  # the compiler finds common subexpressions of a shared trunk
         self._module = _Measured(self, networks)
-        first, size = parameters.values.data_ptr(), parameters.values.element_size()
         self._places = [
-            (name, (parameter.data_ptr() - first) // size, parameter.shape)
+            (name, place_of(parameter, parameters.values), parameter.shape)
             for name, parameter in self._module.named_parameters()
         ]
         self._clip_range = torch.zeros((), device=device)
@@ -67,8 +67,7 @@ class TorchCompiled(Backend):
             raise ConfigurationError(_in_words(error)) from error
         gradient, (_, (statistics, extra)) = found
         self._parameters.gradient.copy_(gradient)
-        if extra or self.extras.names:
-            self.extras.add(extra, statistics.device)
+        self.extras.add(extra, statistics.device)
         return statistics
 
     def _made(self, minibatch: Batch) -> Any:
@@ -86,11 +85,6 @@ class TorchCompiled(Backend):
         )
         return found
 
-    def measured(self, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
-        """The loss and the statistics with the networks' own parameters."""
-        loss, statistics = self._loss(Batch(**columns), clip_range)
-        return loss.total, (statistics, dict(loss.extra))
-
 
 class _Measured(nn.Module):
     """The loss as a module of its networks, whose parameters may be replaced."""
@@ -100,7 +94,8 @@ class _Measured(nn.Module):
         self.backend, self.networks = backend, networks
 
     def forward(self, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
-        return self.backend.measured(columns, clip_range)
+        loss, statistics = self.backend._loss(Batch(**columns), clip_range)
+        return loss.total, (statistics, dict(loss.extra))
 
 
 def _in_words(error: Exception) -> str:

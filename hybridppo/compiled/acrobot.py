@@ -10,6 +10,7 @@ from hybridppo.compiled.definition import environment
 from hybridppo.compiled.random_numbers import uniform
 
 FASTEST_1, FASTEST_2 = 4 * pi, 9 * pi
+"""Largest speeds of both angles."""
 SECONDS = 0.2
 LENGTH, CENTRE, MASS, INERTIA, GRAVITY = 1.0, 0.5, 1.0, 1.0, 9.8
 """Length, mass and inertia of both links."""
@@ -17,7 +18,7 @@ HIGH = np.array([1.0, 1.0, 1.0, 1.0, FASTEST_1, FASTEST_2], dtype=np.float32)
 
 
 def accelerations(angle_1: float, angle_2: float, speed_1: float, speed_2: float, torque: float) -> Any:
-    """Largest speeds of both angles."""
+    """The angular accelerations of both links."""
     cos, sin = np.cos(angle_2), np.sin(angle_2)
     d1 = MASS * CENTRE**2 + MASS * (LENGTH**2 + CENTRE**2 + 2 * LENGTH * CENTRE * cos) + INERTIA + INERTIA
     d2 = MASS * (CENTRE**2 + LENGTH * CENTRE * cos) + INERTIA

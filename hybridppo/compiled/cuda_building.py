@@ -121,36 +121,32 @@ def blocks_for(rows: int) -> int:
     return -(-rows // THREADS)
 
 
-def cuda_sources(definition: Definition, *, simulated: bool = False) -> Sources:
-    """A definition's functions with the loops of a GPU around them; `simulated` as in `cuda_text`.
-
-    Raises:
-        EnvError: if they refer to something that cannot be compiled, with the line.
-    """
-    is_choice = definition.action_kind != "numbers"
-    draw = cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers
-    instead = {cuda_kernels.draw: draw, kernels.look: cuda_kernels.look}
-    shape = shape_of(definition)
-    held = (SIMULATED if simulated else HELD) if shape.is_held else "state"
-    written: Texts = {
-        **(OF_A_BLOCK if shape.is_block_each else OF_A_THREAD),
-        cuda_kernels.number: "cuda.grid(1)",
-        cuda_kernels.held: held,
-    }
-    decorators = dict.fromkeys(LOOPS, "launched")
-    return definition.gathered(LOOPS, written, instead, given=(cuda_kernels.carry,), decorators=decorators)
-
-
 def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
-    """The text of the module of a definition, and the part below its header.
+    """The text of the module of a definition, and the part below its header: its functions, and the loops of a GPU.
 
     Args:
         definition: the definition.
         simulated: for Numba's CUDA simulator, in which arrays of records are NumPy's.
+
+    Raises:
+        EnvError: if its functions refer to something that cannot be compiled, with the line.
     """
     import numba
 
-    sources, shape = cuda_sources(definition, simulated=simulated), shape_of(definition)
+    is_choice, shape = definition.action_kind != "numbers", shape_of(definition)
+    draw = cuda_kernels.draw_for_choices if is_choice else cuda_kernels.draw_for_numbers
+    written: Texts = {
+        **(OF_A_BLOCK if shape.is_block_each else OF_A_THREAD),
+        cuda_kernels.number: "cuda.grid(1)",
+        cuda_kernels.held: (SIMULATED if simulated else HELD) if shape.is_held else "state",
+    }
+    sources = definition.gathered(
+        LOOPS,
+        written,
+        {cuda_kernels.draw: draw, kernels.look: cuda_kernels.look},
+        given=(cuda_kernels.carry,),
+        decorators=dict.fromkeys(LOOPS, "launched"),
+    )
     fields: Any = definition.state.fields or {}
     per_agent = 1 if definition.policies else 0
     carried = [_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()]

@@ -38,7 +38,7 @@ import numpy as np
 
 from hybridppo.compiled import kernels, perceptrons
 from hybridppo.compiled.python_form import PythonAgents, PythonForm
-from hybridppo.compiled.sources import Sources, Texts, gather
+from hybridppo.compiled.sources import Gathering, Sources, Texts
 from hybridppo.compiled.spec import EnvironmentSpec
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
@@ -121,7 +121,7 @@ class Definition(EnvironmentSpec):
         instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
         **options: Any,
     ) -> Sources:
-        """The functions with these loops around them; arguments as of `sources.gather`."""
+        """The functions with these loops around them; arguments as of `sources.Gathering`."""
         own: Texts = {
             kernels.num_agents: str(max(1, len(self.agents))),
             kernels.given: "action[0]" if self.action_kind == "choice" else "action",
@@ -132,14 +132,14 @@ class Definition(EnvironmentSpec):
             own[kernels.observe] = (
                 f"(observe(agent, state, time, out[:{end}]), observe_state(state, time, out[{end}:]))"
             )
-        return gather(
+        gathering = Gathering(
             self.name,
-            {**self.functions, **{loop.__name__: loop for loop in loops}},
             {kernels.choose: CHOOSING[self.action_kind]} | dict(instead or {}),
             written={**own, **written},
             repeated={kernels.phases: {kernels.phase.__name__: [self.functions[name] for name in self.phases]}},
             **options,
         )
+        return gathering.sources({**self.functions, **{loop.__name__: loop for loop in loops}})
 
 
 def environment(

@@ -118,36 +118,30 @@ def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exc
     Raises:
         EnvError: if the file cannot be written.
     """
-    with _LOCK:
-        return _loaded(name, text, kept, explain)
-
-
-def _loaded(
-    name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exception], HybridPPOError]
-) -> ModuleType:
     digest = _digest(text)
-    if digest in _MODULES:
-        return _MODULES[digest]
-    path = _written(name, text)
-    module_name = f"_hybridppo_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    is_first = not is_kept(path, kept)
-    if is_first:
-        say(f"compiling {name}, once: kept in {path.parent}")
-    start = time.perf_counter()
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # Numba's errors, and those that it passes on from LLVM and the text
-        del sys.modules[module_name]
-        raise explain(path, error) from error
-    if is_first:
-        say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
-    _MODULES[digest] = module
-    return module
+    with _LOCK:
+        if digest in _MODULES:
+            return _MODULES[digest]
+        path = _written(name, text)
+        module_name = f"_hybridppo_{path.stem}"
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        is_first = not is_kept(path, kept)
+        if is_first:
+            say(f"compiling {name}, once: kept in {path.parent}")
+        start = time.perf_counter()
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:  # Numba's errors, and those that it passes on from LLVM and the text
+            del sys.modules[module_name]
+            raise explain(path, error) from error
+        if is_first:
+            say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
+        _MODULES[digest] = module
+        return module
 
 
 def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:

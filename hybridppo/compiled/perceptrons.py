@@ -37,12 +37,12 @@ def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int,
 
 
 def middle_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
-    """As `multiply_tile`, for half of its columns."""
+    """As `wide_tile`, for half of its columns."""
     raise NotImplementedError
 
 
 def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
-    """As `multiply_tile`, for `NARROW` columns."""
+    """As `wide_tile`, for `NARROW` columns."""
     raise NotImplementedError
 
 

@@ -1,8 +1,8 @@
 """Counter-based random numbers: each depends only on seed, environment, episode and number of the draw.
 
-Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) in integers, with the same results in
-Python and Numba. `random` is an environment's `[4]` int64: its key (the seed of the run plus the number of the
-environment) in two halves of 32 bits, the episode, and the number of draws in it.
+They come from Philox (`spaces/philox.py`) and are the same in Python and Numba. `random` is an environment's `[4]`
+int64: its key (the seed of the run plus the number of the environment) in two halves of 32 bits, the episode, and the
+number of draws in it.
 """
 
 import math
@@ -10,19 +10,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from hybridppo.spaces.philox import philox
+
 NUM_WORDS = 4
-"""Constants of Philox."""
-
-
-def philox(key_low: int, key_high: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
-    """Four words of 32 bits from a counter of four, `a` to `d`, and a key of two."""
-    for _ in range(10):
-        # The product of two words may exceed a signed 64-bit integer: it wraps, and the masks take its bits.
-        left, right = a * 0xD2511F53, c * 0xCD9E8D57
-        a, c = ((right >> 32) & 0xFFFFFFFF) ^ b ^ key_low, ((left >> 32) & 0xFFFFFFFF) ^ d ^ key_high
-        b, d = right & 0xFFFFFFFF, left & 0xFFFFFFFF
-        key_low, key_high = (key_low + 0x9E3779B9) & 0xFFFFFFFF, (key_high + 0xBB67AE85) & 0xFFFFFFFF
-    return a, b, c, d
+"""Length of `random`."""
 
 
 def unit(high: int, low: int) -> float:

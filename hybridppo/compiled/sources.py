@@ -14,7 +14,7 @@ import random
 import textwrap
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ Texts = dict[Callable[..., Any], str]
 MODULES = {"math": math, "np": np}
 """Values that Numba knows, by their names in the text."""
 RESERVED = (
-    *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "STATE", "f", "i", "b", "u"),
+    *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "inlined", "STATE", "f", "i", "b", "u"),
     *("world", "rows", "group", "action", "each"),
     *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
     *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
@@ -57,71 +57,49 @@ class Sources:
     """The origin of lines of the text."""
 
 
-def gather(
-    owner: str,
-    functions: Mapping[str, Callable[..., Any]],
-    instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
-    *,
-    given: Collection[Callable[..., Any]] = (),
-    written: Texts | None = None,
-    repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] | None = None,
-    decorators: Texts | None = None,
-    uncounted: Collection[str] = (),
-) -> Sources:
-    """Gather functions with all that they use.
+@dataclass
+class Gathering:
+    """The text of functions with all that they use."""
 
-    Args:
-        owner: name for messages.
-        functions: the functions by name.
-        instead: replacements of functions.
-        given: functions that the module already has, under their own names.
-        written: expressions for the calls of some functions, with their parameters, names of the module, and
-            `functions` that come before their callers.
-        repeated: functions whose body is repeated for each of several functions, in place of a name.
-        decorators: decorators of functions, without `@`; `compiled` for all others.
-        uncounted: modules whose functions do not allocate arrays, and are decorated with `uncounted` in place of
-            `compiled`.
+    owner: str
+    """Name for messages."""
+    instead: Mapping[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
+    """Replacements of functions."""
+    given: Collection[Callable[..., Any]] = ()
+    """Functions that the module already has, under their own names."""
+    written: Texts = field(default_factory=dict)
+    """Expressions for the calls of some functions, with their parameters, names of the module, and requested functions
+    that come before their callers."""
+    repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] = field(default_factory=dict)
+    """Functions whose body is repeated for each of several functions, in place of a name."""
+    decorators: Texts = field(default_factory=dict)
+    """Decorators of functions, without `@`; `compiled` for all others."""
+    uncounted: Collection[str] = ()
+    """Modules whose functions do not allocate arrays, and are decorated with `uncounted` in place of `compiled`."""
 
-    Raises:
-        EnvError: if something cannot be compiled, with the line.
-    """
-    gathering = _Gathering(
-        owner, dict(instead or {}), {function: function.__name__ for function in given}, written or {}, repeated or {},
-        decorators or {}, uncounted,
-    )  # fmt: skip
-    for name, function in functions.items():
-        gathering.asked_for[name] = gathering.name_of(function, name)
-    return Sources("\n".join(gathering.text) + "\n", gathering.asked_for, gathering.lines)
-
-
-class _Gathering:
-    """The text that is being written."""
-
-    def __init__(
-        self,
-        owner: str,
-        instead: dict[Callable[..., Any], Callable[..., Any]],
-        names: dict[Callable[..., Any], str],
-        written: Texts,
-        repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
-        decorators: Texts,
-        uncounted: Collection[str],
-    ) -> None:
-        self.owner = owner
-        self._repeated, self._decorators, self._uncounted = repeated, decorators, uncounted
-        self.written, self.asked_for = written, dict[str, str]()
-        self.text: list[str] = []
-        self.lines: dict[int, str] = {}
-        self._instead = instead
-        self._names = names
+    def __post_init__(self) -> None:
+        self.requested: dict[str, str] = {}
+        self._text: list[str] = []
+        self._lines: dict[int, str] = {}
+        self._names = {function: function.__name__ for function in self.given}
         self._arrays: dict[int, tuple[str, Any]] = {}  # kept, so that no other array has its id
-        self._taken = {*MODULES, *RESERVED, *dir(builtins), *names.values()}
+        self._taken = {*MODULES, *RESERVED, *dir(builtins), *self._names.values()}
         self._under_way: list[Callable[..., Any]] = []
+
+    def sources(self, functions: Mapping[str, Callable[..., Any]]) -> Sources:
+        """The text with these functions, by name.
+
+        Raises:
+            EnvError: if something cannot be compiled, with the line.
+        """
+        for name, function in functions.items():
+            self.requested[name] = self.name_of(function, name)
+        return Sources("\n".join(self._text) + "\n", self.requested, self._lines)
 
     def name_of(self, function: Callable[..., Any], wanted: str) -> str:
         """The name of a function in the text, which is added if necessary."""
-        while function in self._instead:
-            function = self._instead[function]
+        while function in self.instead:
+            function = self.instead[function]
         if function in self._names:
             return self._names[function]
         if function in self._under_way:
@@ -130,7 +108,7 @@ class _Gathering:
         where, first, tree = parsed(self.owner, function)
         name = self._free(wanted)
         each = {}
-        for placeholder, others in self._repeated.get(function, {}).items():
+        for placeholder, others in self.repeated.get(function, {}).items():
             each = {f"{placeholder}_{number}": other for number, other in enumerate(others)}
             tree.body = [
                 _Replaced({placeholder: ast.Name(one, ast.Load())}).visit(copy.deepcopy(statement))
@@ -140,12 +118,12 @@ class _Gathering:
         _Renaming(self, function, tree, where, first, each).visit(tree)
         tree.name = name
         text = ast.unparse(ast.fix_missing_locations(tree))
-        start = sum(part.count("\n") + 1 for part in self.text) + 2  # a line for the decorator
+        start = sum(part.count("\n") + 1 for part in self._text) + 2  # a line for the decorator
         for new, old in zip(ast.walk(ast.parse(text)), ast.walk(ast.Module([tree], [])), strict=True):
             if hasattr(new, "lineno") and hasattr(old, "lineno"):
-                self.lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
-        usual = "uncounted" if function.__module__ in self._uncounted else "compiled"
-        self.text += [f"@{self._decorators.get(function, usual)}", text]
+                self._lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
+        usual = "uncounted" if function.__module__ in self.uncounted else "compiled"
+        self._text += [f"@{self.decorators.get(function, usual)}", text]
         self._under_way.pop()
         self._names[function] = name
         return name
@@ -156,7 +134,7 @@ class _Gathering:
             name = self._free(wanted)
             self._arrays[id(array)] = name, array
             numbers = f"bytes.fromhex({array.tobytes().hex()!r})"
-            self.text.append(f"{name} = np.frombuffer({numbers}, {array.dtype.str!r}).reshape({array.shape})")
+            self._text.append(f"{name} = np.frombuffer({numbers}, {array.dtype.str!r}).reshape({array.shape})")
         return self._arrays[id(array)][0]
 
     def _free(self, wanted: str) -> str:
@@ -183,7 +161,7 @@ class _Renaming(ast.NodeTransformer):
 
     def __init__(
         self,
-        gathering: _Gathering,
+        gathering: Gathering,
         function: Callable[..., Any],
         tree: ast.AST,
         where: str,
@@ -214,7 +192,7 @@ class _Renaming(ast.NodeTransformer):
         if not isinstance(function, FunctionType) or function not in self._gathering.written:
             return self.generic_visit(node)
         parameters = zip(function.__code__.co_varnames, map(self.visit, node.args), strict=False)
-        names = {name: ast.Name(known, ast.Load()) for name, known in self._gathering.asked_for.items()}
+        names = {name: ast.Name(known, ast.Load()) for name, known in self._gathering.requested.items()}
         expression = ast.parse(self._gathering.written[function], mode="eval").body
         written: ast.AST = _Replaced({**names, **dict(parameters)}).visit(expression)
         for part in ast.walk(written):

@@ -13,7 +13,7 @@ from hybridppo.compiled import meeting, perceptrons
 from hybridppo.compiled.adam import adam
 from hybridppo.compiled.meeting import GONE, text_of_signals
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
-from hybridppo.compiled.sources import Texts, gather
+from hybridppo.compiled.sources import Gathering, Texts
 from hybridppo.compiled.tile_sizes import text_of_tiles
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install
 
@@ -28,6 +28,7 @@ import numpy as np
 
 compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
+inlined = numba.njit(error_model="numpy", fastmath={{"contract"}}, forceinline=True)
 summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
 f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
 group = lambda *types: numba.types.Tuple(types)
@@ -48,8 +49,9 @@ class UpdateModule:
         loops: the functions that Python calls with their signatures, in which `f`, `i`, `b`, `d`, `u` and `types` stand
             for Numba's types.
         types: lines that name types.
-        decorators: decorators of other functions: `contracted` if a product and a sum may be rounded at once, or
-            `summed` if numbers may be added in another order, the same on one machine.
+        decorators: decorators of other functions: `contracted` if a product and a sum may be rounded at once, `inlined`
+            if besides a function is compiled into its callers, or `summed` if numbers may be added in another order,
+            the same on one machine.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class UpdateModule:
 
     @cached_property
     def _text_of_loops(self) -> str:  # takes a tenth of a second, and is needed whenever parameters have moved
-        return gather("the update", self._loops, given=GIVEN, decorators=self._decorators).text
+        return Gathering("the update", given=GIVEN, decorators=self._decorators).sources(self._loops).text
 
 
 class SideBySide:

@@ -282,7 +282,7 @@ class Learners(BaseSampler):
     def _step(self, learner: int, gradient: Any) -> None:
         """The optimizer's step along a learner's gradient."""
         self._agent.parameters.gradient.copy_(torch.from_numpy(gradient))
-        self._norms[learner] = norm = float(self._loop.descend())
+        self._norms[learner] = norm = float(self._loop.backend.descend())
         if not math.isfinite(norm):
             raise TrainingError(
                 f"{self._pool.name(learner)}: its gradient after {self._lag.version} steps is not finite. Usual "

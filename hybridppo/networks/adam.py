@@ -43,7 +43,6 @@ class FlatAdam:
         }
         """`step` and both moments for the flat parameter, as torch's optimizers keep them."""
         self._rates_on_device: dict[str, Tensor] = {}
-        self._binding = parameters.binding
         self.set_learning_rates(learning_rates)
 
     def set_learning_rates(self, learning_rates: Mapping[str, float]) -> None:
@@ -56,10 +55,10 @@ class FlatAdam:
     def keep_learning_rates_on_device(self) -> None:
         """Keep the rates in a tensor on the device, so that a recorded and replayed step sees a change of the rates.
 
-        This holds until the parameters are bound to another buffer, or until `keep_learning_rates_on_host`: recordings
+        This holds until `keep_learning_rates_on_host`, which must be called after the parameters have moved: recordings
         are invalid then, and the kernel refuses rates and parameters on different devices.
         """
-        device, self._binding = self._parameters.values.device, self._parameters.binding
+        device = self._parameters.values.device
         self._rates_on_device = {
             name: torch.full((), rate, device=device) for name, rate in self.learning_rates.items()
         }
@@ -70,8 +69,6 @@ class FlatAdam:
 
     def step(self) -> None:
         """Step along the gradient."""
-        if self._rates_on_device and self._binding != self._parameters.binding:
-            self.keep_learning_rates_on_host()
         step = self.state[self._parameters.values]["step"]
         step.add_(1.0)
         rates: Mapping[str, float | Tensor] = self._rates_on_device or self.learning_rates

@@ -1,5 +1,6 @@
 """Which networks have a NumPy form."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,9 @@ from hybridppo.networks.of_policies import PoliciesActor
 from hybridppo.networks.recurrent import CELLS, Cell, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.rows import RowLayout
+
+ACTIVATIONS: dict[type, NumpyActivation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+"""Activations with a NumPy form."""
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:
@@ -74,17 +78,17 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
     if found is None:
         return None
     layers, layout = found
-    activations = {type(layer) for layer in layers if not isinstance(layer, nn.Linear)}
-    if activations not in ({nn.Tanh}, {nn.ReLU}):
+    activations = _activations_of(layers)
+    if len(activations) != 1 or None in activations:
         return None
     inner = network.mean if isinstance(network, GaussianActor) else network
     mask_size = inner.num_actions if isinstance(inner, MaskedActor) else 0
-    activation: NumpyActivation = "tanh" if activations == {nn.Tanh} else "relu"
+    (activation,) = activations
     encoded = None
     trunk = _trunk_of(network)[0]
     if type(trunk) is EncodedNetwork:
-        encoded = _encoded_form(trunk)
-        if encoded is None or _activation_of(trunk.encoders) not in (None, activation):
+        encoded = _encoded_form(trunk, activation)
+        if encoded is None:
             return None
     explores = type(network) is StateDependentActor
     return NumpyForm(activation, mask_size, layout, encoded, explores=explores)
@@ -97,28 +101,25 @@ def _recurrent_form(network: RecurrentNetwork) -> NumpyForm | None:
     kind = next(kind for kind, made in CELLS.items() if type(network.cell) is made)
     form = replace(form, cell=CellForm(kind, network.cell.size))
     if type(features) is EncodedNetwork:
-        encoded = _encoded_form(features)
-        has_same = encoded is not None and {_activation_of(features.encoders)} <= {None, form.activation}
-        return replace(form, encoded=encoded, layout=features.layout) if has_same else None
+        encoded = _encoded_form(features, form.activation)
+        return None if encoded is None else replace(form, encoded=encoded, layout=features.layout)
     if features is not None and not _has_known_convolutions(features):
         return None
     return replace(form, layout=network.layout if network.layout.images else None)
 
 
-def _encoded_form(network: EncodedNetwork) -> EncodedForm | None:
-    if not _has_known_convolutions(network):
+def _encoded_form(network: EncodedNetwork, activation: NumpyActivation) -> EncodedForm | None:
+    encoders = [encoder for encoder in network.encoders if not isinstance(encoder, nn.Identity)]
+    activations = _activations_of(layer for encoder in encoders for layer in encoder.children())
+    if not _has_known_convolutions(network) or not activations <= {activation}:
         return None
     counts = [sum(isinstance(layer, nn.Linear) for layer in encoder.modules()) for encoder in network.encoders]
     return EncodedForm(network.layout, tuple(zip(network.parts, counts, strict=True)), network.end)
 
 
-def _activation_of(network: nn.Module) -> NumpyActivation | str | None:
-    """The activation of all layers of a network; None without layers, "" for one without a NumPy form."""
-    layers = [layer for layer in network.modules() if not list(layer.children())]
-    kinds = {type(layer) for layer in layers if not isinstance(layer, (nn.Linear, nn.Identity))}
-    if not kinds:
-        return None
-    return "tanh" if kinds == {nn.Tanh} else "relu" if kinds == {nn.ReLU} else ""
+def _activations_of(layers: Iterable[nn.Module]) -> set[Any]:
+    """The activations among some layers; None stands for those without a NumPy form."""
+    return {ACTIVATIONS.get(type(layer)) for layer in layers if not isinstance(layer, nn.Linear)}
 
 
 def columns_seen(network: nn.Module) -> Any:

@@ -36,11 +36,6 @@ class RunningMoments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def add(self, values: Tensor) -> None:
-        """Add rows `[B, *shape]`."""
-        self.merge(*moments_of(values))
-
-    @torch.no_grad()
     def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
         """Add `number` rows with this mean and variance; 0 rows change nothing."""
         if isinstance(number, int) and not number:
@@ -100,21 +95,13 @@ class ObservationNormalizer(nn.Module):
         numbers.mul_(scale).clamp_(-LIMIT, LIMIT)
         return with_numbers(rows, self.layout, numbers)
 
-    @torch.no_grad()
-    def add(self, rows: Tensor) -> None:
-        """Add rows `[B, *row]` to the moments."""
-        self.merge(*self.moments_of(rows))
-
     def moments_of(self, rows: Tensor) -> Moments:
-        """Those of rows `[B, *row]`."""
+        """The moments of rows `[B, *row]`."""
         return moments_of(numbers_of(rows, self.layout))
 
     def merge(self, mean: Tensor, variance: Tensor, number: Any) -> None:
         """Add `number` rows with this mean and variance, `[num_numbers]` each."""
         self.moments.merge(mean, variance, number)
-        self._leave_choices()
-
-    def _leave_choices(self) -> None:
         for choice in self._choices:
             self.moments.mean[choice] = 0.0
             self.moments.variance[choice] = 1.0

@@ -10,13 +10,13 @@ from hybridppo.networks.rows import own_rows
 
 
 class PoliciesActor(nn.Module):
-    """`[N, obs] -> [N, outputs]`, where row `i` is of agent `i % A` of an environment and goes through its policy.
+    """`[N, obs] -> [N, outputs]`: row `i` belongs to agent `i % A` of an environment and passes through its policy.
 
     Args:
-        actors: of the policies.
-        agents: of each policy, which of the `A` agents of an environment are its own.
-        sizes: of each policy, the layout of its rows, and how many outputs it gives; the other outputs are zeros. None
-            if all take whole rows and give as many outputs.
+        actors: the actor of each policy.
+        agents: for each policy, the indices of its own agents among the `A` of an environment.
+        sizes: for each policy, the layout of its rows and the number of its outputs; other outputs are zeros. None if
+            all policies take whole rows and have equally many outputs.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class PoliciesActor(nn.Module):
             self.register_buffer(f"_agents_{number}", torch.tensor(of_policy, dtype=torch.int64), persistent=False)
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Outputs of all rows, in their order."""
+        """The outputs of all rows in their order."""
         return self.outputs_by(lambda number, rows: self.actors[number](rows), observations)
 
     def outputs_by(self, act: Callable[[int, Tensor], Tensor], observations: Tensor) -> Tensor:
-        """Outputs of all rows, in their order, where `act` takes the number of a policy and its rows."""
+        """The outputs of all rows in their order; `act` takes the number of a policy and its rows."""
         outputs: Tensor | None = None
         for number in range(len(self.actors)):
             rows = self.rows_of(number, observations)
@@ -45,7 +45,7 @@ class PoliciesActor(nn.Module):
                 width = found.shape[-1] if self.sizes is None else most_outputs(self.sizes)
                 outputs = found.new_zeros((len(observations), width))
             self.put(outputs, number, found)
-        assert outputs is not None  # there is a policy at least
+        assert outputs is not None  # there is at least one policy
         return outputs
 
     def rows_of(self, number: int, rows: Tensor) -> Tensor:
@@ -60,5 +60,5 @@ class PoliciesActor(nn.Module):
 
 
 def actors_of(network: nn.Module) -> list[nn.Module]:
-    """The actors of several policies; or the network itself, if it is of one."""
+    """The actors of several policies; or the network itself, if it is the actor of one policy."""
     return list(network.actors) if isinstance(network, PoliciesActor) else [network]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -128,16 +128,11 @@ class StackedFramesKind(BoxKind):
         super().__init__(space, path, kind_of)
         assert isinstance(space, StackedFrames)  # by its class
         image = space.frames.image
-        if image is not None:
-            channels = space.num_frames * image.channels
-            self.image = ImageLayout(channels, image.height, image.width, image.channels_first)
-        else:
-            self.image = None
+        self.image = None if image is None else replace(image, channels=space.num_frames * image.channels)
+        self._frame, self._num_frames = BoxKind(space.frame, path, kind_of), space.num_frames
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
-        assert isinstance(self.space, StackedFrames)
-        frame = {"type": BoxKind.type_name, **BoxKind(self.space.frame, self.path, _no_parts).to_json()}
-        return {"frame": frame, "num_frames": self.space.num_frames}
+        return {"frame": {"type": BoxKind.type_name, **self._frame.to_json()}, "num_frames": self._num_frames}
 
     @classmethod
     def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
@@ -158,7 +153,3 @@ def _image_of(frame: gym.spaces.Box) -> ImageLayout | None:
     if frame.dtype == np.uint8 and len(frame.shape) == 2:
         return ImageLayout.of(gym.spaces.Box(0, 255, (1, *frame.shape), np.uint8))
     return ImageLayout.of(frame)
-
-
-def _no_parts(space: gym.Space[Any], path: str) -> Any:
-    raise AssertionError("a Box has no parts")

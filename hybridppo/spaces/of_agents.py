@@ -43,17 +43,17 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
 
     @cached_property
     def layout(self) -> RowLayout:  # type: ignore[override]
-        """Of the row of any agent."""
+        """The layout of the row of any agent."""
         return RowLayout(max(ObservationEncoder(space).size for space in self.spaces.values()))
 
     @cached_property
     def names(self) -> Sequence[str]:  # type: ignore[override]
-        """Of the numbers of a row; they mean something else for each agent."""
+        """The names of the numbers of a row, which mean something else for each agent."""
         return [f"[{i}]" for i in range(self.layout.num_numbers)]
 
     @cached_property
     def bounds(self) -> tuple[Array, Array]:  # type: ignore[override]
-        """None: each agent's own are looked at as it observes."""
+        """Infinite bounds: each agent's own bounds are checked when it observes."""
         ends = np.full(self.layout.num_numbers, np.inf, np.float32)
         return -ends, ends
 
@@ -71,20 +71,20 @@ def joint_space(names: Iterable[Any], spaces: Sequence[gym.Space[Any]]) -> gym.S
 
 
 def any_space(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space of an agent, whichever; the space itself if all agents have it."""
+    """The space of the first agent; the space itself if all agents share it."""
     return next(iter(space.spaces.values())) if isinstance(space, SpacesOfAgents) else space
 
 
 class DistributionOfPolicies:
     """The action distributions of several policies with different action spaces, for rows of all their agents.
 
-    Row `i` is of agent `i % A` of an environment. Each policy uses the first numbers of the outputs, noise and actions
-    of its rows; the others are zeros.
+    Row `i` belongs to agent `i % A` of an environment. Each policy uses the first numbers of the outputs, noise and
+    actions of its rows; the others are zeros.
 
     Args:
-        distributions: of the policies.
-        action_spaces: of the policies.
-        agents: of each policy, which of the `A` agents are its own.
+        distributions: the distribution of each policy.
+        action_spaces: the action space of each policy.
+        agents: for each policy, the indices of its own agents among the `A` of an environment.
     """
 
     free_size = mask_size = 0
@@ -154,7 +154,7 @@ class DistributionOfPolicies:
         return found.reshape(lead)
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Not needed: each policy learns by its own distribution."""
+        """Raise an error: each policy learns by its own distribution."""
         raise NotImplementedError("each policy has a distribution of its own to learn by")
 
     def _own(self, rows: Any, number: int, size: int) -> Any:

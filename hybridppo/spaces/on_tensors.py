@@ -20,9 +20,7 @@ from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.joint import JointDistribution, leaves_of, outputs_of, typed
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import DistributionOfPolicies
-
-MASK = 0xFFFFFFFF
-ROUNDS = 10
+from hybridppo.spaces.philox import philox
 
 
 class TensorEncoder:
@@ -121,7 +119,7 @@ class TensorActions:
     def __init__(self, distribution: Distribution, device: torch.device) -> None:
         self._distribution = distribution
         self.dtype = torch.int64 if np.issubdtype(distribution.action_dtype, np.integer) else torch.float32
-        """Shape of a stored action."""
+        """Type of a stored action."""
         leaves = leaves_of(distribution)
         self._draws = [_draw_of(leaf) for leaf in leaves]
         self._noise_sizes = [leaf.noise_size for leaf in leaves]
@@ -203,7 +201,7 @@ class TensorActionsOfPolicies:
     """Like `TensorActions`, for rows of all agents of several policies with different action spaces.
 
     Args:
-        distribution: of the policies.
+        distribution: the joint distribution of the policies.
         device: the device of the outputs.
     """
 
@@ -269,23 +267,6 @@ def _normal(first: Tensor, second: Tensor) -> Tensor:
     return (-2.0 * first.log()).sqrt() * (2.0 * torch.pi * second).cos()
 
 
-def philox(key: tuple[int, int], a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four 32-bit words from four counters, as int64 tensors that broadcast to one shape.
-
-    A word depends only on the key and on its four counters: not on the device, nor on the number of words made at once.
-    Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-    2011), the same as in `hybridppo/compiled/random_numbers.py`.
-    """
-    low, high = key
-    for _ in range(ROUNDS):
-        # The product of two words may overflow int64: it wraps around, and the masks take its bits.
-        left, right = a * 0xD2511F53, c * 0xCD9E8D57
-        a, c = ((right >> 32) & MASK) ^ b ^ low, ((left >> 32) & MASK) ^ d ^ high
-        b, d = right & MASK, left & MASK
-        low, high = (low + 0x9E3779B9) & MASK, (high + 0xBB67AE85) & MASK
-    return a, b, c, d
-
-
 def words(
     key: tuple[int, int], block: int, *, num_steps: int, num_envs: int, num_words: int, device: torch.device, first: int
 ) -> Tensor:
@@ -307,6 +288,6 @@ def words(
         return torch.arange(start, start + size, device=device)
 
     steps, envs, groups = count(num_steps)[:, None, None], count(num_envs, first)[:, None], count(-(-num_words // 4))
-    four = philox(key, groups, envs, steps, torch.full_like(groups, block & MASK))
+    four = philox(*key, groups, envs, steps, torch.full_like(groups, block & 0xFFFFFFFF))
     # four words of [T, N, groups] -> [T, N, 4 * groups]
     return torch.stack(four, -1).flatten(-2)[..., :num_words]

@@ -150,11 +150,6 @@ class RowLayout:
         ends = np.cumsum([self.end_of_numbers, *(image.num_bytes for image in self.images)]).tolist()
         return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
-    @property
-    def num_features(self) -> int:
-        """Length of the input of the multilayer perceptron: the numbers, and the outputs of the convolutions."""
-        return self.num_numbers + sum(image.num_features for image in self.images)
-
     def numbers(self, rows: Array) -> Array:
         """The numbers of rows `[..., *shape]`: a view `[..., num_numbers]` of float32."""
         if not self.images:

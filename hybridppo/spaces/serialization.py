@@ -5,13 +5,10 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.registry import KINDS, kind_of
-
-__all__ = ["MOST_NUMBERS", "are_same", "space_from_json", "space_to_json"]
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from hybridppo.environments.making import to_send
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, OwnActor, PoliciesForm
-from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
+from hybridppo.networks.numpy_forms.actor import ArrayActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
 from hybridppo.runners.evaluation import Episodes, Evaluation
 from hybridppo.runners.workers.local import LocalProcesses
 from hybridppo.system.interruption import Stopped
@@ -42,8 +42,8 @@ class Beside:
 
     def begin(self, actor: SamplingActor) -> None:
         """Begin an evaluation of an actor that does not change."""
-        # the form of such a network on the CPU
-        assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
+        # The form of such a network on the CPU.
+        assert isinstance(actor, ArrayActor)
         if not self._is_ready:
             try:
                 self._pool.wait_until_ready([0])

@@ -19,8 +19,8 @@ from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import actor_form, arrays_of
-from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, OwnActor, PoliciesForm
-from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
+from hybridppo.networks.numpy_forms.actor import ArrayActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.stepping import StepperState
@@ -124,7 +124,7 @@ class Workers:
     def publish(self, actor: SamplingActor) -> None:
         """Act by this actor's parameters in everything that workers begin from now on. They are copied."""
         # The form of such a network on the CPU.
-        assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
+        assert isinstance(actor, ArrayActor)
         self.pool.publish(actor.parameters, actor.version)
 
     def fill(self, worker: int, turn: int, first: int) -> bool:

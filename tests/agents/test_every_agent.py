@@ -21,7 +21,7 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
-from hybridppo.agents.common.loop import OptimizationLoop
+from hybridppo.agents.common.loop import Exchange
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
@@ -182,7 +182,7 @@ class Stops:
         for owner, name in (
             (DiagonalGaussian, "sample"),
             (DeterministicActions, "sample"),
-            (OptimizationLoop, "descend"),
+            (Exchange, "descend"),
             (WorkerSampler, "_fill_async"),
             (Runner, "_completed"),
         ):

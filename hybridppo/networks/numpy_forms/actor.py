@@ -22,11 +22,24 @@ FORBIDDEN = -1e8
 """The logit of a forbidden action: its probability and its gradient are 0."""
 
 
-class NumpyActor:
-    """An MLP actor for a sampler: host arrays in, host arrays out.
+class ArrayActor:
+    """An actor for a sampler: host arrays in, host arrays out. `NumpyForm.actor` sets both attributes."""
 
-    It copies its parameters, since a rollout does not change them. Each weight has its bias as a last column, and each
-    layer's input a last row of ones: one product instead of a product and a sum.
+    parameters: Sequence[Array] = ()
+    """All parameter arrays, in the order of `networks.forms.arrays_of`."""
+    version = 0
+    """Version of the parameters."""
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        raise NotImplementedError
+
+
+class NumpyActor(ArrayActor):
+    """An MLP with its own copy of the parameters, since a rollout does not change them.
+
+    Each weight has its bias as a last column, and each layer's input a last row of ones: one product instead of a
+    product and a sum.
 
     The outputs for an observation do not depend on the number of observations. A BLAS may round differently for other
     shapes of a product, so observations pass as columns in chunks of `CHUNK`; if this machine's BLAS is found to round
@@ -36,7 +49,6 @@ class NumpyActor:
         parameters: weights `[outputs, inputs]` and biases `[outputs]` in turn, first layer to last, in torch's order;
             before them the log standard deviations `[d]` of a Gaussian actor.
         activation: activation of every hidden layer.
-        version: version of the parameters.
         mask_size: number of inputs that are a mask of the first outputs.
         mask_end: index after the last input of the mask; None if the mask is last.
     """
@@ -45,11 +57,10 @@ class NumpyActor:
         self,
         parameters: Sequence[Array],
         activation: NumpyActivation,
-        version: int = 0,
         mask_size: int = 0,
         mask_end: int | None = None,
     ) -> None:
-        self.parameters, self.activation, self.version = parameters, activation, version
+        self.parameters, self.activation = parameters, activation
         is_gaussian = len(parameters) % 2 == 1
         self._log_std = parameters[0] if is_gaussian else None
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]

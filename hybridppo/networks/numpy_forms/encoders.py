@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
+from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, num_convolution_arrays
 from hybridppo.spaces.rows import RowLayout, RowPart
 
@@ -81,17 +81,15 @@ class NumpyEncoded:
         return np.concatenate((*joined, features[:, self._rest]), axis=1)
 
 
-class NumpyFeaturesActor:
-    """An actor of two parts: features of rows, then an MLP. Host arrays in, host arrays out.
+class NumpyFeaturesActor(ArrayActor):
+    """An actor of two parts: features of rows, then an MLP.
 
     Args:
         before: makes the inputs of the MLP from rows.
         mlp: the MLP.
-        parameters: all parameter arrays.
     """
 
-    def __init__(self, before: NumpyFeatures | NumpyEncoded, mlp: NumpyActor, parameters: Sequence[Array]) -> None:
-        self.parameters, self.version = parameters, mlp.version
+    def __init__(self, before: NumpyFeatures | NumpyEncoded, mlp: NumpyActor) -> None:
         self._before, self.mlp = before, mlp
         self.numbers = before.numbers if isinstance(before, NumpyEncoded) else None
         """The numbers of a row that the MLP takes, if they are all it takes; else None."""

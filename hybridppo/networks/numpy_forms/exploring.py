@@ -1,19 +1,18 @@
 """`StateDependentActor` in NumPy: the same arithmetic to rounding."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActor
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 Array = NDArray[Any]
 
 
-class NumpyExploringActor:
+class NumpyExploringActor(ArrayActor):
     """Means and log standard deviations, and the perturbation by a noise matrix.
 
     The outputs for an observation do not depend on the number of observations: each sum over features is of one row, in
@@ -22,11 +21,9 @@ class NumpyExploringActor:
     Args:
         actor: gives the means and the features.
         log_std: log standard deviations of the entries of a matrix, `[d, L]`; copied.
-        parameters: all parameter arrays.
     """
 
-    def __init__(self, actor: NumpyActor | NumpyFeaturesActor, log_std: Array, parameters: Sequence[Array]) -> None:
-        self.parameters, self.version = parameters, actor.version
+    def __init__(self, actor: NumpyActor | NumpyFeaturesActor, log_std: Array) -> None:
         self._actor = actor
         self._scale: Array = np.exp(log_std)
         self._variance: Array = self._scale * self._scale

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
+from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.networks.numpy_forms.encoders import EncodedForm, NumpyEncoded, NumpyFeaturesActor
 from hybridppo.networks.numpy_forms.exploring import NumpyExploringActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, num_convolution_arrays
@@ -30,27 +30,19 @@ def most_outputs(sizes: Sizes) -> int:
     return max(outputs for _, outputs in sizes)
 
 
-class NumpyPoliciesActor:
+class NumpyPoliciesActor(ArrayActor):
     """`networks.of_policies.PoliciesActor` in NumPy: the actors of several policies as one.
 
     Args:
         actors: the actor of each policy.
         agents: for each policy, which of the `A` agents of an environment are its own.
         sizes: as for `PoliciesActor`.
-        parameters: all parameter arrays.
         state_sizes: for each policy, the numbers in the state of its actor; 0 without a memory.
     """
 
     def __init__(
-        self,
-        actors: Sequence[Any],
-        agents: Agents,
-        sizes: Sizes | None = None,
-        parameters: Sequence[Array] = (),
-        version: int = 0,
-        state_sizes: Sequence[int] = (),
+        self, actors: Sequence[Any], agents: Agents, sizes: Sizes | None = None, state_sizes: Sequence[int] = ()
     ) -> None:
-        self.parameters, self.version = parameters, version
         self.actors, self.agents, self._sizes = actors, agents, sizes
         self._num_agents = sum(map(len, agents))
         parts = zip(actors, agents, state_sizes, strict=False)
@@ -95,9 +87,6 @@ class NumpyPoliciesActor:
         return outputs.reshape(len(observations), -1)
 
 
-OwnActor = NumpyActor | NumpyFeaturesActor | NumpyRecurrentActor | NumpyExploringActor
-
-
 @dataclass(frozen=True)
 class NumpyForm:
     """Describes the actor that parameters belong to."""
@@ -117,32 +106,35 @@ class NumpyForm:
     explores: bool = False
     """Whether exploration depends on the state: the first parameter then belongs to the noise."""
 
-    def actor(self, parameters: Sequence[Array], version: int = 0) -> OwnActor | NormalizingActor:
+    def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
         """The actor, from its arrays in the order of `networks.forms.arrays_of`."""
-        if self.normalizes is not None:
+        if self.normalizes is None:
+            actor = self._actor(parameters)
+        else:
             *own, mean, variance = parameters
-            return NormalizingActor(self._actor(own, version), parameters, self.normalizes, mean, variance)
-        return self._actor(parameters, version)
+            actor = NormalizingActor(self._actor(own), self.normalizes, mean, variance)
+        actor.parameters, actor.version = parameters, version
+        return actor
 
-    def _actor(self, parameters: Sequence[Array], version: int) -> OwnActor:
+    def _actor(self, parameters: Sequence[Array]) -> ArrayActor:
         if self.cell is not None:
-            return self._recurrent_actor(self.cell, parameters, version)
+            return self._recurrent_actor(self.cell, parameters)
         if self.explores:
-            return NumpyExploringActor(self._of_means(parameters[1:], version), parameters[0], parameters)
-        return self._of_means(parameters, version)
+            return NumpyExploringActor(self._of_means(parameters[1:]), parameters[0])
+        return self._of_means(parameters)
 
-    def _of_means(self, parameters: Sequence[Array], version: int) -> NumpyActor | NumpyFeaturesActor:
+    def _of_means(self, parameters: Sequence[Array]) -> NumpyActor | NumpyFeaturesActor:
         start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
         before, num_arrays, mask_end = self._before(parameters[start:])
         rest = [*parameters[:start], *parameters[start + num_arrays :]]
-        mlp = NumpyActor(rest, self.activation, version, self.mask_size, mask_end)
-        return mlp if before is None else NumpyFeaturesActor(before, mlp, parameters)
+        mlp = NumpyActor(rest, self.activation, self.mask_size, mask_end)
+        return mlp if before is None else NumpyFeaturesActor(before, mlp)
 
-    def _recurrent_actor(self, cell: CellForm, parameters: Sequence[Array], version: int) -> NumpyRecurrentActor:
+    def _recurrent_actor(self, cell: CellForm, parameters: Sequence[Array]) -> NumpyRecurrentActor:
         before, start, mask_end = self._before(parameters)
         end = start + {"lstm": 3, "gru": 4, "mingru": 2}[cell.kind]
-        network = NumpyActor(parameters[end:], self.activation, version, self.mask_size)
-        return NumpyRecurrentActor(cell, parameters[start:end], network, parameters, self.mask_size, before, mask_end)
+        network = NumpyActor(parameters[end:], self.activation, self.mask_size)
+        return NumpyRecurrentActor(cell, parameters[start:end], network, self.mask_size, before, mask_end)
 
     def _before(self, parameters: Sequence[Array]) -> tuple[NumpyFeatures | NumpyEncoded | None, int, int | None]:
         """The layers before the MLP, made from the first of these parameters.
@@ -172,10 +164,12 @@ class PoliciesForm:
     agents: Agents
     sizes: Sizes | None = None
 
-    def actor(self, parameters: Sequence[Array], version: int = 0) -> NumpyPoliciesActor:
+    def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
         """Like `NumpyForm.actor`."""
         ends = list(accumulate(self.num_arrays))
         parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
-        actors = [form.actor(part, version) for form, part in zip(self.forms, parts, strict=True)]
+        actors = [form.actor(part) for form, part in zip(self.forms, parts, strict=True)]
         state_sizes = [0 if form.cell is None else form.cell.state_size for form in self.forms]
-        return NumpyPoliciesActor(actors, self.agents, self.sizes, parameters, version, state_sizes)
+        actor = NumpyPoliciesActor(actors, self.agents, self.sizes, state_sizes)
+        actor.parameters, actor.version = parameters, version
+        return actor

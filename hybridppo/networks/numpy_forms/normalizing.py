@@ -1,11 +1,11 @@
 """A NumPy actor of normalised observations: the same arithmetic as `ObservationNormalizer` to rounding."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.networks.numpy_forms.actor import ArrayActor
 from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
@@ -18,21 +18,17 @@ EPSILON = 1e-8
 """Added to a variance, because it may be 0."""
 
 
-class NormalizingActor:
+class NormalizingActor(ArrayActor):
     """Normalises observations for an actor. The moments are copied.
 
     Args:
         actor: takes normalised observations; any actor of this room.
-        parameters: all parameter arrays, and the moments.
         layout: the layout of a row.
         mean: mean of each number of a row.
         variance: variance of each number of a row.
     """
 
-    def __init__(
-        self, actor: Any, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array
-    ) -> None:
-        self.parameters, self.version = parameters, int(actor.version)
+    def __init__(self, actor: Any, layout: RowLayout, mean: Array, variance: Array) -> None:
         self.inner: Any = actor
         """The actor of normalised observations."""
         self._layout = layout

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import CHUNK, NumpyActor
+from hybridppo.networks.numpy_forms.actor import CHUNK, ArrayActor, NumpyActor
 
 Array = NDArray[Any]
 
@@ -23,8 +23,8 @@ class CellForm(NamedTuple):
         return 2 * self.size if self.kind == "lstm" else self.size
 
 
-class NumpyRecurrentActor:
-    """A recurrent actor for a sampler: a cell and an actor of its output. A call advances the state.
+class NumpyRecurrentActor(ArrayActor):
+    """A recurrent actor: a cell and an actor of its output. A call advances the state.
 
     The outputs for an observation do not depend on the number of observations, because products are always of `CHUNK`
     rows.
@@ -33,7 +33,6 @@ class NumpyRecurrentActor:
         form: kind and size of the cell.
         cell: its parameters, in torch's order; copied.
         network: the actor that takes the cell's output.
-        parameters: all parameter arrays.
         mask_size: how many of the cell's inputs are a mask, which the network takes, too.
         features: computes the inputs of the cell from rows; None if rows are the inputs.
         mask_end: index after the last input of the mask; None if the mask is last.
@@ -44,12 +43,10 @@ class NumpyRecurrentActor:
         form: CellForm,
         cell: Sequence[Array],
         network: NumpyActor,
-        parameters: Sequence[Array],
         mask_size: int,
         features: Callable[[Array], Array] | None = None,
         mask_end: int | None = None,
     ) -> None:
-        self.parameters, self.version = parameters, network.version
         self._is_lstm, self._size, self._network, self._mask_size = form.kind == "lstm", form.size, network, mask_size
         self._features = features
         self._num_inputs = cell[0].shape[1]

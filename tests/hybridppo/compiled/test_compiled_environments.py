@@ -166,9 +166,9 @@ def test_several_choices_at_once() -> None:
 
 
 def test_an_environments_own_functions_may_make_arrays() -> None:
-    """The loops around them count no references to any."""
+    """The loops around them count no references to any. A function may have a name that the module has itself."""
 
-    def doubled(numbers):
+    def inlined(numbers):
         found = np.zeros(2)
         for k in range(2):
             found[k] = 2.0 * numbers[k]
@@ -182,7 +182,7 @@ def test_an_environments_own_functions_may_make_arrays() -> None:
             state.place[:] = np.array([1.0, 3.0])
 
         def step(state, action, random):
-            numbers = doubled(state.place)
+            numbers = inlined(state.place)
             numbers += np.full(2, float(action))
             state.place[:] = numbers % 17.0
             return numbers.sum(), False
@@ -200,7 +200,7 @@ def test_an_environments_own_functions_may_make_arrays() -> None:
     assert fused.metrics["env_steps"] == 480
     assert fused.metrics["episode_length_mean"] == 7.0
     text, _ = module_text(Doubling)
-    assert "@compiled\ndef doubled" in text
+    assert "@compiled\ndef inlined_2" in text
     assert "@uncounted\ndef begin_episode" in text
 
 

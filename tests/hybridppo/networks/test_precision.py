@@ -10,6 +10,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import DeviceError
+from hybridppo.agents.common import agent
 from hybridppo.agents.ppo import ppo
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.training import evaluate as evaluating
@@ -80,7 +81,7 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
 
         return float32_products_noted
 
-    for module in (training, ppo, evaluating):
+    for module in (training, ppo, evaluating, agent):
         monkeypatch.setattr(module, "float32_products", noted(module))
     config = ppo_config(num_envs=2, num_steps=4, hidden_sizes=(4,))
     result = hybridppo.train(
@@ -88,5 +89,5 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
     )
     assert said == [("train", "fp32"), ("ppo", "fp32"), ("evaluate", "fp32")]
     result.agent.act(np.zeros(4, np.float32))
-    assert said[-1] == ("ppo", "fp32")
+    assert said[-1] == ("agent", "fp32")
     assert isinstance(result.agent.action_space, gym.spaces.Discrete)

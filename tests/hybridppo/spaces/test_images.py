@@ -26,10 +26,11 @@ from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.placements.acting import TorchActor, sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout
-from hybridppo.spaces.serialization import MOST_NUMBERS, space_from_json, space_to_json
+from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,), activation="relu")
 CROSSING = Crossing(torch.device("cpu"), Counters())

@@ -9,13 +9,13 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from second_device import counted_crossings
 from tensor_environments import batched
 
-from hybridppo.compiled import random_numbers
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.deterministic import DeterministicActions
 from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.on_tensors import TensorActions, TensorEncoder, words
+from hybridppo.spaces.philox import philox
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {
@@ -138,7 +138,7 @@ def test_words_follow_from_their_place_alone() -> None:
     key, sizes = (123, 2**32 - 1), {"num_steps": 3, "num_envs": 4, "num_words": 6, "device": CPU}
     found = words(key, 9, first=2, **sizes)
     for step, env, group in ((0, 0, 0), (2, 3, 1), (1, 2, 0)):
-        four = random_numbers.philox(*key, group, env + 2, step, 9)
+        four = philox(*key, group, env + 2, step, 9)
         assert found[step, env, 4 * group : 4 * group + 4].tolist() == list(four)[: 6 - 4 * group]
     more = words(key, 9, first=0, num_steps=5, num_envs=9, num_words=13, device=CPU)
     assert torch.equal(more[:3, 2:6, :6], found)

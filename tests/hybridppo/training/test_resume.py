@@ -28,7 +28,7 @@ from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
-from hybridppo.agents.common.loop import OptimizationLoop
+from hybridppo.agents.common.loop import Exchange
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.runner import Runner
@@ -99,7 +99,7 @@ class Stops:
             (Categorical, "sample"),
             (DiagonalGaussian, "sample"),
             (JointDistribution, "sample"),
-            (OptimizationLoop, "descend"),
+            (Exchange, "descend"),
             (WorkerSampler, "_fill_async"),
             (Runner, "_completed"),
         ):

@@ -1,0 +1,157 @@
+"""The common part of PPO and DDPG: what an agent keeps beside its networks, and how its updates are shared."""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from torch import Tensor, nn
+
+from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
+from hybridppo.agents.common.loop import Exchange, OptimizationLoop
+from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.networks.adam import FlatAdam
+from hybridppo.networks.modes import depend_on_training, noise_from
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.precision import float32_products
+from hybridppo.placements.acting import torch_actor
+from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.observations import ObservationEncoder
+
+
+class PolicyAgent:
+    """An agent with one policy. A subclass makes its networks, `parameters`, `optimizer` and loop.
+
+    Args:
+        observation_space: space of one environment.
+        action_space: space of one environment.
+        config: the settings.
+        seed: seed of the initial parameters, and of the order in which the agent learns.
+        schedules: functions of the progress of the training, 0 to 1, by field.
+        schedulable: fields that may have a schedule.
+    """
+
+    name: ClassVar[str]
+    """Name of the agent in files."""
+    config: Any
+    actor: nn.Module
+    distribution: Distribution
+    parameters: FlatParameters
+    optimizer: FlatAdam
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        config: Any,
+        seed: int,
+        schedules: Mapping[str, ScheduleFunction] | None,
+        schedulable: Collection[str],
+    ) -> None:
+        self.config = config
+        self._schedules = Scheduled(schedules, schedulable, config)
+        self.observation_space, self.action_space = observation_space, action_space
+        self._encode = ObservationEncoder(observation_space)
+        self._initial_seed, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
+        self._order, self._noise_seed = np.random.default_rng(order), order
+        self.version, self.records_graphs = 0, config.cuda_graphs
+        self.should_stop: Callable[[], bool] = _never
+        self._make_exchange: Callable[[], Exchange] = Exchange
+        self._loop: OptimizationLoop | None = None
+        self._loop_binding = 0
+        self._depends_on_training = False
+
+    @property
+    def _learning_networks(self) -> list[nn.Module]:
+        """The networks that optimizer steps change."""
+        raise NotImplementedError
+
+    def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
+        """A loop with the fastest backend for the device of the parameters."""
+        raise NotImplementedError
+
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Any = NO_STATE,
+        batch: bool = False,
+    ) -> Any:
+        """The action for one observation, as the environment's `step` takes it; or a batch of actions.
+
+        Args:
+            observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
+                gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
+            deterministic: True for the most probable action, or the actor's own for DDPG and TD3; False for a random
+                one, whose generator the operating system seeds.
+            action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
+                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
+                a mask for each observation.
+            state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
+                returned. With `batch`, `[N, size]`; a row of zeros starts an episode.
+            batch: whether `observation` is a batch; the result is then a batch, too.
+
+        Returns:
+            The action; with `state=...`, a pair of the action and the next state, which is None for an agent without
+            memory.
+
+        Raises:
+            EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
+        """
+        device = self.parameters.values.device
+        actor = torch_actor(self.actor, Crossing(device, Counters()))
+        observation = self._whole(observation, batch)
+        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
+        remind(actor, state, getattr(self.config, "recurrent", None), len(rows) if batch else None)
+        with float32_products(self.config.precision, device):
+            actions = chosen(actor, rows, self.distribution, deterministic)
+        return answer(actions, self.distribution, self.action_space, actor, state, batch)
+
+    def _whole(self, observation: Any, batch: bool) -> Any:
+        """An observation, or a batch of them, with all its parts; a subclass may fill in missing ones."""
+        return observation
+
+    def loop(self) -> OptimizationLoop:
+        """The optimisation loop, made anew after the parameters have moved."""
+        if self._loop is None or self._loop_binding != self.parameters.binding:
+            self._depends_on_training = depend_on_training(*self._learning_networks)
+            self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
+            self._loop, self._loop_binding = self._made_loop(self._make_exchange()), self.parameters.binding
+        return self._loop
+
+    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
+        """Share updates with other processes from now on; None to learn alone.
+
+        Args:
+            make_exchange: makes the exchange with them; called again after the parameters have moved.
+        """
+        self._make_exchange, self._loop = make_exchange or Exchange, None
+
+    def _own_noise(self) -> AbstractContextManager[None]:
+        """A context in which modules such as dropout draw noise that follows from the seed."""
+        if not self._depends_on_training:
+            return nullcontext()
+        return noise_from((self._noise_seed, self.version), self.parameters.values.device)
+
+    def _changing(self) -> list[Tensor]:
+        """All tensors that an update changes before its end."""
+        slots = self.optimizer.state[self.parameters.values].values()
+        return [self.parameters.values.data, *slots, *self.learned_buffers()]
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
+        networks = self._learning_networks if self._depends_on_training else ()
+        return [buffer for network in networks for buffer in network.buffers()]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
+        return save_agent(self, path)
+
+
+def _never() -> bool:
+    return False

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
+from toy_agents import Unlike
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
@@ -256,6 +257,15 @@ def test_a_stopped_run_has_the_evaluations_of_one_that_was_not(way: str, iterati
     assert torch.equal(parameters(result.agent), parameters(whole))
     best = [hybridppo.load(tmp_path / name, checkpoint="best").version for name in ("run", "whole")]
     assert best[0] == best[1]
+
+
+def test_an_evaluation_of_several_policies_that_was_under_way_is_made_when_resumed(tmp_path: Path) -> None:
+    options = {"env": Unlike, "config": {"sign": CONFIG, "pointer": CONFIG}, "evaluate_beside": True, **EVERY}
+    train(run_dir=tmp_path / "whole", **options)
+    with pytest.raises(TrainingInterrupted):
+        train(run_dir=tmp_path / "run", on_iteration=at(2, interrupt), **options)
+    hybridppo.resume(tmp_path / "run", env=Unlike, progress=False)
+    assert timeless(evaluated(tmp_path / "run")) == timeless(evaluated(tmp_path / "whole"))
 
 
 KILLED = """

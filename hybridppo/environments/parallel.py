@@ -239,7 +239,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                     f"{self._name_of(slot)} was truncated, and its step returned no observation of it: the final one "
                     "is what its return is bootstrapped from"
                 )
-            self._write(slot, observation, info, has_ended=True)
+            self._write(slot, observation, info, needs_choice=False)
         else:
             self.rows[slot] = 0
 
@@ -251,8 +251,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self.rows[~self.present] = 0
         self.is_over = not self.present.any()
 
-    def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
-        """Write the row of an agent."""
+    def _write(self, slot: int, observation: Any, info: Any, needs_choice: bool = True) -> None:
+        """Write the row of an agent; with `needs_choice`, its mask must allow an action."""
         try:
             if self._has_mask_within[slot]:
                 observation, info = mask_apart(observation)
@@ -261,9 +261,10 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             if self._masked is not None:
                 self.masks[slot] = _of(info, MASK)
                 if not self._has_apart[slot]:
-                    self._put(slot, self.own_rows[slot], masked_row(self._masked[slot], observation, info, has_ended))
+                    row = masked_row(self._masked[slot], observation, info, not needs_choice)
+                    self._put(slot, self.own_rows[slot], row)
                     return
-                self._mask_parts[slot][...] = mask_row(self._masked[slot], info, has_ended)
+                self._mask_parts[slot][...] = mask_row(self._masked[slot], info, not needs_choice)
             array = self._arrays[slot]
             if array is None:
                 self._put(slot, self._own_parts[slot], self._unmasked[slot].one_to_copy(observation))

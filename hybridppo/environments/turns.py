@@ -119,8 +119,9 @@ class TurnEnvironment(ParallelEnvironment):
     def _fill_for_critics(self, present: Any) -> None:
         if "all" in self._critic_observes:
             for slot in np.flatnonzero(self.present).tolist():
-                if slot != self.turn:
-                    self._write(slot, self.env.observe(self.agents[slot]), self.env.infos[self.agents[slot]])
+                if slot != self.turn:  # of who waits, the mask may allow nothing, or be missing
+                    agent = self.agents[slot]
+                    self._write(slot, self.env.observe(agent), self.env.infos[agent], needs_choice=False)
         super()._fill_for_critics(present & self.present)
 
     def _require_nobody(self) -> None:

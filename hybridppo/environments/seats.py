@@ -147,7 +147,7 @@ class Seat(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         """As `ParallelEnvironment.step`, up to the learner's next turn or the end of its episode."""
         memory, inner = self._memory, self._inner
-        self.finals = []
+        self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
         seats = [inner.turn] if inner.takes_turns else np.flatnonzero(inner.present).tolist()
@@ -219,8 +219,11 @@ class Seat(gym.Env[Any, Any]):
                 actions[seat] = action
         inner.step(actions)
         memory.gains += inner.rewards
+        infos = inner.infos if isinstance(inner.infos, Mapping) else {}
         for seat in memory.team:
             column = self._columns[seat]
+            if inner.agents[seat] in infos:
+                self.infos[self.agents[column]] = infos[inner.agents[seat]]
             self.rewards[column] += inner.rewards[seat]
             self.terminated[column] |= inner.terminated[seat]
             self.truncated[column] |= inner.truncated[seat]

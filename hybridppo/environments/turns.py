@@ -36,6 +36,7 @@ class TurnEnvironment(ParallelEnvironment):
     """The environment's `last()`, or a faster equivalent."""
 
     def _begin(self, seed: int | None) -> None:
+        self.infos = {}
         result: Any = self.env.reset(seed=seed)
         self._look_within()
         if result is not None:
@@ -51,7 +52,7 @@ class TurnEnvironment(ParallelEnvironment):
 
     def step(self, action: Any) -> Any:
         """As in the base; only the action of the agent whose turn it is counts."""
-        self.finals = []
+        self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
         self.env.step(action[self.turn])
@@ -100,8 +101,8 @@ class TurnEnvironment(ParallelEnvironment):
             if not (isinstance(terminated, TRUTHS) and isinstance(truncated, TRUTHS)):
                 terminated = as_flag(f"agent {agent!r}: its terminated", terminated)
                 truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
+            self.infos[agent] = info
             if not (terminated or truncated):
-                self.infos = {agent: info}
                 self._write(slot, observation, info)
                 self.turn = slot
                 break

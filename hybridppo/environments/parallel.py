@@ -3,7 +3,7 @@
 PettingZoo is not imported: any object with its methods is such an environment.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -205,6 +205,11 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         for slot in range(len(self.own_rows)):
             self._require_finite_row(slot, "observation")
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
+
+    def rows_of(self, slots: Sequence[int]) -> Array:
+        """The rows of agents with the same spaces, as their policy takes them; copied."""
+        rows = np.array([self.own_rows[slot] for slot in slots])
+        return self._encoders[slots[0]].layout.own(rows) if self._differ else rows
 
     def put_present(self, present: Array) -> None:
         """Set which agents are present, after the environment was restored within an episode."""

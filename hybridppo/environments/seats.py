@@ -234,8 +234,8 @@ class Seat(gym.Env[Any, Any]):
         if policy in memory.opponents:
             if policy not in self._opponents:
                 self._opponents[policy] = self._opponent_of(self._folder / policy / memory.opponents[policy])
-            rows = np.array([inner.own_rows[seat] for seat in seats])
-            actions, states = self._opponents[policy](rows, memory.generator, [memory.states[seat] for seat in seats])
+            rows, before = inner.rows_of(seats), [memory.states[seat] for seat in seats]
+            actions, states = self._opponents[policy](rows, memory.generator, before)
             for seat, state in zip(seats, states, strict=True):
                 memory.states[seat] = state
             return actions

@@ -109,6 +109,7 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "two policies": (Duel, {"config": {"left": SMALL, "right": SMALL}}),
     "two policies in turns": (Counting, {"config": {"first": SMALL, "second": SMALL}}),
     "teams of kinds": (Unlike, {"config": {"sign": SMALL, "pointer": replace(SMALL, hidden_sizes=(8,))}}),
+    "teams of kinds that see images": (partial(Unlike, images=True), {"config": {"sign": SMALL, "pointer": SMALL}}),
 }
 """A further game joins by a line."""
 

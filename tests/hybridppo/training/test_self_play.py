@@ -368,6 +368,17 @@ def test_a_snapshot_that_goes_in_a_training_is_one_error(tmp_path: Path) -> None
         train(run_dir=tmp_path / "run", iterations=100, callbacks=[LosesSnapshots()], on_env_error="restart")
 
 
+class Failing(hybridppo.Callback):
+    def on_start(self, run: Any) -> None:
+        raise ValueError("no")
+
+
+def test_a_training_that_cannot_begin_leaves_no_snapshot(tmp_path: Path) -> None:
+    with pytest.raises(hybridppo.CallbackError, match="failed in on_start"):
+        train(run_dir=tmp_path / "run", callbacks=[Failing()])
+    assert not (tmp_path / "run").exists()
+
+
 class Interrupting(Counting):
     """Asks its process to stop, once, in the middle of the second rollout."""
 

@@ -442,6 +442,8 @@ def test_an_opponent_is_the_one_that_is_in_the_file_now(tmp_path: Path) -> None:
 def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="a round robin is for two or more agents, got 1"):
         hybridppo.round_robin({"one": always(0)}, Counting)
+    with pytest.raises(ConfigurationError, match="num_envs must be a whole number of at least 1, got 0"):
+        hybridppo.round_robin({"one": always(0), "other": always(1)}, Counting, num_envs=0)
     with pytest.raises(EnvError, match="observation_space was Box"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Duel)
     with pytest.raises(ConfigurationError, match="self_play is for PettingZoo's environments of several agents"):

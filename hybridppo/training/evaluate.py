@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hybridppo.agents.policies import (
+    PoliciesConfig,
     PolicyOf,
     acting_together,
     columns_of,
@@ -27,6 +28,7 @@ from hybridppo.environments.options import (
     Vectorization,
     for_critics,
 )
+from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.interfaces import SamplingActor, agents_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
@@ -126,14 +128,20 @@ def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: 
         **options: other fields of `EnvironmentOptions`.
 
     Raises:
-        EnvError: if they cannot be made, or have other spaces than the agent.
+        EnvError: if they cannot be made, or have other spaces than the agent, or others than its agents.
     """
     made = EnvironmentOptions(
         action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
         frame_stack=num_frames_of(agent.observation_space),
         **options,
     )
-    return made_for(agent, env, num_envs, for_critics(made, critics_see(agent.config)), own_number=True)
+    with contextlib.ExitStack() as stack:
+        environments = made_for(agent, env, num_envs, for_critics(made, critics_see(agent.config)), own_number=True)
+        stack.callback(environments.close)
+        if isinstance(agent.config, PoliciesConfig):
+            agent.config.require_agents(environments.agents, EnvError)
+        stack.pop_all()
+    return environments
 
 
 def evaluate(

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -414,3 +415,9 @@ def test_networks_that_numpy_cannot_stand_in_for_are_evaluated_in_between(tmp_pa
         train(**EVERY, **{**options, "evaluate_beside": True})
     with pytest.raises(hybridppo.ConfigurationError, match=r"acts in NumPy.*layer_norm"):
         train(**EVERY, evaluate_beside=True, config=ppo_config(num_envs=2, num_steps=16, layer_norm=True))
+
+
+def test_an_environment_that_cannot_be_sent_to_an_evaluator_may_be_evaluated_here() -> None:
+    lock = threading.Lock()
+    with pytest.raises(EnvError, match=r"'lock' is a lock, .* or evaluate in this process, with evaluate_beside=False"):
+        train(env=lambda: (lock, gym.make("CartPole-v1"))[1], evaluate_beside=True, **EVERY)

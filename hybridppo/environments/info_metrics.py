@@ -91,7 +91,7 @@ def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     """Means over the sums of several processes, by metric name; entries without values are left out."""
     found: dict[str, float] = {}
     for name in parts[0]:
-        steps, number, ends, episodes = (sum(part[name][i] for part in parts) for i in range(4))
+        steps, number, ends, episodes = (sum(part[name][i] for part in parts if name in part) for i in range(4))
         if number:
             found[f"info/{name}"] = steps / number
         if episodes:

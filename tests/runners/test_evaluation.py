@@ -248,5 +248,7 @@ def test_impossible_numbers_for_several_policies_are_refused(name: str, value: A
 
 
 def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(hybridppo.ConfigurationError, match="policy 'player' must be an agent of PPO or a function, got"):
+    with pytest.raises(
+        hybridppo.ConfigurationError, match="policy 'player' must be an agent of PPO or a function, got"
+    ):
         hybridppo.evaluate_policies({"player": "runs/player"}, Matching)

@@ -1,8 +1,11 @@
 """What environments tell in their infos, in the metrics: by hand, and the same wherever they are."""
 
 import logging
+import os
+import signal
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -98,6 +101,37 @@ SEVERAL_LEARNERS = pytest.param({"distribution": "multi:2:2"}, marks=pytest.mark
 def test_wherever_environments_are(options: dict[str, Any]) -> None:
     expected, found = train(), train(**options)
     assert [told(metrics) for metrics in found] == [told(metrics) for metrics in expected]
+
+
+class Interrupting(Trading):
+    """Asks its process to stop, once, in the middle of the second rollout."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        Interrupting.steps += 1
+        if Interrupting.steps == 64 + 30:
+            os.kill(os.getpid(), signal.SIGINT)  # also from a thread
+        return super().step(action)
+
+
+STOPPED = {way: WAYS[way] for way in ("shards", "mirrored", "overlap")}
+STOPPED["TD3"] = {
+    "env": Steered,
+    "config": TD3Config(num_envs=4, steps_per_iteration=64, learning_starts=32, hidden_sizes=(4,), batch_size=8),
+}
+
+
+@pytest.mark.parametrize("way", STOPPED)
+def test_a_stopped_run_goes_on_with_those_of_its_unfinished_rollout(way: str, tmp_path: Path) -> None:
+    options = {**STOPPED[way], "num_workers": 0}
+    expected, found = train(**options), list[dict[str, Any]]()
+    env = type("Env", (Interrupting, options.pop("env", Trading)), {})
+    Interrupting.steps = 0
+    seen = train(env, run_dir=tmp_path / "run", on_interrupt="return", **options)
+    hybridppo.resume(tmp_path / "run", env=env, progress=False, on_iteration=lambda each: found.append(dict(each)))
+    assert [told(metrics) for metrics in [*seen, *found]] == [told(metrics) for metrics in expected]
+    assert len(seen) < len(expected)
 
 
 def test_rows_of_resets_have_no_info_of_a_step() -> None:

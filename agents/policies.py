@@ -21,14 +21,14 @@ from hybridppo.agents.common.acting import NO_STATE
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.errors import CheckpointError, ConfigurationError, shown
+from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.numpy_forms.form import Sizes
 from hybridppo.networks.of_policies import PoliciesActor
 from hybridppo.networks.rows import own_rows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.run_directory.lines import finite
+from hybridppo.run_directory.lines import finite, with_nan
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
@@ -228,6 +228,14 @@ class PoliciesConfig:
         """
         return replace(self, agents=policies_of(agents, self.policies, policy_of))
 
+    def require_agents(self, agents: Sequence[str], error: type[HybridPPOError]) -> None:
+        """Refuse environments with other agents than those that the settings are for."""
+        if [*self.agents] != [*agents]:
+            raise error(
+                f"the environment is not the one that was trained in: its agents were {', '.join(self.agents)} and are "
+                f"{', '.join(agents) or 'one'}"
+            )
+
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
         """For each policy, the indices of its agents in an environment."""
@@ -348,8 +356,18 @@ class Policies:
         return tuple({name: pair[i] for name, pair in acted.items()} for i in range(2)) if has_state else acted
 
     def agent_of(self, name: str) -> PPO:
-        """The agent with the policy of this agent of an environment."""
-        return self.agents[self.config.agents.get(name, policy_by_name(name))]
+        """The agent with the policy of this agent of an environment.
+
+        Raises:
+            ConfigurationError: if there is none.
+        """
+        policy = self.config.agents.get(name, policy_by_name(name))
+        if policy not in self.agents:
+            raise ConfigurationError(
+                f"no policy is for an agent {name!r}: the agents are {', '.join(self.config.agents)}, and the policies "
+                f"{', '.join(self.agents)}"
+            )
+        return self.agents[policy]
 
     def names_of(self, policy: str) -> list[str]:
         """The names of the agents of an environment that have a policy."""
@@ -431,4 +449,4 @@ class Policies:
         for name, agent in self.agents.items():
             agent.load_state(parts[name], state["policies"][name])
         self.version = whole(state, "version")
-        self._learned = {name: dict(state["learned"][name]) for name in self.agents if name in state["learned"]}
+        self._learned = {name: with_nan(state["learned"][name]) for name in self.agents if name in state["learned"]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,20 +40,20 @@ class Evaluation:
     """With `info_metrics`, their means over all steps of the evaluation, by metric name."""
 
     def of_agents(self, names: Collection[str]) -> Evaluation:
-        """The returns and lengths of these agents, at least one."""
-        rows = zip(self.returns, self.lengths, self.agents, strict=True)
-        returns, lengths, agents = zip(*(row for row in rows if row[2] in names), strict=True)
-        return Evaluation(returns, lengths, agents)
+        """The returns and lengths of these agents; none if they missed all episodes."""
+        own = [name in names for name in self.agents]
+        returns, lengths = tuple(compress(self.returns, own)), tuple(compress(self.lengths, own))
+        return Evaluation(returns, lengths, tuple(compress(self.agents, own)))
 
     @property
     def return_mean(self) -> float:
-        """Mean return."""
-        return float(np.mean(self.returns))
+        """Mean return; nan if there is none."""
+        return float(np.mean(self.returns)) if self.returns else math.nan
 
     @property
     def return_std(self) -> float:
-        """Standard deviation of the returns."""
-        return float(np.std(self.returns))
+        """Standard deviation of the returns; nan if there is none."""
+        return float(np.std(self.returns)) if self.returns else math.nan
 
 
 def evaluate(

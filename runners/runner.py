@@ -15,7 +15,7 @@ from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.lines import finite
+from hybridppo.run_directory.lines import finite, with_nan
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.shared import Alone
@@ -393,7 +393,7 @@ class Runner:
 
         loop = state["runner"]
         self.iteration, self.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
-        self.metrics = dict(loop["metrics"])
+        self.metrics = with_nan(loop["metrics"])
         sampler = state["sampler"]
         # Older checkpoints, which have no unfinished rollout, are from the end of an iteration.
         steps, episodes = sampler["env_steps"], sampler["statistics"]["episodes"]

@@ -43,7 +43,9 @@ def compiled_form(source: Any) -> Definition:
             f"environment {source!r} is registered with {what}, which its compiled form does not have: leave "
             "vectorization='compiled' out"
         )
-    return replace(definition, name=source, episode_length=spec.max_episode_steps or definition.episode_length)
+    # Of gymnasium's own, only the id has a limit.
+    limits = spec.max_episode_steps, 0 if spec.entry_point in [*WRITTEN_HERE] else definition.episode_length
+    return replace(definition, name=source, episode_length=min(filter(None, limits), default=0))
 
 
 def _entry_point(entry_point: Any) -> Definition | None:

@@ -22,6 +22,7 @@ from hybridppo.errors import TrainingError
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.process import Trainer, main
 from hybridppo.system.seeds import seed_globals, seed_of
@@ -99,10 +100,12 @@ class Learner:
             assert isinstance(agent, PPO)  # the server has checked it
             self._agent = agent
             self._noise = np.random.default_rng(self._own_seed("noise"))
-            self._sampler = Sampler(
-                environments, agent.distribution, num_steps=config.num_steps, env_seed=env_seed, noise=self._noise,
-                memory=agent.memory,
+            sampler = make_sampler(
+                source, environments, agent, SingleDevice("cpu"), num_steps=config.num_steps, num_workers=0,
+                options=setup["options"], env_seed=env_seed, noise=self._noise,
             )  # fmt: skip
+            assert isinstance(sampler, Sampler)  # of environments that are stepped here
+            self._sampler = sampler
         except BaseException:
             self.close()
             raise

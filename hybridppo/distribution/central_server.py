@@ -35,6 +35,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.pickling import ALONE
 from hybridppo.errors import ConfigurationError, DistributionError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
@@ -351,7 +352,8 @@ class Learners(BaseSampler):
 def _pool_of(envs: list[slice], setup: dict[str, Any], options: EnvironmentOptions, *, over_ray: bool) -> Pool:
     if not over_ray:
         module, restarts = "hybridppo.distribution.central_learner", options.restarts
-        return LocalProcesses(module, "learner", envs, setup, options.worker_timeout, restarts=restarts)
+        timeout = options.worker_timeout
+        return LocalProcesses(module, "learner", envs, setup, timeout, restarts=restarts, otherwise=ALONE)
     from hybridppo.distribution.ray_actors import Actors  # which loads Ray
     from hybridppo.distribution.ray_learners import RemoteLearner
 

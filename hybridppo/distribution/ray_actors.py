@@ -13,7 +13,7 @@ import ray
 import ray.exceptions
 
 from hybridppo.distribution.remote import RemoteActor, Servant, versions_here
-from hybridppo.environments.pickling import pack
+from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import DistributionError, EnvError
 from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.transport import WorkerLostError
@@ -51,7 +51,7 @@ class Actors(Pool):
             concurrency_groups={"control": 1},
         )(RemoteActor)  # fmt: skip
         with explained():
-            self._setup = ray.put(pack({**setup, "kind of servant": kind}))
+            self._setup = ray.put(pack({**setup, "kind of servant": kind}, ALONE))
         self._handles: dict[int, Any] = {}
         self._places: dict[int, str] = {}
         """Process and machine of the actors that have begun."""

@@ -50,7 +50,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import is_tensor_env, make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.pickling import pack
+from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributionError, LearnerLostError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
@@ -391,7 +391,7 @@ class Team(LocalTeam):
             "kind": type(job.agent),
             "own": {name: value for name, value in job.agent.own.items() if name != "agent"},
         }
-        self._launched = launched = Launched(self.size, store.port, pack(setup))
+        self._launched = launched = Launched(self.size, store.port, pack(setup, ALONE))
         self.link = Link(
             store, 0, self.size, timeout=self._timeout, start_timeout=start_timeout(self._timeout),
             how_it_ended=launched.how_it_ended,

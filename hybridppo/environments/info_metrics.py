@@ -57,19 +57,20 @@ class InfoSums:
         """Drop the last values of an episode that a restart has broken off."""
         self._last[column].clear()
 
-    def vector_step(self, infos: Any, ended: Any, is_final: bool = False) -> None:
+    def vector_step(self, infos: Any, ended: Any, are_steps: Any, is_final: bool = False) -> None:
         """Count the infos of a step of a gymnasium vector, with their masks (`_profit` of `profit`).
 
         Args:
             infos: infos of the step.
             ended: `[N]`, whether an episode ended.
+            are_steps: `[N]`, which rows are steps and not resets.
             is_final: whether infos of a last step are in `infos["final_info"]`, and the others belong to the reset.
         """
         if is_final and "final_info" in infos and infos["final_info"] is not None:
             self._of_vector(infos["final_info"], ended)
             self._of_vector(infos, ~ended)
         else:
-            self._of_vector(infos, np.ones(len(ended), np.bool_))
+            self._of_vector(infos, are_steps)
         for column in np.flatnonzero(ended).tolist():
             self.end(column)
 
@@ -90,7 +91,7 @@ def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
     """Means over the sums of several processes, by metric name; entries without values are left out."""
     found: dict[str, float] = {}
     for name in parts[0]:
-        steps, number, ends, episodes = (sum(part[name][i] for part in parts) for i in range(4))
+        steps, number, ends, episodes = (sum(part[name][i] for part in parts if name in part) for i in range(4))
         if number:
             found[f"info/{name}"] = steps / number
         if episodes:

@@ -103,6 +103,8 @@ def make_environments(
 def _misfit(options: EnvironmentOptions, environments: Environments) -> str | None:
     """Why options do not go with environments; None if they do."""
     if isinstance(options, SeatOptions) and not isinstance(environments, ManyAgents):
+        if environments.is_compiled and environments.agents:
+            return "self_play does not work with compiled environments: use vectorization='sync'"
         return (
             "self_play is for PettingZoo's environments of several agents: leave it out, or give it "
             "hybridppo.TwoPlayers of a gymnasium environment"

@@ -3,7 +3,7 @@
 PettingZoo is not imported: any object with its methods is such an environment.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,6 +206,11 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             self._require_finite_row(slot, "observation")
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
 
+    def rows_of(self, slots: Sequence[int]) -> Array:
+        """The rows of agents with the same spaces, as their policy takes them; copied."""
+        rows = np.array([self.own_rows[slot] for slot in slots])
+        return self._encoders[slots[0]].layout.own(rows) if self._differ else rows
+
     def put_present(self, present: Array) -> None:
         """Set which agents are present, after the environment was restored within an episode."""
         self.present[:] = present
@@ -239,7 +244,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                     f"{self._name_of(slot)} was truncated, and its step returned no observation of it: the final one "
                     "is what its return is bootstrapped from"
                 )
-            self._write(slot, observation, info, has_ended=True)
+            self._write(slot, observation, info, needs_choice=False)
         else:
             self.rows[slot] = 0
 
@@ -251,8 +256,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self.rows[~self.present] = 0
         self.is_over = not self.present.any()
 
-    def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
-        """Write the row of an agent."""
+    def _write(self, slot: int, observation: Any, info: Any, needs_choice: bool = True) -> None:
+        """Write the row of an agent; with `needs_choice`, its mask must allow an action."""
         try:
             if self._has_mask_within[slot]:
                 observation, info = mask_apart(observation)
@@ -261,9 +266,10 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             if self._masked is not None:
                 self.masks[slot] = _of(info, MASK)
                 if not self._has_apart[slot]:
-                    self._put(slot, self.own_rows[slot], masked_row(self._masked[slot], observation, info, has_ended))
+                    row = masked_row(self._masked[slot], observation, info, not needs_choice)
+                    self._put(slot, self.own_rows[slot], row)
                     return
-                self._mask_parts[slot][...] = mask_row(self._masked[slot], info, has_ended)
+                self._mask_parts[slot][...] = mask_row(self._masked[slot], info, not needs_choice)
             array = self._arrays[slot]
             if array is None:
                 self._put(slot, self._own_parts[slot], self._unmasked[slot].one_to_copy(observation))

@@ -13,11 +13,13 @@ from hybridppo.errors import EnvError
 _DEEPEST = 20
 _SCRIPT = "__mp_main__"
 """The name that `multiprocessing` gives the user's script in its processes."""
+_OF_ENVIRONMENTS = ("source", "options", "settings")
+"""The parts of a setup that make environments."""
+IN_THIS_PROCESS = ", or step the environments in this process, with num_workers=0"
+ALONE = ", or train in this process, with distribution='local'"
 
 
-def pack(
-    setup: dict[str, Any], otherwise: str = ", or step the environments in this process, with num_workers=0"
-) -> bytes:
+def pack(setup: dict[str, Any], otherwise: str = IN_THIS_PROCESS) -> bytes:
     """Pickle the setup of another process, with a `source` that makes environments.
 
     Args:
@@ -30,14 +32,14 @@ def pack(
     try:
         return _pickled(setup)
     except Exception as error:  # objects may raise anything when they are pickled
-        name = next(
-            (name for name in ("source", "options") if name in setup and not _can_pickle(setup[name])), "source"
-        )
+        name = next((name for name in setup if not _can_pickle(setup[name])), "source")
         path, culprit = find_culprit(setup[name], "env" if name == "source" else name)
+        what, where = "environment", "the function that makes the environment"
+        if name not in _OF_ENVIRONMENTS:
+            what, where = "agent", "what needs it"
         raise EnvError(
-            f"the environment cannot be sent to worker processes: {path} is a {type(culprit).__name__}, which cannot "
-            f"be pickled ({type(error).__name__}: {error}). Make it within the function that makes the environment"
-            f"{otherwise}"
+            f"the {what} cannot be sent to worker processes: {path} is a {type(culprit).__name__}, which cannot be "
+            f"pickled ({type(error).__name__}: {error}). Make it within {where}{otherwise}"
         ) from error
 
 

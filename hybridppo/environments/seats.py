@@ -147,7 +147,7 @@ class Seat(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         """As `ParallelEnvironment.step`, up to the learner's next turn or the end of its episode."""
         memory, inner = self._memory, self._inner
-        self.finals = []
+        self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
         seats = [inner.turn] if inner.takes_turns else np.flatnonzero(inner.present).tolist()
@@ -219,8 +219,11 @@ class Seat(gym.Env[Any, Any]):
                 actions[seat] = action
         inner.step(actions)
         memory.gains += inner.rewards
+        infos = inner.infos if isinstance(inner.infos, Mapping) else {}
         for seat in memory.team:
             column = self._columns[seat]
+            if inner.agents[seat] in infos:
+                self.infos[self.agents[column]] = infos[inner.agents[seat]]
             self.rewards[column] += inner.rewards[seat]
             self.terminated[column] |= inner.terminated[seat]
             self.truncated[column] |= inner.truncated[seat]
@@ -231,8 +234,8 @@ class Seat(gym.Env[Any, Any]):
         if policy in memory.opponents:
             if policy not in self._opponents:
                 self._opponents[policy] = self._opponent_of(self._folder / policy / memory.opponents[policy])
-            rows = np.array([inner.own_rows[seat] for seat in seats])
-            actions, states = self._opponents[policy](rows, memory.generator, [memory.states[seat] for seat in seats])
+            rows, before = inner.rows_of(seats), [memory.states[seat] for seat in seats]
+            actions, states = self._opponents[policy](rows, memory.generator, before)
             for seat, state in zip(seats, states, strict=True):
                 memory.states[seat] = state
             return actions

@@ -36,6 +36,7 @@ class TurnEnvironment(ParallelEnvironment):
     """The environment's `last()`, or a faster equivalent."""
 
     def _begin(self, seed: int | None) -> None:
+        self.infos = {}
         result: Any = self.env.reset(seed=seed)
         self._look_within()
         if result is not None:
@@ -51,7 +52,7 @@ class TurnEnvironment(ParallelEnvironment):
 
     def step(self, action: Any) -> Any:
         """As in the base; only the action of the agent whose turn it is counts."""
-        self.finals = []
+        self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
         self.env.step(action[self.turn])
@@ -100,8 +101,8 @@ class TurnEnvironment(ParallelEnvironment):
             if not (isinstance(terminated, TRUTHS) and isinstance(truncated, TRUTHS)):
                 terminated = as_flag(f"agent {agent!r}: its terminated", terminated)
                 truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
+            self.infos[agent] = info
             if not (terminated or truncated):
-                self.infos = {agent: info}
                 self._write(slot, observation, info)
                 self.turn = slot
                 break
@@ -119,8 +120,9 @@ class TurnEnvironment(ParallelEnvironment):
     def _fill_for_critics(self, present: Any) -> None:
         if "all" in self._critic_observes:
             for slot in np.flatnonzero(self.present).tolist():
-                if slot != self.turn:
-                    self._write(slot, self.env.observe(self.agents[slot]), self.env.infos[self.agents[slot]])
+                if slot != self.turn:  # of who waits, the mask may allow nothing, or be missing
+                    agent = self.agents[slot]
+                    self._write(slot, self.env.observe(agent), self.env.infos[agent], needs_choice=False)
         super()._fill_for_critics(present & self.present)
 
     def _require_nobody(self) -> None:

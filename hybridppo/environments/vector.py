@@ -51,11 +51,14 @@ class VectorEnvironments(Environments):
         self._seed: int | None = None
         self._num_steps = 0
         self._sum = self.encode.finite_test(self.num_envs)
+        self._resetting = np.zeros(self.num_envs, np.bool_)
+        """Which rows of the next step are resets, while infos are summed up."""
         self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
         """Like the vector's `step`; it is that method itself once the first step was checked."""
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
+        self._resetting = np.zeros(self.num_envs, np.bool_)
         try:
             observations, _ = self.vector.reset(seed=seed)
             check_vector_observations(self.encode, self.num_envs, observations)
@@ -74,7 +77,10 @@ class VectorEnvironments(Environments):
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
         if self._infos is not None:
-            self._infos.vector_step(result[4], result[2] | result[3], self._resets_at_once)
+            ended = result[2] | result[3]
+            self._infos.vector_step(result[4], ended, ~self._resetting, self._resets_at_once)
+            if self.skips_row_after_end:
+                self._resetting = ended
         return result
 
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:

@@ -5,7 +5,8 @@ import copy
 import torch
 from torch import Tensor
 
-from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.interfaces import Agent, SamplingActor, has_policies
+from hybridppo.networks.of_policies import actors_of
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
 
@@ -22,5 +23,7 @@ def snapshot(agent: Agent, device: torch.device, tensors: dict[str, Tensor] | No
     """
     network = copy.deepcopy(agent.actor).to(device)
     if tensors is not None:
-        network.load_state_dict({n.removeprefix("actor."): t for n, t in tensors.items() if n.startswith("actor.")})
+        parts = [f"policies.{name}.actor." for name in agent.agents] if has_policies(agent) else ["actor."]
+        for actor, part in zip(actors_of(network), parts, strict=True):
+            actor.load_state_dict({n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)})
     return sampling_actor(network, Crossing(device, Counters()), agent.version)

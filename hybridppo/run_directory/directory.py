@@ -15,6 +15,7 @@ If the disk fails during training, a warning names what was not written, and the
 import contextlib
 import json
 import math
+import shutil
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -265,6 +266,7 @@ class RunDirectory:
                 for name in ("config.json", "placements.json"):
                     (self.path / name).unlink(missing_ok=True)
                 self._made[0].rmdir()
+            shutil.rmtree(self.path / "snapshots", ignore_errors=True)  # of self-play
             self._lock.remove()
             with contextlib.suppress(OSError):
                 for folder in self._made[1:]:  # the deepest first

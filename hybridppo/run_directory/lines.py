@@ -136,6 +136,11 @@ def finite(value: Any) -> Any:
     return value
 
 
+def with_nan(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics that `finite` has made, with NaN for None."""
+    return {name: math.nan if value is None else value for name, value in metrics.items()}
+
+
 def as_json(value: Any, indent: int | None = 1) -> str:
     """JSON for files and other programs; numbers that are not finite become null.
 

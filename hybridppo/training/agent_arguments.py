@@ -95,7 +95,13 @@ class AgentAsked:
             OutOfMemoryError: if the rollouts of all agents do not fit.
         """
         config = self.config
-        if isinstance(config, PoliciesConfig):
+        if isinstance(config, PoliciesConfig) and config.agents:  # of an existing agent
+            config.require_agents(stage.environments.agents, ConfigurationError)
+            if policy_of is not None and config.with_agents([*config.agents], policy_of).agents != config.agents:
+                raise ConfigurationError(
+                    "an agent that there is already has its policies, and policy_of gives agents others: leave it out"
+                )
+        elif isinstance(config, PoliciesConfig):
             config = config.with_agents(stage.environments.agents, policy_of)
         elif self.names and stage.run.self_play is None:
             policies_of(stage.environments.agents, self.names, policy_of)

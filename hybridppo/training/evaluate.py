@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hybridppo.agents.policies import (
+    PoliciesConfig,
     PolicyOf,
     acting_together,
     columns_of,
@@ -27,6 +28,7 @@ from hybridppo.environments.options import (
     Vectorization,
     for_critics,
 )
+from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.interfaces import SamplingActor, agents_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
@@ -44,7 +46,7 @@ from hybridppo.runs.settings import Settings
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.of_agents import any_space
+from hybridppo.spaces.of_agents import DistributionOfPolicies, any_space
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
 
@@ -126,14 +128,20 @@ def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: 
         **options: other fields of `EnvironmentOptions`.
 
     Raises:
-        EnvError: if they cannot be made, or have other spaces than the agent.
+        EnvError: if they cannot be made, or have other spaces than the agent, or others than its agents.
     """
     made = EnvironmentOptions(
         action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
         frame_stack=num_frames_of(agent.observation_space),
         **options,
     )
-    return made_for(agent, env, num_envs, for_critics(made, critics_see(agent.config)), own_number=True)
+    with contextlib.ExitStack() as stack:
+        environments = made_for(agent, env, num_envs, for_critics(made, critics_see(agent.config)), own_number=True)
+        stack.callback(environments.close)
+        if isinstance(agent.config, PoliciesConfig):
+            agent.config.require_agents(environments.agents, EnvError)
+        stack.pop_all()
+    return environments
 
 
 def evaluate(
@@ -193,9 +201,15 @@ def evaluate_policies(
         policy_of: as for `train`.
 
     Raises:
-        ConfigurationError: if the environment's agents have other policies.
+        ConfigurationError: if the environment's agents have other policies, or an argument is invalid.
         EnvError: if the environment has other spaces than an agent.
     """
+    for name, number in {"episodes": episodes, "num_envs": num_envs}.items():
+        require_whole(name, number)
+    require_whole("seed", seed, 0, below=2**128)
+    for name, agent in agents.items():
+        if not isinstance(agent, PPO) and not callable(agent):
+            raise ConfigurationError(f"policy {name!r} must be an agent of PPO or a function, got {shown(agent)}")
     environments = environments_of_policies(agents, env, min(num_envs, episodes), policy_of)
     with contextlib.closing(environments), policies_acting(agents, environments, policy_of) as (whose, acting_with):
         found = run_episodes(
@@ -249,11 +263,14 @@ def policies_acting(
     every = environments.observation_space, environments.action_space
     spaces = [spaces_of_policy(*every, policy, whose) for policy in agents]
     trained = [agent for agent in agents.values() if isinstance(agent, PPO)]
-    squash = any(agent.config.squash_actions for agent in trained)
-    distributions = [distribution_for(action_space, squash=squash) for _, action_space in spaces]
+    of_others = any(agent.config.squash_actions for agent in trained)
+    squash = [agent.config.squash_actions if isinstance(agent, PPO) else of_others for agent in agents.values()]
+    distributions = [distribution_for(action, squash=own) for (_, action), own in zip(spaces, squash, strict=True)]
     distribution, sizes = distributions[0], None
     if any(own != spaces[0] for own in spaces):
         distribution, sizes = acting_together(distributions, spaces, columns)
+    elif len({*squash}) > 1:
+        distribution = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
     layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
     state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
     with contextlib.ExitStack() as stack:

@@ -233,9 +233,5 @@ def _with_agents(settings: Settings, environments: Environments) -> Settings:
         return settings
     if not config.agents:  # which earlier releases did not write
         return replace(settings, config=config.with_agents(environments.agents))
-    if [*config.agents] != [*environments.agents]:
-        raise CheckpointError(
-            f"the environment is not the one that was trained in: its agents were {', '.join(config.agents)} and are "
-            f"{', '.join(environments.agents)}"
-        )
+    config.require_agents(environments.agents, CheckpointError)
     return settings

@@ -134,6 +134,8 @@ def round_robin(
         EnvError: if the environment has not several agents with the same spaces, or has other spaces than an agent.
     """
     require_whole("games", games)
+    require_whole("num_envs", num_envs)
+    require_whole("seed", seed, 0, below=2**128)
     players: dict[str, Any] = {
         name: load(given) if isinstance(given, (str, Path)) else given for name, given in agents.items()
     }

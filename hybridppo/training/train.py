@@ -256,15 +256,14 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
         with callbacks.called():
             metrics = _run(runner, job)
+            stopped_by = runner.stopped_by  # not by the evaluation that follows
             team.end()
             with runner.rescuing():
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
                 directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None and team.rank == 0 else None
-    result = TrainResult(
-        agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, runner.stopped_by
-    )
+    result = TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by)
     if interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result

@@ -32,6 +32,7 @@ class Beside:
             {**vars(episodes), "source": to_send(episodes.source), "form": form},
             episodes.options.worker_timeout,
             restarts=False,
+            otherwise=", or evaluate in this process, with evaluate_beside=False",
         )
         self._stop = self._pool.arrays["stop"]
         try:

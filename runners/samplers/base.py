@@ -37,7 +37,7 @@ from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import reals, whole
 
 Array = NDArray[Any]
 
@@ -124,6 +124,8 @@ class BaseSampler:
         self._under_way: RolloutUnderWay | None = None
         self._info_names: Sequence[str] = ()
         self._info_sums: list[Sums] = []
+        self._infos_so_far: list[Sums] = []
+        """The sums over the rollout under way, up to the last checkpoint."""
         self._has_warned_of_infos = False
         self.steering: list[Steering] = []
         """Calls and changes in the environments: the latest of each method and attribute."""
@@ -319,8 +321,14 @@ class BaseSampler:
 
     def _measure_rollout(self) -> None:
         """Take the sums over the rollout that has ended."""
+        self._measure_so_far()
+        self._info_sums += self._infos_so_far
+        self._infos_so_far = []
+
+    def _measure_so_far(self) -> None:
+        """Take the sums over the rollout under way."""
         if self._info_names:
-            self._info_sums.append(self._stepped.take_infos())
+            self._infos_so_far.append(self._stepped.take_infos())
 
     def _taken_infos(self) -> list[Sums]:
         """The sums over each rollout since the last call."""
@@ -525,7 +533,9 @@ class BaseSampler:
         except EnvStateError as error:  # the rollout under way is lost too: nothing could continue it
             return {}, {**state, "environments": {"not_saved": str(error)}}
         rows, under_way = self._state_under_way()
-        return tensors | rows, {**state, "environments": environments, "under_way": under_way}
+        self._measure_so_far()
+        infos = {"infos": self._info_sums, "infos_so_far": self._infos_so_far}
+        return tensors | rows, {**state, **infos, "environments": environments, "under_way": under_way}
 
     def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON for `_load_environments`; raises `EnvStateError`."""
@@ -572,6 +582,7 @@ class BaseSampler:
             self._resetting = np.array(resetting, dtype=np.bool_)
             if state["under_way"] is not None:
                 self._load_under_way(tensors, state["under_way"])
+            self._load_infos(state)
             return None
         self.drop_running()
         self._resetting[:] = False
@@ -593,6 +604,12 @@ class BaseSampler:
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
+
+    def _load_infos(self, state: dict[str, Any]) -> None:
+        self._info_sums, self._infos_so_far = (
+            [{name: reals(sums, name, length=4) for name in sums} for sums in state.get(which, [])]
+            for which in ("infos", "infos_so_far")  # which earlier releases did not save
+        )
 
     def _cannot_load(self, state: dict[str, Any]) -> str | None:
         """Why the environments of a saved state cannot be restored, before it is tried; else None."""

@@ -209,6 +209,7 @@ class ShardsSampler(BaseSampler):
             "resetting": [],
             "steering": states[0]["steering"],
             "steering_due": states[0]["steering_due"],
+            "infos": self._info_sums,
             "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
         }
         if self.failure is not None:  # the other processes are not reached any more, so their states are unknown
@@ -231,6 +232,7 @@ class ShardsSampler(BaseSampler):
             self.restart(env_seed)
             found = f"{len(shards)} shards" if isinstance(shards, list) else "one piece"
             return f"the run was in {found} and is now in {self._num_shards} shards, which also cut its minibatches"
+        self._load_infos(state)
         reasons: list[str | None] = []
         for i, sampler in enumerate(self._samplers):
             number = self._shard + i

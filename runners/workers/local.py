@@ -15,7 +15,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
-from hybridppo.environments.pickling import pack
+from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import Layout
 from hybridppo.runners.workers.interpreter import command_of
@@ -51,6 +51,7 @@ class LocalProcesses(Pool):
         timeout: in seconds.
         layout: of the shared arrays; `stop` and the workers' `heartbeats` are added.
         restarts: whether another worker may be started in place of a lost one.
+        otherwise: as for `pack`.
     """
 
     seconds_between_looks = 1.0
@@ -66,10 +67,11 @@ class LocalProcesses(Pool):
         *,
         layout: Layout | None = None,
         restarts: bool,
+        otherwise: str = IN_THIS_PROCESS,
     ) -> None:
         super().__init__(role, shares, timeout)
         self._module, self._restarts = module, restarts
-        self._setup = pack(setup)  # it names the source or the options if they cannot be pickled
+        self._setup = pack(setup, otherwise)  # it names the source or the options if they cannot be pickled
         self._layout = {**(layout or {}), "stop": ((1,), "uint8"), "heartbeats": ((len(shares), 1), "int64")}
         self.arrays = SharedArrays(self._layout)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}

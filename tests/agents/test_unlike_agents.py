@@ -1,5 +1,6 @@
 """A policy for each kind of agents, whose spaces differ: rows and actions by hand, and the same bits everywhere."""
 
+import json
 import pickle
 import shutil
 from dataclasses import replace
@@ -13,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
 from stop_after import StopAfter
-from toy_agents import Unlike
+from toy_agents import Matching, Unlike
 
 import hybridppo
 from hybridppo import (
@@ -348,8 +349,36 @@ def test_an_agent_of_other_spaces_is_refused_in_an_evaluation() -> None:
         hybridppo.evaluate_policies(swapped, Unlike, episodes=1)
 
 
+def test_an_agent_that_there_is_already_is_for_its_own_agents() -> None:
+    roles, twice = {"player 0": "first", "player 1": "second"}, partial(Matching, 2)
+    options: dict[str, Any] = {"env": twice, "config": dict.fromkeys(roles.values(), CONFIGS["sign"])}
+    given: Any = train(policy_of=roles.__getitem__, total_steps=64, **options).agent
+    options |= {"config": None, "agent": given, "total_steps": 64}
+    for policy_of in (None, roles.__getitem__):
+        assert train(**{**options, "policy_of": policy_of}).agent is given
+    others = dict(zip(roles, reversed(roles.values()), strict=True))
+    with pytest.raises(ConfigurationError, match="policy_of gives agents others: leave it out"):
+        train(**{**options, "policy_of": others.__getitem__})
+    agents = "its agents were player 0, player 1 and are player 0, player 1, player 2, player 3"
+    with pytest.raises(ConfigurationError, match=agents):
+        train(**{**options, "env": partial(Matching, 4)})
+    with pytest.raises(EnvError, match=agents):
+        hybridppo.evaluate_agent(given, partial(Matching, 4), episodes=1, progress=False)
+    with pytest.raises(ConfigurationError, match="no policy is for an agent 'player 2': the agents are player 0"):
+        given.act({"player 2": 1})
+
+
 def test_the_check_says_that_spaces_differ() -> None:
     report = check_env(Unlike, steps=20)
     assert report.is_usable
     assert "train a policy for each kind" in str(report)
     assert Box(-1.0, 1.0, (6,)) == Unlike().observation_space("pointer_0")
+
+
+def test_metrics_of_a_policy_that_had_learned_already_are_numbers_after_a_resume() -> None:
+    agent: Any = train(total_steps=64).agent
+    agent._learned = {"sign": {"explained_variance": float("nan"), "entropy": 1.0}}
+    tensors, state = agent.state()
+    agent.load_state(tensors, json.loads(json.dumps(state)))
+    assert np.isnan(agent._learned["sign"]["explained_variance"])
+    assert agent._learned["sign"]["entropy"] == 1.0

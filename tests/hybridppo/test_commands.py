@@ -660,3 +660,12 @@ def test_a_deleted_working_directory_is_no_error(tmp_path: Path) -> None:
     code = f"import os, sys; os.rmdir({str(tmp_path)!r}); from hybridppo.commands.main import main; main(['--version'])"
     done = run_python("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_without_a_whole_episode_is_resumed_when_nothing_is_left_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--total-steps", 32, "--run-dir", tmp_path / "run", "--placement", "cpu", *SMALL, *QUIET)
+    assert run("train", "Pendulum-v1", *options) == 0
+    assert run("resume", tmp_path / "run", *QUIET) == 0
+    assert capsys.readouterr().out.count("training: no whole episode, 32 steps") == 2

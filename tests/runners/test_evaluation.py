@@ -9,6 +9,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorWrapper
 from ppo_settings import ppo_config
+from toy_agents import Matching
 from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
 
 import hybridppo
@@ -188,3 +189,66 @@ def test_a_mirror_that_publishes_rarely_does_not_evaluate_old_parameters() -> No
     agent.version += 1
     evaluation = evaluate_agent(agent, IdentityDiscrete, episodes=4, placement=placement, progress=False)
     assert evaluation.returns == (8.0,) * 4
+
+
+class Rare(Matching):
+    """The second of two agents misses every other episode, and the first of all."""
+
+    def _observe(self, agents: list[str]) -> Any:
+        if self._steps == 0:
+            self.agents = agents = self.possible_agents[: 1 + (self._episodes % 2 == 0)]
+        return super()._observe(agents)
+
+
+def test_a_policy_whose_agents_miss_all_episodes_has_no_return() -> None:
+    whose = {"player 0": "first", "player 1": "second"}
+    config = ppo_config(num_envs=1, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
+    result = hybridppo.train(
+        partial(Rare, 2), total_steps=16, config={"first": config, "second": config}, policy_of=whose.__getitem__,
+        placement="cpu", progress=False, evaluate_every=16, evaluate_episodes=1,
+    )  # fmt: skip
+    assert result.metrics["first/evaluation_return_mean"] >= 0.0
+    assert np.isnan(result.metrics["second/evaluation_return_mean"])
+    found = hybridppo.evaluate_policies(result.agents, partial(Rare, 2), episodes=1, policy_of=whose.__getitem__)
+    assert (found["second"].returns, len(found["first"].returns)) == ((), 1)
+    assert np.isnan([found["second"].return_mean, found["second"].return_std]).all()
+
+
+class Gliding(Matching):
+    """Each agent is rewarded by what it does."""
+
+    def action_space(self, agent: str) -> Any:
+        return Box(-1.0, 1.0, (1,))
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        observations, _, *others = super().step(dict.fromkeys(actions, 0))
+        return observations, {agent: float(action[0]) for agent, action in actions.items()}, *others
+
+
+def test_each_policy_squashes_its_actions_or_not_as_it_was_trained() -> None:
+    agents = {}
+    for name, squash in (("squashed", True), ("clipped", False)):
+        config = ppo_config(hidden_sizes=(), squash_actions=squash)
+        agents[name] = agent = PPO(Discrete(4), Box(-1.0, 1.0, (1,)), config)
+        with torch.no_grad():
+            agent.parameters.values.zero_()
+            agent.parameters.values[5] = 0.5  # the bias of the mean
+    whose = {"player 0": "squashed", "player 1": "clipped"}
+    found = hybridppo.evaluate_policies(
+        agents, partial(Gliding, 2), episodes=1, deterministic=True, policy_of=whose.__getitem__
+    )
+    assert found["squashed"].return_mean == pytest.approx(8 * np.tanh(0.5))
+    assert found["clipped"].return_mean == pytest.approx(7 * 0.5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("num_envs", 0), ("episodes", 2.5), ("seed", -1)])
+def test_impossible_numbers_for_several_policies_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(hybridppo.ConfigurationError, match=f"{name} must be a whole number .* got {value}"):
+        hybridppo.evaluate_policies({}, Matching, **{name: value})
+
+
+def test_what_is_no_policy_is_refused() -> None:
+    with pytest.raises(
+        hybridppo.ConfigurationError, match="policy 'player' must be an agent of PPO or a function, got"
+    ):
+        hybridppo.evaluate_policies({"player": "runs/player"}, Matching)

@@ -1,7 +1,11 @@
 """What environments tell in their infos, in the metrics: by hand, and the same wherever they are."""
 
 import logging
+import os
+import signal
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -99,26 +103,80 @@ def test_wherever_environments_are(options: dict[str, Any]) -> None:
     assert [told(metrics) for metrics in found] == [told(metrics) for metrics in expected]
 
 
+class Interrupting(Trading):
+    """Asks its process to stop, once, in the middle of the second rollout."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        Interrupting.steps += 1
+        if Interrupting.steps == 64 + 30:
+            os.kill(os.getpid(), signal.SIGINT)  # also from a thread
+        return super().step(action)
+
+
+STOPPED = {way: WAYS[way] for way in ("shards", "mirrored", "overlap")}
+STOPPED["TD3"] = {
+    "env": Steered,
+    "config": TD3Config(num_envs=4, steps_per_iteration=64, learning_starts=32, hidden_sizes=(4,), batch_size=8),
+}
+
+
+@pytest.mark.parametrize("way", STOPPED)
+def test_a_stopped_run_goes_on_with_those_of_its_unfinished_rollout(way: str, tmp_path: Path) -> None:
+    options = {**STOPPED[way], "num_workers": 0}
+    expected, found = train(**options), list[dict[str, Any]]()
+    env = type("Env", (Interrupting, options.pop("env", Trading)), {})
+    Interrupting.steps = 0
+    seen = train(env, run_dir=tmp_path / "run", on_interrupt="return", **options)
+    hybridppo.resume(tmp_path / "run", env=env, progress=False, on_iteration=lambda each: found.append(dict(each)))
+    assert [told(metrics) for metrics in [*seen, *found]] == [told(metrics) for metrics in expected]
+    assert len(seen) < len(expected)
+
+
 def test_rows_of_resets_have_no_info_of_a_step() -> None:
     metrics = train(partial(vector, AutoresetMode.NEXT_STEP))[0]
+    assert metrics["info/profit"] == pytest.approx(np.mean([*range(1, 6), *range(1, 6), *range(1, 5)]))
     assert metrics["episode_info/profit"] == 5.0
     assert metrics["episode_info/won"] == 1.0
 
 
-def test_agents_tell_each_by_itself() -> None:
-    class Telling(Matching):
-        def step(self, actions: dict[str, Any]) -> Any:
-            *result, infos = super().step(actions)
-            return *result, {agent: {**infos.get(agent, {}), "profit": self._steps} for agent in actions}
+class Telling(Matching):
+    """Each agent is told the number of the step."""
 
+    def step(self, actions: dict[str, Any]) -> Any:
+        *result, infos = super().step(actions)
+        return *result, {agent: {**infos.get(agent, {}), "profit": self._steps} for agent in actions}
+
+
+def test_agents_tell_each_by_itself() -> None:
     small = ppo_config(num_envs=1, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     metrics = train(Telling, config=small, info_metrics=("profit",), total_steps=30)[0]
     # Agents stay for 8, 7 and 6 steps; in the second episode the last is not there.
     steps = [*range(1, 9), *range(1, 8), *range(1, 7), *range(1, 9), *range(1, 8)]
     assert metrics["info/profit"] == pytest.approx(np.mean(steps))
     assert metrics["episode_info/profit"] == pytest.approx(np.mean([8, 7, 6, 8, 7]))
-    in_turns = train(lambda: TakingTurns(Telling()), config=small, info_metrics=("profit",), total_steps=16)[0]
-    assert in_turns["info/profit"] > 0
+    in_turns = replace(small, num_steps=len(steps))
+    found = train(lambda: TakingTurns(Telling()), config=in_turns, info_metrics=("profit",), total_steps=len(steps))
+    assert told(found[0]) == told(metrics)
+
+
+SELVES: dict[str, dict[str, Any]] = {
+    "at once": {"env": partial(Telling, 2)},
+    "in turns": {"env": lambda: TakingTurns(Telling(2))},
+    "two policies": {"env": partial(Telling, 2), "config": dict.fromkeys(("first", "second"), CONFIG)},
+}
+
+
+@pytest.mark.parametrize("name", SELVES)
+def test_in_self_play_the_learner_tells_its_own(name: str) -> None:
+    """It stays for 8 steps or for 7, as its seat is."""
+    policies = {"player 0": "first", "player 1": "second"}
+    policy_of = policies.__getitem__ if "config" in SELVES[name] else None
+    options = {"self_play": hybridppo.SelfPlay(), "info_metrics": ("profit",), "policy_of": policy_of, **SELVES[name]}
+    metrics = train(**options, total_steps=64)[0]
+    assert 3.0 < metrics["info/profit"] < 5.0
+    assert 7.0 < metrics["episode_info/profit"] < 8.0
 
 
 @pytest.mark.parametrize("max_lag", [0, 1])

@@ -26,8 +26,8 @@ class TensorBoard(Tracker):
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        log_dir = before if before is not None else self._log_dir
-        if log_dir is None:
+        log_dir = self._log_dir
+        if log_dir is None:  # also of a run that goes on, whose directory may have been moved
             assert run.run_dir is not None  # it needs one
             log_dir = run.run_dir / "tensorboard"
         self._writer: Any = EventFileWriter(str(log_dir))

@@ -56,7 +56,8 @@ def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
     """
     card = card_of(name)
     agent = load(file_of(name, ".safetensors"))
-    environments_for(agent, card["env"] if env is None else env, 1, env_kwargs=card["env_kwargs"]).close()
+    options = {"env_kwargs": card["env_kwargs"]} if env is None else {}
+    environments_for(agent, card["env"] if env is None else env, 1, **options).close()
     return agent
 
 

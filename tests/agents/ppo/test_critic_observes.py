@@ -129,6 +129,36 @@ def test_in_turns_all_are_observed_when_one_acts() -> None:
     environments.close()
 
 
+class OnlyInTurn(TakingTurns):
+    """As PettingZoo's classic games: who waits may do nothing; or its info has no mask."""
+
+    @property
+    def infos(self) -> dict[str, Any]:
+        return {agent: info if agent == self.agent_selection else {} for agent, info in super().infos.items()}
+
+    def observe(self, agent: str) -> Any:
+        seen = super().observe(agent)
+        waits = self._within and agent != self.agent_selection
+        return {**seen, "action_mask": np.zeros(4, np.int8)} if waits else seen
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_in_turns_who_waits_needs_no_mask(within: bool) -> None:
+    make = lambda: OnlyInTurn(Matching(num_agents=2, masks=True), within)  # noqa: E731 - for workers, too
+    environments = environments_of(make, "all", masks=True)
+    rows = environments.reset(0)
+    game: Any = environments.sub_environments[0].env.env
+    wanted, allowed = game._env._wanted, game._env._allowed
+    first, second = (np.eye(4)[wanted[agent]].tolist() for agent in game.possible_agents)
+    assert rows[0].tolist() == [*second, *first, *allowed["player 0"]]
+    rows, *_ = environments.step(np.array([wanted["player 0"], 0]))
+    assert rows[1].tolist() == [*first, *second, *allowed["player 1"]]
+    environments.close()
+    config = replace(SMALL, critic_observes="all")
+    options: dict[str, Any] = {"config": config, "placement": "cpu", "action_masks": True, "progress": False}
+    assert np.isfinite(hybridppo.train(make, total_steps=96, **options).metrics["policy_loss"])
+
+
 KINDS = [(name, observes) for name in SOURCES for observes in ("all", "state") if (name, observes) != (
     "a policy for each kind", "state")]  # fmt: skip
 

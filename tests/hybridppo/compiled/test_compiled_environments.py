@@ -18,6 +18,7 @@ from processes import run_python
 import hybridppo
 from hybridppo import compiled
 from hybridppo.compiled.building import build, module_text
+from hybridppo.compiled.known import compiled_form
 from hybridppo.compiled.modules import cache_directory
 from hybridppo.environments import compiled as compiled_environments
 from hybridppo.environments.checking.check import check_env
@@ -276,6 +277,23 @@ def test_a_definition_can_be_registered() -> None:
         assert check_env("CompiledCatch-v0", steps=50).is_usable
     finally:
         del gym.registry["CompiledCatch-v0"]
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "limit", "steps"),
+    [
+        ("gymnasium.envs.classic_control.pendulum:PendulumEnv", None, 0),
+        (Catch, None, 30),
+        (Catch, 50, 30),
+        (Catch, 5, 5),
+    ],
+)
+def test_episodes_are_as_long_as_those_of_the_id(entry_point: Any, limit: int | None, steps: int) -> None:
+    gym.register("Limited-v0", entry_point=entry_point, max_episode_steps=limit)
+    try:
+        assert compiled_form("Limited-v0").episode_length == steps
+    finally:
+        del gym.registry["Limited-v0"]
 
 
 def test_arguments_that_the_compiled_form_does_not_have_are_refused() -> None:

@@ -26,6 +26,7 @@ from hybridppo import (
     Migrating,
     Mirrored,
     OutOfMemoryError,
+    SelfPlay,
     SingleLearnerCoarse,
 )
 from hybridppo.agents.policies import Policies, PoliciesConfig
@@ -272,6 +273,7 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde does not work"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
         ({"distribution": "central:2"}, "PPO only"),
+        ({"self_play": SelfPlay()}, "self_play .* compiled environments: use vectorization='sync'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

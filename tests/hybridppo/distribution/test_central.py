@@ -20,6 +20,7 @@ from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from processes import processes_of
 from torch import Tensor
+from toy_agents import Matching, TakingTurns
 
 import hybridppo
 from hybridppo import Central, DistributionError
@@ -87,6 +88,16 @@ def test_one_learner_without_lag_gives_the_bits_of_one_process(name: str) -> Non
         alone.metrics
     )
     assert served.metrics["gradient_lag_max"] == served.metrics["gradient_waits"] == 0
+
+
+@beside_the_extras
+def test_one_learner_of_agents_that_take_turns_normalises_rewards_as_one_process() -> None:
+    options: dict[str, Any] = {"config": replace(CONFIG, normalize_rewards=True), "total_steps": 4 * STEPS}
+    alone, served = (
+        train(lambda: TakingTurns(Matching()), distribution=distribution, **options)
+        for distribution in ("local", Central(1, max_lag=0))
+    )
+    assert torch.equal(values_of(served), values_of(alone))
 
 
 @beside_the_extras

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from toy_agents import ScriptedAgents
 
 import hybridppo
-from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
+from hybridppo import ConfigurationError, DistributionError, EnvError, MultiLearner, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 
 CONFIG = ppo_config(
@@ -581,3 +581,15 @@ def test_metrics_of_lag_are_those_of_all_learners(config: Any) -> None:
     assert all(0.0 <= metrics["policy_lag_mean"] <= 3 for metrics in history)
     assert 0.0 < history[-1]["samplers_busy"] <= 1.0
     assert history[-1]["steps_dropped"] >= 0
+
+
+def test_what_cannot_be_sent_to_learners_is_named() -> None:
+    lock = threading.Lock()
+
+    def locked_loss(inputs: LossInputs, config: PPOConfig, clip_range: Any) -> Loss:
+        with lock:
+            return ppo_loss(inputs, config, clip_range)
+
+    message = r"the agent cannot be sent .*: own\['loss'\]'s variable 'lock' is a lock, .*, with distribution='local'"
+    with pytest.raises(EnvError, match=message):
+        train(distribution=MultiLearner(2), loss=locked_loss)

@@ -286,6 +286,14 @@ def test_a_target_ends_the_training_by_evaluation_where_there_is_one(way: str) -
     assert train(6, target_return=1000.0, **options).stopped_by is None
 
 
+def test_an_evaluation_after_training_ends_nothing_any_more() -> None:
+    """It reaches the target, but the training had reached its goal."""
+    result = train(2, target_return=1.0, evaluation_episodes=1)
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean > 1.0
+    assert result.stopped_by is None
+
+
 def test_a_target_is_an_option_of_the_run(tmp_path: Path) -> None:
     options = {"evaluate_every": BATCH, "evaluate_episodes": 1, "run_dir": tmp_path / "run"}
     train(2, target_return=1e5, **options)

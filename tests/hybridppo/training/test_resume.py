@@ -550,3 +550,14 @@ def test_seconds_without_end_are_kept(tmp_path: Path) -> None:
         settings = Settings.read(RunDirectory.open(tmp_path / "run"))
         assert settings.run.checkpoint_seconds == settings.environment.worker_timeout == math.inf
         assert not hybridppo.resume(tmp_path / "run", progress=False).interrupted
+
+
+def test_metrics_that_were_not_numbers_are_none_after_a_resume_either(tmp_path: Path) -> None:
+    """No episode ends, and nothing is left to do."""
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
+    options: dict[str, Any] = {"config": config, "placement": "cpu", "progress": False}
+    whole = hybridppo.train("Pendulum-v1", total_steps=32, run_dir=tmp_path / "run", **options)
+    resumed = hybridppo.resume(tmp_path / "run", progress=False, evaluation_episodes=5)
+    assert resumed.metrics.keys() == whole.metrics.keys()
+    assert math.isnan(whole.metrics["episode_return_mean"])
+    assert math.isnan(resumed.metrics["episode_return_mean"])

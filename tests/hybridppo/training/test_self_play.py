@@ -109,6 +109,7 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "two policies": (Duel, {"config": {"left": SMALL, "right": SMALL}}),
     "two policies in turns": (Counting, {"config": {"first": SMALL, "second": SMALL}}),
     "teams of kinds": (Unlike, {"config": {"sign": SMALL, "pointer": replace(SMALL, hidden_sizes=(8,))}}),
+    "teams of kinds that see images": (partial(Unlike, images=True), {"config": {"sign": SMALL, "pointer": SMALL}}),
 }
 """A further game joins by a line."""
 
@@ -367,6 +368,17 @@ def test_a_snapshot_that_goes_in_a_training_is_one_error(tmp_path: Path) -> None
         train(run_dir=tmp_path / "run", iterations=100, callbacks=[LosesSnapshots()], on_env_error="restart")
 
 
+class Failing(hybridppo.Callback):
+    def on_start(self, run: Any) -> None:
+        raise ValueError("no")
+
+
+def test_a_training_that_cannot_begin_leaves_no_snapshot(tmp_path: Path) -> None:
+    with pytest.raises(hybridppo.CallbackError, match="failed in on_start"):
+        train(run_dir=tmp_path / "run", callbacks=[Failing()])
+    assert not (tmp_path / "run").exists()
+
+
 class Interrupting(Counting):
     """Asks its process to stop, once, in the middle of the second rollout."""
 
@@ -430,6 +442,8 @@ def test_an_opponent_is_the_one_that_is_in_the_file_now(tmp_path: Path) -> None:
 def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="a round robin is for two or more agents, got 1"):
         hybridppo.round_robin({"one": always(0)}, Counting)
+    with pytest.raises(ConfigurationError, match="num_envs must be a whole number of at least 1, got 0"):
+        hybridppo.round_robin({"one": always(0), "other": always(1)}, Counting, num_envs=0)
     with pytest.raises(EnvError, match="observation_space was Box"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Duel)
     with pytest.raises(ConfigurationError, match="self_play is for PettingZoo's environments of several agents"):

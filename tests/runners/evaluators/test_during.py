@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
+from toy_agents import Unlike
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
@@ -258,6 +260,15 @@ def test_a_stopped_run_has_the_evaluations_of_one_that_was_not(way: str, iterati
     assert best[0] == best[1]
 
 
+def test_an_evaluation_of_several_policies_that_was_under_way_is_made_when_resumed(tmp_path: Path) -> None:
+    options = {"env": Unlike, "config": {"sign": CONFIG, "pointer": CONFIG}, "evaluate_beside": True, **EVERY}
+    train(run_dir=tmp_path / "whole", **options)
+    with pytest.raises(TrainingInterrupted):
+        train(run_dir=tmp_path / "run", on_iteration=at(2, interrupt), **options)
+    hybridppo.resume(tmp_path / "run", env=Unlike, progress=False)
+    assert timeless(evaluated(tmp_path / "run")) == timeless(evaluated(tmp_path / "whole"))
+
+
 KILLED = """
 import os, signal, sys
 import hybridppo
@@ -404,3 +415,9 @@ def test_networks_that_numpy_cannot_stand_in_for_are_evaluated_in_between(tmp_pa
         train(**EVERY, **{**options, "evaluate_beside": True})
     with pytest.raises(hybridppo.ConfigurationError, match=r"acts in NumPy.*layer_norm"):
         train(**EVERY, evaluate_beside=True, config=ppo_config(num_envs=2, num_steps=16, layer_norm=True))
+
+
+def test_an_environment_that_cannot_be_sent_to_an_evaluator_may_be_evaluated_here() -> None:
+    lock = threading.Lock()
+    with pytest.raises(EnvError, match=r"'lock' is a lock, .* or evaluate in this process, with evaluate_beside=False"):
+        train(env=lambda: (lock, gym.make("CartPole-v1"))[1], evaluate_beside=True, **EVERY)

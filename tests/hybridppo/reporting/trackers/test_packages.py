@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import hybridppo
+
 pytestmark = pytest.mark.extras
 
 BATCH = 32
@@ -67,6 +69,15 @@ def test_tensorboards_event_files_hold_all(tmp_path: Path) -> None:
     assert len(events.Scalars("policy_loss")) == 6
     (text,) = events.Tensors("config")
     assert b"config.learning_rate" in text.tensor_proto.string_val[0]
+
+
+def test_tensorboards_files_stay_with_a_run_that_was_moved(tmp_path: Path) -> None:
+    run = train("tensorboard", tmp_path)
+    before = {path.name for path in (run / "tensorboard").iterdir()}
+    moved = run.rename(tmp_path / "moved")
+    hybridppo.resume(moved, total_steps=8 * BATCH, progress=False)
+    assert len(before) < len([*(moved / "tensorboard").iterdir()])
+    assert not run.exists()
 
 
 def test_wandb_offline_holds_all(tmp_path: Path) -> None:

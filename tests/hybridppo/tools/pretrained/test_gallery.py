@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 import hybridppo
@@ -66,6 +67,12 @@ def test_an_agent_reaches_what_its_card_says() -> None:
 def test_another_environment_is_refused() -> None:
     with pytest.raises(EnvError, match="observation_space"):
         hybridppo.pretrained("CartPole-v1", env="Acrobot-v1")
+
+
+def test_an_environment_of_ones_own_takes_no_arguments_of_the_card() -> None:
+    assert CARDS["CliffWalking-v1"]["env_kwargs"]
+    agent = hybridppo.pretrained("CliffWalking-v1", env=lambda: gym.make("CliffWalking-v1"))
+    assert agent.act(36) in range(4)
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:

@@ -8,9 +8,9 @@
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be
 installed, and what is installed but not measured, stays in the table with the reason. Turns are fresh processes, in
 reversed order every other round (`peers/turn.py`, `contestants.py`): one torch thread unless a name says more, on as
-many cores as `--cores` says (`taskset`, on Linux). With `--processor-time`, seconds are those of the process on the processor, of all its
-threads, so that other work on the machine costs little. Sizes are those of a peer's environment without torch,
-gymnasium and what both have.
+many cores as `--cores` says (`taskset`, on Linux). With `--processor-time`, seconds are those of the process on the
+processor, of all its threads, so that other work on the machine costs little. Sizes are those of a peer's environment
+without torch, gymnasium and what both have.
 """
 
 import argparse

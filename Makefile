@@ -21,7 +21,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Python compiles what is imported, once; pip would compile all that is installed, which takes longer than unpacking it.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
 train: $(VENV)/installed
 	$(BIN)/python scripts/train_cartpole.py $(ARGS)

@@ -17,7 +17,7 @@ choose_kernels()  # as the command line does, whose bits are compared with those
 
 import cloudpickle  # noqa: E402
 import pytest  # noqa: E402
-from processes import CAN_FORK, WarmLearners, WarmSubprocess, share_warm_processes  # noqa: E402
+from processes import CAN_FORK, WarmSubprocess, WarmTrainers, share_warm_processes  # noqa: E402
 
 from hybridppo.runs import origin  # noqa: E402
 
@@ -47,6 +47,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         share_warm_processes()
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """More processes than cores (`-n auto`): tests wait a third of their time for processes that start and end."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + min((cores + 1) // 2, 4)
+
+
 EXTRAS = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.extras\b", re.MULTILINE)
 
 
@@ -70,13 +78,17 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers and learners are copies of a process that is warm, but where tests look at how they start."""
+    """Workers, learners and runs are copies of a process that is warm, but where tests look at how they start."""
     from hybridppo.distribution import launching
     from hybridppo.runners.workers import local
+    from hybridppo.tools.experiments import side_by_side
 
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(local, "subprocess", WarmSubprocess)
-        monkeypatch.setattr(launching, "subprocess", WarmLearners)
+        if request.node.get_closest_marker("torch_in_workers") is not None:
+            monkeypatch.setattr(WarmSubprocess, "kind", "--serve-workers-with-torch")
+        monkeypatch.setattr(launching, "subprocess", WarmTrainers)
+        monkeypatch.setattr(side_by_side, "subprocess", WarmTrainers)
 
 
 @pytest.fixture(autouse=True)

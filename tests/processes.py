@@ -72,31 +72,32 @@ class WarmSubprocess:
     """In the place of `subprocess` where the library starts worker processes: they are copies of one that is warm."""
 
     DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+    kind = "--serve-workers"
 
-    @staticmethod
-    def Popen(command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
+    @classmethod
+    def Popen(cls, command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
         """A process of `command_of(MODULE, ADDRESS)`."""
         assert stdin == subprocess.DEVNULL
         assert ONE_THREAD.items() <= env.items()
         with open(os.devnull) as nothing:
-            kind = "--serve" if command[3] == "hybridppo.distribution.central_learner" else "--serve-workers"
+            kind = "--serve" if command[3] == "hybridppo.distribution.central_learner" else cls.kind
             process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind=kind)
         _copies[psutil.Process(process.pid)] = command[3]
         return process
 
 
-class WarmLearners:
-    """In the place of `subprocess` where the library starts learners, which read what they are told."""
+class WarmTrainers:
+    """In the place of `subprocess` where the library starts learners or whole runs, which read what they are told."""
 
     PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
 
     @staticmethod
-    def Popen(command: list[str], *, stdin: int) -> Any:  # noqa: N802 - as it is called there
+    def Popen(command: list[str], *, stdin: int, **options: Any) -> Any:  # noqa: N802 - as it is called there
         """A process of `command_of(MODULE, ARGUMENTS)`."""
         assert stdin == subprocess.PIPE
         theirs, ours = os.pipe()
         try:
-            process = _WarmProcess(command[1:], theirs)
+            process = _WarmProcess(command[1:], theirs, **options)
         except BaseException:
             os.close(ours)
             raise
@@ -162,7 +163,7 @@ class _WarmProcess:
         kind: str = "--serve",
         ends_with_the_tests: bool = False,
     ) -> None:
-        self.args, self.returncode = arguments, None
+        self.args, self.stdin, self.returncode = arguments, None, None
         with contextlib.ExitStack() as stack:
             streams = [_Stream(stream, inherited) for stream, inherited in ((stdout, 1), (stderr, 2))]
             for stream in streams:
@@ -270,7 +271,7 @@ _warm: "dict[str, tuple[subprocess.Popen[bytes], str]]" = {}
 def share_warm_processes() -> None:
     """Start the warm processes for this process and those that it starts from now on."""
     if CAN_FORK:
-        for kind in ("--serve", "--serve-workers"):
+        for kind in ("--serve", "--serve-workers", "--serve-workers-with-torch"):
             _warm[kind] = _started(kind)
             os.environ[f"WARM{kind}"] = _warm[kind][1]
 
@@ -278,7 +279,7 @@ def share_warm_processes() -> None:
 def _started(kind: str) -> "tuple[subprocess.Popen[bytes], str]":
     address = os.path.join(tempfile.mkdtemp(prefix="warm-"), "address")
     command = [sys.executable, str(FOLDER / "warm_process.py"), kind, address]
-    environment = {**os.environ, **(ONE_THREAD if kind == "--serve-workers" else {})}
+    environment = {**os.environ, **({} if kind == "--serve" else ONE_THREAD)}
     # Its standard input is a pipe of ours: it ends with us.
     return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment), address
 

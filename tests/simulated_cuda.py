@@ -8,6 +8,7 @@ Gives what was seen, once everything agreed; as a script, as one line of JSON. W
 
 import json
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,4 +134,5 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error", RuntimeWarning)
     main(sys.argv[1])

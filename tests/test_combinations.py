@@ -248,12 +248,16 @@ def settings_of_agents(*names: str) -> tuple[Any, dict[str, Any]]:
 
 def pairs_of_agents() -> list[Any]:
     """Every combination that trains; the default tests try each option with one way."""
-    found: list[Any] = list(combinations(WAYS, 2))
+    found = [pytest.param(*pair, marks=marks_of_opponents(*pair)) for pair in combinations(WAYS, 2)]
     for (number, way), (place, option) in product(enumerate(WAYS), enumerate(WITH_AGENTS)):
         if way not in REFUSED_OF_AGENTS.get(option, {}) and way not in NOT_TRIED.get(option, ()):
             marks = [pytest.mark.extras] if place % len(WAYS) != number else []
-            found.append(pytest.param(way, option, marks=marks))
+            found.append(pytest.param(way, option, marks=[*marks, *marks_of_opponents(way)]))
     return found
+
+
+def marks_of_opponents(*ways: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.torch_in_workers] if "self-play" in ways else []
 
 
 @pytest.mark.parametrize(("way", "other"), pairs_of_agents())

@@ -8,6 +8,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,42 @@ def run(*command: object, cwd: Path) -> str:
     process = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
+
+
+INSTALL = ("-m", "pip", "install", "--constraint", ROOT / "constraints.txt")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _not_compiled_beforehand() -> Iterator[None]:
+    """Bytecode of all that is installed takes pip longer than all else, and most of it is never imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_COMPILE", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that has torch by its exact version, as the Makefile installs it first, and nothing else."""
+    made = tmp_path_factory.mktemp("torch") / "venv"
+    venv.create(made, with_pip=True)
+    run(python_of(made), *INSTALL, "torch", cwd=made)
+    run(python_of(made), "-c", "import torch", cwd=made)  # its bytecode, for the copies
+    return made
+
+
+def python_of(environment: Path) -> Path:
+    (python,) = environment.glob("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    return python
+
+
+def copy_of(environment: Path, path: Path) -> Path:
+    """Another environment with what is installed in this one, whose files are not copied but linked."""
+    venv.create(path, with_pip=True)
+    (packages,) = environment.rglob("site-packages")
+    place = path / packages.relative_to(environment)
+    shutil.rmtree(place)
+    shutil.copytree(packages, place, copy_function=os.link)
+    return path
 
 
 def build_wheel(source: Path, out: Path) -> Path:
@@ -101,9 +138,8 @@ def test_an_index_would_take_the_distributions(wheel: Path, sdist: Path, tmp_pat
     run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist, cwd=tmp_path)
 
 
-def test_the_steps_of_the_dockerfile_install_it(source: Path, tmp_path: Path) -> None:
-    alone = tmp_path / "venv"
-    venv.create(alone, with_pip=True)
+def test_the_steps_of_the_dockerfile_install_it(source: Path, with_torch: Path, tmp_path: Path) -> None:
+    alone = copy_of(with_torch, tmp_path / "venv")
     lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
     steps = [line.removeprefix("RUN ") for line in lines if line.startswith("RUN ")]
     environment = {
@@ -118,13 +154,10 @@ def test_the_steps_of_the_dockerfile_install_it(source: Path, tmp_path: Path) ->
     assert version == f"hybridppo {hybridppo.__version__}\n"
 
 
-def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
-    alone = tmp_path / "venv"
-    venv.create(alone, with_pip=True)
-    (python,) = alone.glob("bin/python") if sys.platform != "win32" else alone.glob("Scripts/python.exe")
-    install = (python, "-m", "pip", "install", "--constraint", ROOT / "constraints.txt")
-    run(*install, "torch", cwd=tmp_path)  # first, as the Makefile does
-    run(*install, wheel, cwd=tmp_path)
+def test_the_wheel_works_alone(wheel: Path, with_torch: Path, tmp_path: Path) -> None:
+    alone = copy_of(with_torch, tmp_path / "venv")
+    python = python_of(alone)
+    run(python, *INSTALL, wheel, cwd=tmp_path)
 
     code = "import hybridppo; result = hybridppo.train('CartPole-v1', total_steps=1000, progress=False)"
     output = run(python, "-c", f"{code}; print(hybridppo.__file__, result.metrics['env_steps'])", cwd=tmp_path)
@@ -138,11 +171,10 @@ def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
     assert run(python.with_name("hybridppo"), "evaluate", "--help", cwd=tmp_path)
 
 
-def test_the_first_hour_is_as_it_is_written(source: Path, tmp_path: Path) -> None:
-    """Every command of the page, in an empty environment and an empty folder."""
-    alone, folder = tmp_path / "venv", tmp_path / "folder"
+def test_the_first_hour_is_as_it_is_written(source: Path, with_torch: Path, tmp_path: Path) -> None:
+    """Every command of the page, in an environment that has only torch, and in an empty folder."""
+    alone, folder = copy_of(with_torch, tmp_path / "venv"), tmp_path / "folder"
     folder.mkdir()
-    venv.create(alone, with_pip=True)
     path, constraints = f"{alone / 'bin'}:{os.environ['PATH']}", str(ROOT / "constraints.txt")
     variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment = {**variables, "PATH": path, "PIP_CONSTRAINT": constraints}
@@ -151,7 +183,6 @@ def test_the_first_hour_is_as_it_is_written(source: Path, tmp_path: Path) -> Non
         done = subprocess.run(["bash", "-c", command], cwd=cwd, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
-    shell("pip install torch")  # by its exact version, as the Makefile does
     page = (ROOT / "docs" / "first_hour.md").read_text(encoding="utf-8")
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         (folder / ("my_envs.py" if "class Corridor" in text else "block.py")).write_text(text, encoding="utf-8")

@@ -3,6 +3,7 @@
 python warm_process.py ARGUMENTS            as `python ARGUMENTS`, until the standard input is closed
 python warm_process.py --serve ADDRESS      import the library, and fork for everybody who asks there
 python warm_process.py --serve-workers ADDRESS      the same with what worker processes import, which is without torch
+python warm_process.py --serve-workers-with-torch ADDRESS       with both
 """
 
 import contextlib
@@ -57,6 +58,13 @@ def import_workers() -> None:
     import hybridppo.runners.workers.process  # noqa: F401
 
     del sys.modules["hybridppo.runners.workers.process"]
+
+
+SERVES = {
+    "--serve": (import_trainers,),
+    "--serve-workers": (import_workers,),
+    "--serve-workers-with-torch": (import_trainers, import_workers),
+}
 
 
 def serve(address: str) -> None:
@@ -176,13 +184,10 @@ def _end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--serve":
+    if sys.argv[1] in SERVES:
         sys.path[0] = ROOT
-        import_trainers()
-        serve(sys.argv[2])
-    elif sys.argv[1] == "--serve-workers":
-        sys.path[0] = ROOT
-        import_workers()
+        for imports in SERVES[sys.argv[1]]:
+            imports()
         serve(sys.argv[2])
     else:
         run(sys.argv[1:])

@@ -145,6 +145,7 @@ def test_the_python_form_is_checked_and_saved_like_any_environment() -> None:
     assert "two different episodes" not in str(report)
 
 
+@pytest.mark.usefixtures("without_rollouts")
 def test_several_choices_at_once() -> None:
     @compiled.environment(
         state={"sum": np.int64}, observation_space=VECTOR, action_space=MultiDiscrete([3, 4]), episode_length=5
@@ -253,6 +254,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
+@pytest.mark.usefixtures("without_rollouts")
 def test_an_error_of_its_own_names_the_environments_and_the_step() -> None:
     def step(state, action, random):
         if action == 1:
@@ -354,6 +356,7 @@ def test_names_that_are_not_there_and_functions_that_call_themselves_are_errors(
         build(slide(step=recursive))
 
 
+@pytest.mark.usefixtures("without_rollouts")
 @pytest.mark.parametrize("bad", ["reward", "observation"])
 def test_numbers_that_are_not_finite_are_refused(bad: str) -> None:
     def step(state, action, random):

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 from selection import only_by_default
 
 pytest.importorskip("numba")
@@ -36,11 +35,8 @@ ROUNDED = {"Tag"}
 @pytest.mark.parametrize("name", only_by_default(("CartPole-v1", "Choices", "Hunt", "in place"), SEEN))
 def test_kernels_do_what_the_cpus_loops_do(name: str) -> None:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-W", "error::RuntimeWarning", str(TESTS / "simulated_cuda.py"), name]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    variables = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
+    done = run_python(TESTS / "simulated_cuda.py", name, env=variables, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
     assert all(seen[flag] > 0 for flag in SEEN[name]), seen
     assert seen["compared"] > 40

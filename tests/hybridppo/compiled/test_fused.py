@@ -1,6 +1,5 @@
 """The fused rollout: what the plain one gives but for rounding, sliced, stopped, divided, saved and resumed."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from compiled_catch import Catch
 from compiled_side import Side
 from ppo_settings import ppo_config
+from processes import run_python
 
 import hybridppo
 from hybridppo import Mirrored
@@ -234,8 +234,7 @@ def test_recurrent_agents_step_one_by_one() -> None:
 
 def test_the_command_line_trains_resumes_and_evaluates(tmp_path: Path) -> None:
     def call(*arguments: str) -> str:
-        command = [sys.executable, "-m", "hybridppo", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return run_python("-m", "hybridppo", *arguments, check=True).stdout
 
     run = str(tmp_path / "run")
     sizes = ["--num-envs", "4", "--num-steps", "32"]
@@ -256,6 +255,6 @@ def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
     script = f"{written}\nimport hybridppo\n{used}\nprint(result.metrics['episode_return_mean'])\n"
     script = script.replace("total_steps=200_000", "total_steps=40_000, num_workers=2, placement='cpu', progress=False")
     (tmp_path / "script.py").write_text(script)
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = run_python("script.py", check=True, cwd=tmp_path)
     assert "error" not in done.stdout
     assert float(done.stdout.splitlines()[-1]) > 0.0  # chance is about -0.6

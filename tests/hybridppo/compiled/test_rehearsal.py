@@ -25,7 +25,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvError
 
 pytest.importorskip("numba")
-pytestmark = pytest.mark.extras
+pytestmark = [pytest.mark.extras, pytest.mark.usefixtures("without_rollouts")]
 
 HERE = Path(__file__).name
 PAIR = Box(-100.0, 100.0, (2,), np.float32)

@@ -4,8 +4,6 @@ import hashlib
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from processes import run_python
 
 import hybridppo
 from hybridppo import (
@@ -486,10 +485,9 @@ def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
     written, used = blocks[2:4]
     assert "class Wolves" in written
     script = f"import hybridppo\n{written}\n{used}"
-    script = script.replace("total_steps=100_000", "total_steps=100_000, progress=False, seed=1")
+    script = script.replace("total_steps=100_000", "total_steps=50_000, progress=False, seed=1")
     (tmp_path / "wolves.py").write_text(script)
-    done = subprocess.run([sys.executable, "wolves.py"], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run_python("wolves.py", check=True, cwd=tmp_path)
     assert "error" not in done.stdout
     wolf, sheep = map(float, done.stdout.splitlines()[-1].split())
     assert wolf > -8.5  # chance is about -9.8

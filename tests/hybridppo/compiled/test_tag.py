@@ -13,7 +13,7 @@ from hybridppo.compiled.python_form import phases_that_race
 from hybridppo.environments.making import make_environments
 
 pytest.importorskip("numba")
-pytestmark = pytest.mark.extras
+pytestmark = [pytest.mark.extras, pytest.mark.usefixtures("without_rollouts")]
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from numpy_tag import NumpyTag  # noqa: E402

@@ -25,6 +25,8 @@ from hybridppo.environments.seats import Seat
 from hybridppo.environments.turns import TurnEnvironment
 from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder, opponent_of
 
+pytestmark = pytest.mark.torch_in_workers
+
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 BATCH = SMALL.batch_size
 OFTEN = SelfPlay(snapshot_every=BATCH, pool=3)

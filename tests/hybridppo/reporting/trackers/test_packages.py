@@ -4,13 +4,12 @@ import json
 import os
 import sqlite3
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import run_python
 
 import hybridppo
 
@@ -37,9 +36,7 @@ def train(tracker: str, folder: Path, **variables: str) -> Path:
     pytest.importorskip(tracker)
     environment = {**os.environ, "HOME": str(folder), "WANDB_SILENT": "true", **variables}
     run = folder / "run"
-    command = [sys.executable, "-c", TRAIN, tracker, str(run)]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=folder, timeout=240)
-    assert process.returncode == 0, process.stderr
+    process = run_python("-c", TRAIN, tracker, run, env=environment, cwd=folder, check=True)
     assert "FAILED" not in process.stderr, process.stderr
     return run
 

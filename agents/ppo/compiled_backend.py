@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridppo.agents.ppo import compiled_loops as loops
 from hybridppo.agents.ppo.backend import Backend, Optimized
@@ -24,7 +24,7 @@ from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.forms import layers_in, numpy_form, place_of
+from hybridppo.networks.forms import columns_seen, layers_in, numpy_form, place_of
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
@@ -101,6 +101,7 @@ class CompiledBackend(Backend):
             and agent.config.precision == "fp32"
             and all(type(leaf) in KNOWN for leaf in leaves_of(agent.distribution))
             and NumpyBackend.supports(agent)
+            and all(map(_sees_the_first_numbers, (agent.actor_network, agent.critic_network)))
         )
 
     @contextmanager
@@ -216,6 +217,12 @@ class CompiledBackend(Backend):
         (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
         return (self._flat, self._flat_gradient, *moments), step
+
+
+def _sees_the_first_numbers(network: nn.Module) -> bool:
+    """Whether the numbers of a row that a network sees are all, or the first."""
+    seen = columns_seen(network)
+    return isinstance(seen, slice) or np.array_equal(seen, np.arange(len(seen)))
 
 
 def _actions_of(distribution: Any) -> tuple[Array, Array]:

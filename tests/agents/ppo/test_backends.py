@@ -260,6 +260,19 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
         assert not isinstance(make_agent(space, config).loop().backend, CompiledBackend)
 
 
+@compiled
+def test_compiled_networks_see_the_first_numbers() -> None:
+    """In other places, where a critic sees all agents for example, NumPy's gradient is that of the loss."""
+    space = gym.spaces.Dict(a=BOX, b=BOX)
+    for actor_keys, critic_keys, kind in (
+        (("a",), ("a", "b"), CompiledBackend),
+        (("b",), ("a", "b"), NumpyBackend),
+        (("a", "b"), ("b",), NumpyBackend),
+    ):
+        config = ppo_config(compiled_updates=True, actor_keys=actor_keys, critic_keys=critic_keys)
+        assert type(make_agent(DISCRETE, config, space).loop().backend) is kind
+
+
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_modules, "has_numba", lambda: False)
     agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))

@@ -97,6 +97,9 @@ def serve(address: str) -> None:
                 asked, handles = _read(connection)
                 pid = os.fork() if asked is not None else -1
                 if asked is not None and pid == 0:
+                    os.setsid()  # first: whoever has its number may send a signal to its group
+                    with contextlib.suppress(OSError):  # whoever asked may be gone
+                        connection.sendall(f"{os.getpid():8}".encode())
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     for each in (listening, connection, *asking.values()):
@@ -110,8 +113,6 @@ def serve(address: str) -> None:
                     connection.close()
                     continue
                 asking[pid] = connection
-                with contextlib.suppress(OSError):  # whoever asked may be gone
-                    connection.sendall(f"{pid:8}".encode())
 
 
 def _read(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
@@ -142,7 +143,6 @@ def _become(asked: dict[str, Any], handles: list[int]) -> None:
             if handle > 2:
                 os.close(handle)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.setsid()
         os.chdir(asked["cwd"])
         os.environ.clear()
         os.environ.update(asked["env"])

@@ -166,8 +166,10 @@ def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespa
     def take(command: list[str]) -> dict[str, Any]:
         try:
             turn = take_turn(command)
-        except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError) as error:
-            turn = {"left_out": f"its turn fails: {error}"[:100]}
+        except subprocess.CalledProcessError as error:
+            turn = {"left_out": f"its turn ends with exit code {error.returncode}"}
+        except (json.JSONDecodeError, IndexError):
+            turn = {"left_out": "its turn prints no result"}
         if "left_out" in turn:
             reasons[contestants[tuple(command)]] = turn["left_out"]
         return turn

@@ -74,7 +74,14 @@ class TorchCompiled(Backend):
         with torch.no_grad():  # distributions create constants in their first call, which must not be compiled
             self._distribution.log_prob_and_entropy(self._actor(minibatch.inputs), minibatch.actions)
         logger.info("torch.compile compiles the optimizer step, which takes up to a minute the first time")
-        return torch.compile(torch.func.grad_and_value(self._loss_of, has_aux=True), fullgraph=True)
+        gradient = torch.func.grad_and_value(self._loss_of, has_aux=True)
+
+        def of_this_agent(*inputs: Any) -> Any:
+            return gradient(*inputs)
+
+        # torch refuses a code object's ninth compilation in a process, whichever agent it is for.
+        of_this_agent.__code__ = of_this_agent.__code__.replace()
+        return torch.compile(of_this_agent, fullgraph=True)
 
     def _loss_of(self, flat: Tensor, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
         """The loss and the statistics as a function of the flat parameters."""

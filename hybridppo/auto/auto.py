@@ -18,12 +18,12 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.accelerator import num_cuda_devices
 from hybridppo.system.threads import cpu_cores
+from hybridppo.system.validation import require_whole
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,7 @@ class Auto:
     max_lag: int = 0
 
     def __post_init__(self) -> None:
-        if type(self.max_lag) is not int or self.max_lag < 0:
-            raise ConfigurationError(f"max_lag must be a whole number of updates, 0 or more, got {self.max_lag!r}")
+        require_whole("max_lag", self.max_lag, 0)
 
     def choose(
         self,

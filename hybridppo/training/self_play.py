@@ -20,7 +20,6 @@ from hybridppo.environments.seats import Opponent
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
 from hybridppo.runners.samplers.base import BaseSampler
@@ -32,6 +31,7 @@ from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.state_dependent import Drawing
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
+from hybridppo.training.evaluate import acting
 
 Array = NDArray[Any]
 
@@ -62,9 +62,7 @@ def _loaded(path: Path, inode: int, written: int) -> Opponent:
 
 def opponent(agent: Any) -> Opponent:
     """An agent as an opponent, which draws its actions."""
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    with placement.evaluating(agent) as evaluated:
+    with acting(agent) as evaluated:
         actor: Any = evaluated
     each, memory = each_of(agent.action_space), agent.memory
 
@@ -165,12 +163,10 @@ def _score(
         for_critics(replace(options, action_masks=masks), critics_see(agent.config)), lambda path: against
     )
     environments = made_for(agent, env, num_envs, options, own_number=True)
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
     try:
         require_spaces_of(other, environments)
         environments.steer(Steering("seat", "set_opponents", [{"": (["other"], [1.0])}, {}]))
-        with placement.evaluating(agent) as actor:
+        with acting(agent) as actor:
             run_episodes(
                 actor,
                 agent.distribution,

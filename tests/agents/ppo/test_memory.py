@@ -621,7 +621,7 @@ def test_networks_of_ones_own_have_none() -> None:
 @every_cell
 def test_what_must_be_remembered_is_learned(cell: Any, env: Any) -> None:
     config = ppo_config(  # nothing is discounted on its way back, and gradients go through whole episodes
-        num_envs=16, num_steps=64, num_epochs=8, num_minibatches=8, learning_rate=1e-3, anneal_learning_rate=False,
+        num_envs=16, num_steps=64, num_epochs=8, num_minibatches=8, learning_rate=1e-3, anneal_learning_rate=True,
         gamma=1.0, gae_lambda=1.0, clip_range_vf=None, recurrent=cell, recurrent_size=128, sequence_length=64,
         hidden_sizes=(64,),
     )  # fmt: skip

@@ -187,7 +187,7 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
 
 
 def test_less_than_no_lag_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="max_lag must be a whole number of updates, 0 or more, got -1"):
+    with pytest.raises(ConfigurationError, match="max_lag must be a whole number of at least 0, got -1"):
         Auto(max_lag=-1)
 
 

@@ -365,9 +365,9 @@ def test_devices_may_be_torch_devices() -> None:
     assert SingleDevice(torch.device("cpu")).settings() == SingleDevice("cpu").settings()
 
 
-@pytest.mark.parametrize("publish_every", [0, -1])
-def test_publish_every_must_be_positive(publish_every: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"publish_every must be at least 1, got {publish_every}"):
+@pytest.mark.parametrize("publish_every", [0, -1, 1.5, "2"])
+def test_publish_every_must_be_positive(publish_every: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"publish_every must be .* of at least 1, got {publish_every!r}"):
         Mirrored("cpu", "cpu", publish_every=publish_every)
 
 

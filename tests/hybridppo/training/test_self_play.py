@@ -433,6 +433,14 @@ def test_a_round_robin_has_the_score_of_each_against_each(tmp_path: Path) -> Non
     assert scores != hybridppo.round_robin(agents, Counting, games=40, seed=4)
 
 
+def test_a_round_robin_leaves_agents_on_their_devices(second_device: str) -> None:
+    agents = {"ones": always(0), "twos": always(1)}
+    for agent in agents.values():
+        hybridppo.SingleDevice(second_device).prepare(agent)
+    assert hybridppo.round_robin(agents, Counting, games=4)["twos"]["ones"] == 1.0
+    assert {agent.parameters.values.device for agent in agents.values()} == {torch.device(second_device)}
+
+
 def test_an_opponent_is_the_one_that_is_in_the_file_now(tmp_path: Path) -> None:
     path, rows = tmp_path / "agent", np.array([[3.0]], np.float32)
     for action in (0, 1):

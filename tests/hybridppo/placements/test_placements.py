@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, SingleDevice
+from hybridppo.auto.named import PlacementOptions, options_of
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.parameters import FlatParameters
@@ -605,3 +606,14 @@ def test_gpu_beyond_the_last_is_an_error() -> None:
     beyond = torch.cuda.device_count()
     with pytest.raises(DeviceError, match=f"cuda:{beyond}.*use cuda:0 to cuda:{beyond - 1}"):
         SingleDevice(f"cuda:{beyond}")
+
+
+def test_the_command_line_has_the_placement_of_a_run_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridppo.placements.crossing.num_cuda_devices", lambda: 2)
+    monkeypatch.setattr("hybridppo.placements.crossing.current_cuda_index", lambda: 0)
+    settings = SingleDevice("cuda").settings()
+    assert settings["device"] == "cuda:0"
+    assert options_of(settings) == options_of({**settings, "device": "cuda"}) == PlacementOptions("cuda")
+    assert options_of(SingleDevice("cpu").settings()) == PlacementOptions("cpu")
+    with pytest.raises(ConfigurationError, match="the command line has no placement"):
+        options_of(SingleDevice("cuda:1").settings())

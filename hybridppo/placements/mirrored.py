@@ -16,7 +16,7 @@ from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import CopyTimer
 from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import require_whole, whole
 
 
 class Mirrored(Placement):
@@ -51,15 +51,11 @@ class Mirrored(Placement):
         verify: bool = False,
         force_copy: bool = False,
     ) -> None:
-        if publish_every < 1:
-            raise ConfigurationError(f"publish_every must be at least 1, got {publish_every}")
-        if type(max_lag) is not int or max_lag < 0:
-            raise ConfigurationError(f"max_lag must be a whole number of updates, 0 or more, got {max_lag!r}")
+        self.publish_every = require_whole("publish_every", publish_every)
+        self.max_lag = require_whole("max_lag", max_lag, 0)
         if max_lag > 0 and publish_every > 1:
             raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
         super().__init__(sampling, learning)
-        self.publish_every = publish_every
-        self.max_lag = max_lag
         self.verify = verify
         self.force_copy = force_copy
         # The parameters of a sampler that works during an update must not change.

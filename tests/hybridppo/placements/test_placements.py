@@ -366,9 +366,10 @@ def test_devices_may_be_torch_devices() -> None:
     assert SingleDevice(torch.device("cpu")).settings() == SingleDevice("cpu").settings()
 
 
-@pytest.mark.parametrize("publish_every", [0, -1])
-def test_publish_every_must_be_positive(publish_every: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"publish_every must be at least 1, got {publish_every}"):
+@pytest.mark.parametrize("publish_every", [0, -1, 1.5, "2", True])
+def test_publish_every_must_be_a_positive_whole_number(publish_every: Any) -> None:
+    rule = f"publish_every must be a whole number of at least 1, got {publish_every!r}"
+    with pytest.raises(ConfigurationError, match=rule):
         Mirrored("cpu", "cpu", publish_every=publish_every)
 
 

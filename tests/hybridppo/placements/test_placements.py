@@ -618,3 +618,11 @@ def test_the_command_line_has_the_placement_of_a_run_on_the_first_gpu(monkeypatc
     assert options_of(SingleDevice("cpu").settings()) == PlacementOptions("cpu")
     with pytest.raises(ConfigurationError, match="the command line has no placement"):
         options_of(SingleDevice("cuda:1").settings())
+
+
+def test_a_placement_counts_anew_in_each_training() -> None:
+    placement = Mirrored("cpu", "cpu", force_copy=True)
+    options = {"config": SMALL, "seed": 0, "placement": placement, "progress": False}
+    first, second = (hybridppo.train("CartPole-v1", total_steps=64, **options).metrics for _ in range(2))
+    assert first["publishes"] == second["publishes"]
+    assert first["bytes_copied"] == second["bytes_copied"]

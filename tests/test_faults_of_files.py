@@ -695,6 +695,18 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew_aloud(
     assert not list(run.glob(".*"))
 
 
+def test_a_run_killed_before_its_first_checkpoint_does_not_begin_anew_without_the_agent_that_it_was_given(
+    finished: Path, tmp_path: Path
+) -> None:
+    given = hybridppo.load(finished)
+    train(run_dir=tmp_path / "run", agent=given, config=None)
+    (tmp_path / "killed").mkdir()
+    shutil.copy(tmp_path / "run" / "config.json", tmp_path / "killed")
+    with pytest.raises(RunDirectoryError, match="no file has the agents that it was given: begin a new run with them"):
+        resume(tmp_path / "killed")
+    assert resume(tmp_path / "run").metrics["iteration"] == 4
+
+
 def test_a_folder_where_a_run_was_killed_before_it_had_a_configuration_is_free(tmp_path: Path) -> None:
     (tmp_path / ".config.json.4711.tmp").write_text("{")
     assert train(run_dir=tmp_path, iterations=1).metrics["iteration"] == 1

@@ -168,6 +168,11 @@ def _go_back(
     if checkpoint is not None:
         _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
         return
+    if settings.has_given_agents:
+        raise RunDirectoryError(
+            f"{directory.path} ended before its first checkpoint, and no file has the agents that it was given: begin "
+            "a new run with them"
+        )
     if settings.run.start_from is not None:
         start_from(agent, settings.run.start_from)
     directory.rewind(0, 0)

@@ -209,6 +209,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
         observation_space=spaces[0],
         action_space=spaces[1],
         own={what: name_of_source(value) for what, value in trained.own.items()},
+        has_given_agents=isinstance(asked.agent, AnyAgent) or bool(asked.played),
     )
     job = Job(stage.env, settings, environments, trained, choice.placement, stage.interruption, reporting=reporting)
     return replace(job, profile=profile), choice.table

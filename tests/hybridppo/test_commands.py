@@ -137,6 +137,7 @@ def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> No
     [
         ({"env": lambda: gym.make("CartPole-v1")}, [], r"what only Python can make again: env \(.*lambda"),
         ({"loss": ppo_loss_of_ones_own}, [], r"what only Python can make again: loss \(ppo_loss_of_ones_own\)"),
+        ({"agent": "given"}, [], r"what only Python can make again: agents \(that there were already\)"),
         ({"placement": Mirrored("cpu", "cpu", publish_every=2)}, [], "the command line has no placement .*: name"),
         ({}, ["--agent", "td3"], "has the settings of ppo: leave --agent out, or --config"),
         ({}, ["--tuned"], "--tuned and --config both say"),
@@ -146,6 +147,9 @@ def test_settings_that_the_command_line_cannot_have_are_refused(
     options: dict[str, Any], flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = {"env": "CartPole-v1", "placement": "cpu", "config": PPOConfig(num_envs=2, num_steps=16), **options}
+    if "agent" in options:
+        trained = hybridppo.train(total_steps=32, progress=False, **arguments | {"agent": None}).agent
+        arguments |= {"agent": trained, "config": None}
     hybridppo.train(total_steps=32, progress=False, run_dir=tmp_path / "run", **arguments)
     config = ["--config", tmp_path / "run" / "config.json", "--run-dir", tmp_path / "again", *QUIET]
     assert run("train", *config, *flags) == 2

@@ -86,9 +86,9 @@ class RunDirectory:
         Raises:
             RunDirectoryError: as `open`; and if another process trains in it.
         """
-        cls.open(path)  # a folder that is no run directory gets no lock
+        path = cls.open(path).path  # a folder that is no run directory gets no lock
         try:
-            lock = FolderLock(Path(path))
+            lock = FolderLock(path)
         except OSError as error:
             raise RunDirectoryError(f"{path} cannot be locked: {error}") from error
         try:
@@ -116,7 +116,8 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{path} is no run directory: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise RunDirectoryError(f"{file} is damaged: {error}") from error
+            what = "is damaged" if file != path else "is a file, and no config.json of a run that is whole"
+            raise RunDirectoryError(f"{file} {what}: {error}") from error
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{file} is damaged: it holds no object")
         version = config.get("format_version", FORMAT_VERSION)

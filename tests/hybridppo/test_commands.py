@@ -227,6 +227,18 @@ def test_resume_goes_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"run directory: {run_dir}" in capsys.readouterr().out
 
 
+def test_a_run_is_named_by_its_settings_too_and_other_files_are_none(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("resume", run_dir / "config.json", "--total-steps", 96, *QUIET) == 0
+    assert num_iterations(run_dir) == 3
+    hybridppo.load(run_dir).save(run_dir / "agent.safetensors")
+    capsys.readouterr()
+    for command in ("resume", "evaluate", "report"):
+        assert run(command, run_dir / "agent.safetensors") == 1
+        assert "agent.safetensors is a file, and no config.json of a run" in capsys.readouterr().err
+
+
 def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", run_dir, "--episodes", 3, *QUIET) == 0
     evaluation = hybridppo.evaluate(run_dir, episodes=3, progress=False)

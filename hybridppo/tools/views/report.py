@@ -69,7 +69,7 @@ def page(run: Run) -> str:
 
 def _cards(run: Run) -> str:
     last = run.lines[-1]
-    result = read_object(run.path / "result.json")
+    result = _result_of(run)
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
@@ -89,7 +89,8 @@ def _cards(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    names = sorted(run.lines[-1], key=_place)
+    evaluated = next((m for m in reversed(run.lines) if "evaluation_return_mean" in m), {})
+    names = sorted({**evaluated, **run.lines[-1]}, key=_place)
     charts = []
     for name in names:
         points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]
@@ -153,8 +154,14 @@ def _video(run: Run) -> str:
     return f'<video controls muted loop src="data:video/mp4;base64,{data}"></video>'
 
 
-def _result(run: Run) -> str:
+def _result_of(run: Run) -> dict[str, Any] | None:
+    """The result of the run; None if it has not ended, or was resumed and has not ended since."""
     result = read_object(run.path / "result.json")
+    return result if result is not None and result["env_steps"] >= run.lines[-1]["env_steps"] else None
+
+
+def _result(run: Run) -> str:
+    result = _result_of(run)
     return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
 
 

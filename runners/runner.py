@@ -127,7 +127,7 @@ class Runner:
             with self._apart():
                 if self._evaluation is not None:
                     with self.rescuing():
-                        self._evaluation.go_on(self)
+                        self._add(self._evaluation.go_on(self))
             while self.share_done < 1.0 and not self.is_stopping:
                 try:
                     self.metrics = self.iterate()
@@ -144,7 +144,7 @@ class Runner:
                 if self._evaluation is not None and not self.interrupted:
                     try:
                         with self.rescuing():
-                            self.metrics |= self._evaluation.finish(self)
+                            self._add(self._evaluation.finish(self))
                     except Stopped:
                         self.interrupted = True
             self.save()
@@ -188,6 +188,12 @@ class Runner:
     def _apart(self) -> AbstractContextManager[None]:
         """A context for work that only the first process does while the others wait."""
         return self._company.apart(self._callbacks.run)
+
+    def _add(self, found: Metrics) -> None:
+        """Add the figures of an evaluation to the last iteration's metrics, also in their file."""
+        self.metrics |= found
+        if found and self.run_directory is not None:
+            self.run_directory.log_again(self.iteration, self.metrics)
 
     def _account(self) -> None:
         """Evaluate if due, write an iteration's metrics, and call callbacks."""

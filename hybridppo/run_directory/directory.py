@@ -148,6 +148,13 @@ class RunDirectory:
         """Append a line to `metrics.jsonl`; numbers that are not finite become null. A disk error is only logged."""
         self._append("metrics.jsonl", metrics, self._metrics_outage)
 
+    def log_again(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """Replace the line of the last iteration in `metrics.jsonl`. A disk error is only logged."""
+        path = self.path / "metrics.jsonl"
+        with self._metrics_outage.tolerating(OSError, "training goes on; the line may be lost"):
+            truncate_after(path, iteration - 1)
+            append(path, metrics)
+
     def log_evaluation(self, evaluation: dict[str, Any]) -> None:
         """Append a line to `evaluations.jsonl`. A disk error is only logged."""
         self._append("evaluations.jsonl", evaluation, self._evaluations_outage)

@@ -57,6 +57,10 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """Seconds to wait for a message before the server checks whether the run was asked to stop."""
+_NEEDED: dict[str, Any] = {
+    "episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1, "num_workers": 0, "self_play": None,
+}  # fmt: skip
+"""Options that learners need at these values."""
 NOT_SAVED = "learners of distribution central step them, each at its own pace"
 
 
@@ -382,15 +386,12 @@ class ServerOfParameters(LocalTeam):
         if not isinstance(config, PPOConfig):
             given = "several policies" if hasattr(config, "policies") else type(config).__name__
             raise ConfigurationError(f"learners share the gradients of PPO only, got {given}: use distribution='local'")
-        needed = {"episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1}
-        asked = {name: getattr(config, name) for name in needed} | {
-            "num_workers": run.num_workers or 0,
-            "self_play": run.self_play or 0,
-        }
-        for name, value in asked.items():
-            if value != needed.get(name, 0):
+        values = {**vars(config), "num_workers": run.num_workers or 0, "self_play": run.self_play}
+        for name, needed in _NEEDED.items():
+            if values[name] != needed:
                 raise ConfigurationError(
-                    f"{name}={value!r} does not work {whom}: use distribution='local' or 'multi', or leave it out"
+                    f"{name}={values[name]!r} does not work {whom}: use distribution='local' or 'multi', or "
+                    f"{name}={needed!r}"
                 )
         if config.named_schedules.get("learning_rate") == ADAPTIVE:
             raise ConfigurationError(

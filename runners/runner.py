@@ -96,6 +96,8 @@ class Runner:
         self._evaluation = evaluation
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
+        self._evaluated: dict[str, Any] | None = None
+        """The evaluations of a resumed training, which is not evaluated any more."""
         self.measures: list[Callable[[], Metrics]] = []
         """Functions that add metrics at the end of an iteration."""
         self.between_rollouts: list[Callable[[], object]] = []
@@ -330,9 +332,11 @@ class Runner:
     def _write(self) -> None:
         assert self.run_directory is not None  # `save` has seen to that
         tensors, state = self._company.call("collected")
-        awaited = None
+        evaluated, awaited = self._evaluated, None
         if self._evaluation is not None:
-            state["evaluation"], awaited = self._evaluation.state(), self._evaluation.awaited
+            evaluated, awaited = self._evaluation.state(), self._evaluation.awaited
+        if evaluated is not None:
+            state["evaluation"] = evaluated
         folder = self.run_directory.checkpoint(self.number)
         is_new = not folder.exists()
         score = self.sampler.statistics.score
@@ -412,8 +416,9 @@ class Runner:
             self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
+        self._evaluated = state.get("evaluation")
         if self._evaluation is not None:
-            self._evaluation.load_state(state.get("evaluation"), self.iteration)
+            self._evaluation.load_state(self._evaluated, self.iteration)
         problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one
         return problem

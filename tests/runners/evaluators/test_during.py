@@ -425,6 +425,32 @@ def test_evaluation_may_begin_and_end_when_a_run_is_resumed(tmp_path: Path) -> N
     assert [line["iteration"] for line in evaluated(path)] == [3, 4, 7]
 
 
+class StoppingAtOnce(hybridppo.Callback):
+    """Asks for a stop as soon as there is an evaluation."""
+
+    def on_evaluation(self, run: Any, evaluation: Any) -> None:
+        interrupt()
+
+
+def test_an_evaluation_without_a_checkpoint_after_it_is_not_told_twice(tmp_path: Path) -> None:
+    path, options = tmp_path / "run", {"evaluate_every": 2 * BATCH, "evaluate_episodes": 1, "progress": False}
+    train(3, run_dir=path)
+    for _ in range(2):
+        with pytest.raises(TrainingInterrupted):
+            hybridppo.resume(path, total_steps=5 * BATCH, callbacks=StoppingAtOnce(), **options)
+        assert [line["iteration"] for line in evaluated(path)] == [3]
+    hybridppo.resume(path, **options)
+    assert [line["iteration"] for line in evaluated(path)] == [3, 4]
+
+
+def test_evaluations_are_remembered_while_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    train(2, run_dir=path, evaluate_every=2 * BATCH, evaluate_episodes=1)
+    hybridppo.resume(path, total_steps=3 * BATCH, evaluate_every=0, progress=False)
+    hybridppo.resume(path, total_steps=4 * BATCH, evaluate_every=2 * BATCH, progress=False)
+    assert [line["iteration"] for line in evaluated(path)] == [2, 4]
+
+
 # Faults
 
 

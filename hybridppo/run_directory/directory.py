@@ -297,6 +297,16 @@ def _require_empty(path: Path) -> None:
         )
 
 
+def require_free(path: str | Path) -> None:
+    """Refuse a folder that `RunDirectory.create` would refuse because it is not empty.
+
+    Raises:
+        RunDirectoryError: if it is not empty.
+    """
+    with contextlib.suppress(OSError):  # there is no folder yet; `create` says what else is wrong
+        _require_empty(Path(path))
+
+
 def fresh_path(env_id: str, seed: int) -> Path:
     """A path under `runs/` that does not exist yet, named after the environment, the time and the seed."""
     stem = f"{env_id.replace('/', '-').replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"

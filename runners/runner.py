@@ -416,9 +416,11 @@ class Runner:
             self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
-        self._evaluated = state.get("evaluation")
+        evaluated = state.get("evaluation")
         if self._evaluation is not None:
-            self._evaluation.load_state(self._evaluated, self.iteration)
+            self._evaluation.load_state(evaluated, self.iteration)
+        elif evaluated is not None:
+            self._evaluated = {**evaluated, "pending": None}
         problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one
         return problem

@@ -297,6 +297,21 @@ def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert is_left_out != torch.cuda.is_available()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--seconds", "nan"], "seconds must be a number of at least 0, got nan"),
+        (["--seconds", "nan", "--distributions"], "seconds must be a number of at least 0, got nan"),
+        (["--total-steps", 0], "total_steps must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_placements_refuses_numbers_that_cannot_be_meant(
+    flags: list[object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("placements", "CartPole-v1", *flags, *QUIET) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--num-envs", 2, "--num-steps", 16, "--json", "--num-workers", 0, "--seconds", 0.05)
     assert run("placements", "CartPole-v1", *flags, *QUIET) == 0

@@ -89,7 +89,7 @@ def _cards(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    evaluated = next((m for m in reversed(run.lines) if "evaluation_return_mean" in m), {})
+    evaluated: dict[str, Any] = next((m for m in reversed(run.lines) if "evaluation_return_mean" in m), {})
     names = sorted({**evaluated, **run.lines[-1]}, key=_place)
     charts = []
     for name in names:

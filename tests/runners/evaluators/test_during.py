@@ -399,11 +399,12 @@ class Slow(Interrupting):
 
 
 def test_a_stop_while_the_training_waits_at_its_end_for_an_evaluation_beside_it_ends_both(tmp_path: Path) -> None:
-    stopping = at(5, lambda: threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start())
+    stop = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     options = {"env": Slow, "evaluate_beside": True, "evaluate_every": 3 * BATCH, "worker_timeout": 30.0}
     begun = time.monotonic()
     with pytest.raises(TrainingInterrupted):
-        train(run_dir=tmp_path / "run", on_iteration=stopping, **options)
+        train(run_dir=tmp_path / "run", on_iteration=at(5, stop.start), **options)
+    stop.cancel()
     assert time.monotonic() - begun < 25.0
     assert evaluated(tmp_path / "run") == []
 

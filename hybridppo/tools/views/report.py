@@ -19,7 +19,7 @@ from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run
+from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run, result_of
 from hybridppo.tools.views.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
@@ -69,7 +69,7 @@ def page(run: Run) -> str:
 
 def _cards(run: Run) -> str:
     last = run.lines[-1]
-    result = _result_of(run)
+    result = result_of(run.path, run.lines)
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
@@ -154,14 +154,8 @@ def _video(run: Run) -> str:
     return f'<video controls muted loop src="data:video/mp4;base64,{data}"></video>'
 
 
-def _result_of(run: Run) -> dict[str, Any] | None:
-    """The result of the run; None if it has not ended, or was resumed and has not ended since."""
-    result = read_object(run.path / "result.json")
-    return result if result is not None and result["env_steps"] >= run.lines[-1]["env_steps"] else None
-
-
 def _result(run: Run) -> str:
-    result = _result_of(run)
+    result = result_of(run.path, run.lines)
     return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
 
 

@@ -27,7 +27,7 @@ from toy_environments import IdentityDiscrete, ScriptedEnv
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, Mirrored, RunDirectoryError
 from hybridppo.interfaces import Metrics
-from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
@@ -75,6 +75,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run_dir(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_the_lines_that_a_checkpoint_counts_are_on_the_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real = checkpoints.save
+
+    def save(folder: Path, *arguments: Any, **options: Any) -> None:
+        events.append("checkpoint")
+        real(folder, *arguments, **options)
+
+    monkeypatch.setattr(files, "sync_file", lambda path: events.append(path.name))
+    monkeypatch.setattr(checkpoints, "save", save)
+    train(run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1, checkpoint_seconds=1e6)
+    assert events == ["metrics.jsonl", "evaluations.jsonl", "checkpoint"] * 3  # the first, and two evaluations
 
 
 # Killed in the middle of writing a checkpoint

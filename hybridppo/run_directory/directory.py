@@ -196,7 +196,8 @@ class RunDirectory:
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
             return True
         with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
-            files.sync_file(self.path / "metrics.jsonl")  # the lines of the iterations that the checkpoint counts
+            for name in ("metrics.jsonl", "evaluations.jsonl"):
+                files.sync_file(self.path / name)  # the lines that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, also)
         return folder.exists()

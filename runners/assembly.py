@@ -176,8 +176,10 @@ def _num_workers(
     if num_workers is None:
         num_workers = int(lag > 0 and samples_on_cpu and actor_form(agent.actor) is not None)
     if num_workers and not samples_on_cpu:
-        what = f"num_workers={num_workers}" if lag < 2 else f"max_lag={lag}"
-        raise ConfigurationError(f"{what} needs a placement that samples on the CPU")
+        what, or_else = f"max_lag={lag}", ""
+        if lag < 2:
+            what, or_else = f"num_workers={num_workers}", ", or num_workers=0"
+        raise ConfigurationError(f"{what} needs a placement that samples on the CPU: name one{or_else}")
     return num_workers
 
 

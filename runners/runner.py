@@ -96,6 +96,8 @@ class Runner:
         self._evaluation = evaluation
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
+        self._evaluated: dict[str, Any] | None = None
+        """The evaluations of a resumed training, which is not evaluated any more."""
         self.measures: list[Callable[[], Metrics]] = []
         """Functions that add metrics at the end of an iteration."""
         self.between_rollouts: list[Callable[[], object]] = []
@@ -127,7 +129,7 @@ class Runner:
             with self._apart():
                 if self._evaluation is not None:
                     with self.rescuing():
-                        self._evaluation.go_on(self)
+                        self._add(self._evaluation.go_on(self))
             while self.share_done < 1.0 and not self.is_stopping:
                 try:
                     self.metrics = self.iterate()
@@ -144,7 +146,7 @@ class Runner:
                 if self._evaluation is not None and not self.interrupted:
                     try:
                         with self.rescuing():
-                            self.metrics |= self._evaluation.finish(self)
+                            self._add(self._evaluation.finish(self))
                     except Stopped:
                         self.interrupted = True
             self.save()
@@ -188,6 +190,12 @@ class Runner:
     def _apart(self) -> AbstractContextManager[None]:
         """A context for work that only the first process does while the others wait."""
         return self._company.apart(self._callbacks.run)
+
+    def _add(self, found: Metrics) -> None:
+        """Add the figures of an evaluation to the last iteration's metrics, also in their file."""
+        self.metrics |= found
+        if found and self.run_directory is not None:
+            self.run_directory.log_again(self.iteration, self.metrics)
 
     def _account(self) -> None:
         """Evaluate if due, write an iteration's metrics, and call callbacks."""
@@ -324,9 +332,11 @@ class Runner:
     def _write(self) -> None:
         assert self.run_directory is not None  # `save` has seen to that
         tensors, state = self._company.call("collected")
-        awaited = None
+        evaluated, awaited = self._evaluated, None
         if self._evaluation is not None:
-            state["evaluation"], awaited = self._evaluation.state(), self._evaluation.awaited
+            evaluated, awaited = self._evaluation.state(), self._evaluation.awaited
+        if evaluated is not None:
+            state["evaluation"] = evaluated
         folder = self.run_directory.checkpoint(self.number)
         is_new = not folder.exists()
         score = self.sampler.statistics.score
@@ -406,8 +416,11 @@ class Runner:
             self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
+        evaluated = state.get("evaluation")
         if self._evaluation is not None:
-            self._evaluation.load_state(state.get("evaluation"), self.iteration)
+            self._evaluation.load_state(evaluated, self.iteration)
+        elif evaluated is not None:
+            self._evaluated = {**evaluated, "pending": None}
         problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one
         return problem

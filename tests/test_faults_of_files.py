@@ -27,7 +27,7 @@ from toy_environments import IdentityDiscrete, ScriptedEnv
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, Mirrored, RunDirectoryError
 from hybridppo.interfaces import Metrics
-from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
@@ -75,6 +75,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run_dir(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_the_lines_that_a_checkpoint_counts_are_on_the_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real = checkpoints.save
+
+    def save(folder: Path, *arguments: Any, **options: Any) -> None:
+        events.append("checkpoint")
+        real(folder, *arguments, **options)
+
+    monkeypatch.setattr(files, "sync_file", lambda path: events.append(path.name))
+    monkeypatch.setattr(checkpoints, "save", save)
+    train(run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1, checkpoint_seconds=1e6)
+    assert events == ["metrics.jsonl", "evaluations.jsonl", "checkpoint"] * 3  # the first, and two evaluations
 
 
 # Killed in the middle of writing a checkpoint
@@ -693,6 +709,18 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew_aloud(
     assert torch.equal(result.agent.parameters.values, hybridppo.load(finished).parameters.values.data)
     assert any("ended before its first checkpoint" in text for text in warnings_in(caplog))
     assert not list(run.glob(".*"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_does_not_begin_anew_without_the_agent_that_it_was_given(
+    finished: Path, tmp_path: Path
+) -> None:
+    given = hybridppo.load(finished)
+    train(run_dir=tmp_path / "run", agent=given, config=None)
+    (tmp_path / "killed").mkdir()
+    shutil.copy(tmp_path / "run" / "config.json", tmp_path / "killed")
+    with pytest.raises(RunDirectoryError, match="no file has the agents that it was given: begin a new run with them"):
+        resume(tmp_path / "killed")
+    assert resume(tmp_path / "run").metrics["iteration"] == 4
 
 
 def test_a_folder_where_a_run_was_killed_before_it_had_a_configuration_is_free(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.accelerator import num_cuda_devices
 from hybridppo.system.figures import markdown_table
+from hybridppo.system.validation import require_seconds, require_whole
 
 LEFT_OUT = "Left out: cuda, migrate and hybrid (no CUDA device here); overlap is of two CPU cores."
 
@@ -69,8 +70,10 @@ def compare_placements(
         `chosen` (a label), `candidates` (a dict for each, as `Trial.to_json`, with `is_chosen`) and `left_out`.
 
     Raises:
-        ConfigurationError: if nothing could be trained under.
+        ConfigurationError: if nothing could be trained under, or an argument is invalid.
     """
+    require_seconds("seconds", seconds)
+    total_steps = require_whole("total_steps", total_steps)
     options = options if options is not None else EnvironmentOptions()
     training, auto = Training(env, config, options), Auto(max_lag)
     environments = make_environments(env, config.num_envs, options)  # an error of making them is raised at once

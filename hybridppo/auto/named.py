@@ -6,7 +6,7 @@ from typing import Any, Literal
 from hybridppo.auto.auto import Auto
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.placements.base import Placement
-from hybridppo.placements.by_name import make_placement, require_devices
+from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
 PlacementChoice = str | Placement | Auto
@@ -48,15 +48,17 @@ def options_of(settings: dict[str, Any]) -> PlacementOptions:
         ConfigurationError: if the command line has no such placement, as one with `publish_every`.
         DeviceError: if a device is not there.
     """
-    if settings.get("device") in ("cpu", "cuda"):
-        return PlacementOptions(settings["device"])
-    if "device" not in settings:
-        names: tuple[tuple[PlacementName, int | None], ...] = (("migrate", None), ("hybrid", settings.get("max_lag")))
-        for name, max_lag in names:  # overlap is hybrid with a lag
-            options = PlacementOptions(name, settings["sampling"], settings["learning"], max_lag)
-            placement = options.resolve()
-            if isinstance(placement, Placement) and placement.settings() == settings:
-                return options
+    meant = placement_from_settings(settings).settings()
+    candidates = [PlacementOptions("cpu")]
+    if meant.get("device", "").startswith("cuda"):  # with its number
+        candidates = [PlacementOptions("cuda")]
+    elif "device" not in meant:  # overlap is hybrid with a lag
+        devices = meant["sampling"], meant["learning"]
+        candidates = [PlacementOptions("migrate", *devices), PlacementOptions("hybrid", *devices, meant.get("max_lag"))]
+    for options in candidates:
+        placement = options.resolve()
+        if isinstance(placement, Placement) and placement.settings() == meant:
+            return options
     raise ConfigurationError(f"the command line has no placement {shown(settings)}: name another (--placement)")
 
 

@@ -166,10 +166,11 @@ def _require_no_python(path: str, settings: Settings) -> None:
         needs["env"] = settings.env_id
     if settings.env_kwargs_not_saved is not None:
         needs["env_kwargs"] = settings.env_kwargs_not_saved
-    if isinstance(config, PoliciesConfig):
-        needs |= dict.fromkeys(config.played, "an agent that is played")
-        if any(policy_by_name(name) != policy for name, policy in config.agents.items()):
-            needs["policy_of"] = "a function"
+    if settings.has_given_agents:
+        needs["agents"] = "that there were already"
+    agents = config.agents if isinstance(config, PoliciesConfig) else {}
+    if any(policy_by_name(name) != policy for name, policy in agents.items()):
+        needs["policy_of"] = "a function"
     if needs:
         parts = ", ".join(f"{name} ({value})" for name, value in needs.items())
         raise ConfigurationError(f"the run of {path} was given what only Python can make again: {parts}")

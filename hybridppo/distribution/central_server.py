@@ -36,6 +36,7 @@ from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import ALONE
+from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import ConfigurationError, DistributionError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
@@ -57,6 +58,11 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 0.25
 """Seconds to wait for a message before the server checks whether the run was asked to stop."""
+_NEEDED: dict[str, Any] = {
+    "episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1, "num_workers": 0, "self_play": None,
+    "info_metrics": (),
+}  # fmt: skip
+"""Options that learners need at these values."""
 NOT_SAVED = "learners of distribution central step them, each at its own pace"
 
 
@@ -158,7 +164,7 @@ class Learners(BaseSampler):
         # The base needs the shape of the whole, for its statistics.
         shape = config.num_steps, config.num_envs * agents
         buffer = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
-        # Learners' environments have no infos here, and cannot be steered.
+        # The environments of learners are out of reach.
         out_of_reach = EnvironmentShards([template])
         super().__init__(out_of_reach, bytearray(1), [buffer], agent.distribution, noise=noise, memory=agent.memory)
         self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
@@ -334,6 +340,9 @@ class Learners(BaseSampler):
         for learner in sorted(self._here):
             self._send(learner, "restart", self._restart(learner, env_seed + self._envs[learner].start))
 
+    def _steered(self, steering: Steering) -> list[Any]:
+        raise refused("those of learners of a server of parameters", "use distribution='local' or 'multi'")
+
     def check(self, rollout: Any) -> None:
         """Any rollout will do: it is sampled again."""
 
@@ -382,15 +391,12 @@ class ServerOfParameters(LocalTeam):
         if not isinstance(config, PPOConfig):
             given = "several policies" if hasattr(config, "policies") else type(config).__name__
             raise ConfigurationError(f"learners share the gradients of PPO only, got {given}: use distribution='local'")
-        needed = {"episodes_per_rollout": None, "compiled_updates": False, "pool_size": 1}
-        asked = {name: getattr(config, name) for name in needed} | {
-            "num_workers": run.num_workers or 0,
-            "self_play": run.self_play or 0,
-        }
-        for name, value in asked.items():
-            if value != needed.get(name, 0):
+        values = {**vars(config), **vars(options), "num_workers": run.num_workers or 0, "self_play": run.self_play}
+        for name, needed in _NEEDED.items():
+            if values[name] != needed:
                 raise ConfigurationError(
-                    f"{name}={value!r} does not work {whom}: use distribution='local' or 'multi', or leave it out"
+                    f"{name}={values[name]!r} does not work {whom}: use distribution='local' or 'multi', or "
+                    f"{name}={needed!r}"
                 )
         if config.named_schedules.get("learning_rate") == ADAPTIVE:
             raise ConfigurationError(

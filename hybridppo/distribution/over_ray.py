@@ -54,7 +54,7 @@ class OverRay(LocalTeam):
             )
         if run.num_workers:
             raise ConfigurationError(
-                f"num_workers={run.num_workers} does not work {whom}, whose workers are elsewhere: leave it out"
+                f"num_workers={run.num_workers} does not work {whom}, whose workers are elsewhere: use num_workers=0"
             )
         if (episodes := getattr(config, "episodes_per_rollout", None)) is not None:  # not every agent has it
             raise ConfigurationError(

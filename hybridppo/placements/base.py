@@ -40,7 +40,9 @@ class Placement(ABC):
         return accelerator_of(self.learning_device).is_asynchronous
 
     def prepare(self, agent: Agent) -> None:
-        """Move the agent to the learning device. Call it once, before the first `sampling`."""
+        """Move the agent to the learning device. Call it once for each training, before the first `sampling`."""
+        self.counters = Counters()
+        self._crossing = Crossing(self.sampling_device, self.counters)
         for each in agents_of(agent):
             parameters = each.parameters
             laid_out = parameters.align(accelerator_of(self.learning_device).alignment)

@@ -51,13 +51,11 @@ class Mirrored(Placement):
         verify: bool = False,
         force_copy: bool = False,
     ) -> None:
-        publish_every = require_whole("publish_every", publish_every)
-        max_lag = require_whole("max_lag", max_lag, 0)
+        self.publish_every = require_whole("publish_every", publish_every)
+        self.max_lag = require_whole("max_lag", max_lag, 0)
         if max_lag > 0 and publish_every > 1:
             raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
         super().__init__(sampling, learning)
-        self.publish_every = publish_every
-        self.max_lag = max_lag
         self.verify = verify
         self.force_copy = force_copy
         # The parameters of a sampler that works during an update must not change.

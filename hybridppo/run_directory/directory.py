@@ -86,9 +86,9 @@ class RunDirectory:
         Raises:
             RunDirectoryError: as `open`; and if another process trains in it.
         """
-        cls.open(path)  # a folder that is no run directory gets no lock
+        path = cls.open(path).path  # a folder that is no run directory gets no lock
         try:
-            lock = FolderLock(Path(path))
+            lock = FolderLock(path)
         except OSError as error:
             raise RunDirectoryError(f"{path} cannot be locked: {error}") from error
         try:
@@ -116,7 +116,8 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{path} is no run directory: {error}") from error
         except (ValueError, RecursionError) as error:
-            raise RunDirectoryError(f"{file} is damaged: {error}") from error
+            what = "is damaged" if file != path else "is a file, and no config.json of a run that is whole"
+            raise RunDirectoryError(f"{file} {what}: {error}") from error
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{file} is damaged: it holds no object")
         version = config.get("format_version", FORMAT_VERSION)
@@ -146,6 +147,13 @@ class RunDirectory:
     def log(self, metrics: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`; numbers that are not finite become null. A disk error is only logged."""
         self._append("metrics.jsonl", metrics, self._metrics_outage)
+
+    def log_again(self, iteration: int, metrics: dict[str, Any]) -> None:
+        """Replace the line of the last iteration in `metrics.jsonl`. A disk error is only logged."""
+        path = self.path / "metrics.jsonl"
+        with self._metrics_outage.tolerating(OSError, "training goes on; the line may be lost"):
+            truncate_after(path, iteration - 1)
+            append(path, metrics)
 
     def log_evaluation(self, evaluation: dict[str, Any]) -> None:
         """Append a line to `evaluations.jsonl`. A disk error is only logged."""
@@ -188,7 +196,8 @@ class RunDirectory:
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
             return True
         with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
-            files.sync_file(self.path / "metrics.jsonl")  # the lines of the iterations that the checkpoint counts
+            for name in ("metrics.jsonl", "evaluations.jsonl"):
+                files.sync_file(self.path / name)  # the lines that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, also)
         return folder.exists()
@@ -287,6 +296,16 @@ def _require_empty(path: Path) -> None:
             f"{path} exists already and is not empty: name another folder, or go on with "
             f"`{command('hybridppo', 'resume', path)}`"
         )
+
+
+def require_free(path: str | Path) -> None:
+    """Refuse a folder that `RunDirectory.create` would refuse because it is not empty.
+
+    Raises:
+        RunDirectoryError: if it is not empty.
+    """
+    with contextlib.suppress(OSError):  # there is no folder yet; `create` says what else is wrong
+        _require_empty(Path(path))
 
 
 def fresh_path(env_id: str, seed: int) -> Path:

@@ -264,7 +264,8 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
         loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
         iteration, steps = whole(loop, "iteration"), whole(sampler, "env_steps")
         number = whole({"number": steps, **loop}, "number")
-        told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
+        # Without a state, what was evaluated at this iteration was so after the checkpoint.
+        told = whole(checkpoint.state["evaluation"], "told") if "evaluation" in checkpoint.state else iteration - 1
     directory.rewind(iteration, number, told)
     return steps
 

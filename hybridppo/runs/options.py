@@ -23,7 +23,7 @@ from hybridppo.names import OF_CONFIGS, meant_by
 from hybridppo.reporting.trackers.registry import names_of_trackers
 from hybridppo.runs.distribution_policies import distribution_of
 from hybridppo.runs.self_play import self_play_of
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, is_seconds, require_whole
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole
 
 LARGEST_SEED = 2**128
 """The limit for seeds: reading much larger numbers takes forever."""
@@ -96,9 +96,7 @@ class RunOptions:
         checkpoint_seconds: Any = self.checkpoint_seconds
         if checkpoint_seconds is None:  # of config.json, which has no infinity
             object.__setattr__(self, "checkpoint_seconds", math.inf)
-        if not is_seconds(self.checkpoint_seconds):
-            seconds = shown(self.checkpoint_seconds)
-            raise ConfigurationError(f"checkpoint_seconds must be a number of at least 0, got {seconds}")
+        require_seconds("checkpoint_seconds", self.checkpoint_seconds)
         if self.target_return is not None and not is_number(self.target_return):
             raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
         names_of_trackers(self.track)

@@ -53,6 +53,8 @@ class Settings:
     """The names of the user's own parts (`OF_ONES_OWN`)."""
     env_kwargs_not_saved: str | None = None
     """The `env_kwargs` of the run as text, if JSON cannot hold them. Then a file has no `env_kwargs`."""
+    has_given_agents: bool = False
+    """Whether the run began with the networks of agents that were given in Python."""
 
     @property
     def seed(self) -> int:
@@ -77,6 +79,7 @@ class Settings:
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
             "own": self.own,
+            "has_given_agents": self.has_given_agents,
             "versions": {
                 "hybridppo": __version__,
                 "torch": torch.__version__,
@@ -127,6 +130,7 @@ class Settings:
             ),
             action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
             own=_names(read("own", dict, {}), file),
+            has_given_agents=read("has_given_agents", bool, bool(found.get("played"))),
             env_kwargs_not_saved=read("env_kwargs_not_saved", str) if "env_kwargs_not_saved" in found else None,
         )
 

@@ -72,6 +72,16 @@ def is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
 
 
+def require_seconds(name: str, value: Any) -> None:
+    """Refuse what is no number of seconds.
+
+    Raises:
+        ConfigurationError: naming the option, the rule and the value.
+    """
+    if not is_seconds(value):
+        raise ConfigurationError(f"{name} must be a number of at least 0, got {shown(value)}")
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, Python's or NumPy's."""
     is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

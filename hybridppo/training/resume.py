@@ -145,7 +145,7 @@ def _resumed(
     settings = _with_agents(replace(settings, environment=stage.options, run=stage.run), stage.environments)
     agent = agent_of(settings, checkpoint, **parts)
     done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
-    placement = stage.choose(settings.config, agent, max(1, settings.run.total_steps - done)).placement
+    choice = stage.choose(settings.config, agent, max(1, settings.run.total_steps - done))
     _tell_of_kernels(directory.config.get("versions"))
     # Changed options are saved for the next resume; the placement stays the run's own.
     of_start: dict[str, Any] = {
@@ -154,7 +154,11 @@ def _resumed(
     directory.update_config({**settings.to_json(), **of_start})
     if stage.team.rank == 0:  # the other learners get the checkpoint from it
         _go_back(directory, before, settings, agent, checkpoint)
-    return Job(stage.env, settings, stage.environments, agent, placement, stage.interruption, directory, checkpoint)
+    # The number of workers is a part of the choice of `auto`, as its placement is.
+    settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
+    return Job(
+        stage.env, settings, stage.environments, agent, choice.placement, stage.interruption, directory, checkpoint
+    )
 
 
 def _go_back(
@@ -164,6 +168,11 @@ def _go_back(
     if checkpoint is not None:
         _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
         return
+    if settings.has_given_agents:
+        raise RunDirectoryError(
+            f"{directory.path} ended before its first checkpoint, and no file has the agents that it was given: begin "
+            "a new run with them"
+        )
     if settings.run.start_from is not None:
         start_from(agent, settings.run.start_from)
     directory.rewind(0, 0)

@@ -33,7 +33,7 @@ from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
 from hybridppo.reporting.progress import say
 from hybridppo.rollouts.advantages import AdvantageFunction
-from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.directory import RunDirectory, require_free
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
 from hybridppo.runners.evaluators.making import make_evaluator
@@ -171,6 +171,8 @@ def train(
     )
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
+    if run_dir is not None:
+        require_free(run_dir)  # before `auto` measures
     given["seed"] = fresh_seed() if given.get("seed") is None else given["seed"]
     run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
     parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules}
@@ -209,6 +211,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
         observation_space=spaces[0],
         action_space=spaces[1],
         own={what: name_of_source(value) for what, value in trained.own.items()},
+        has_given_agents=isinstance(asked.agent, AnyAgent) or bool(asked.played),
     )
     job = Job(stage.env, settings, environments, trained, choice.placement, stage.interruption, reporting=reporting)
     return replace(job, profile=profile), choice.table

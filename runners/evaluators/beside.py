@@ -24,7 +24,7 @@ class Beside:
     is_beside = True
 
     def __init__(self, episodes: Episodes, form: NumpyForm | PoliciesForm) -> None:
-        self._is_ready = False
+        self._is_ready = self._is_running = False
         self._pool = LocalProcesses(
             "hybridppo.runners.evaluators.process",
             "evaluator",
@@ -52,15 +52,17 @@ class Beside:
                 return
             self._is_ready = True
         self._pool.ask(0, "evaluate", list(actor.parameters))
+        self._is_running = True
 
     def result(self) -> Evaluation:
-        """Wait for the result.
+        """Wait for the result, once.
 
         Raises:
             Stopped: if a stop was requested before the end.
         """
-        if not self._is_ready:
+        if not self._is_running:
             raise Stopped
+        self._is_running = False
         ((_, answer),) = self._pool.answers([0])
         if isinstance(answer, EnvError):
             raise answer

@@ -8,8 +8,9 @@ Between two iterations, a result is available at once. Beside the training, it i
 due or at the end, not as soon as it arrives: a callback may end the training, which must not depend on timing.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -134,7 +135,8 @@ class EvaluationDuringTraining:
         told = [(here if moment is None else moment, evaluation) for moment, evaluation in results]
         if begins:
             self._pending = here
-        if begins or not self._evaluator.is_beside:
+        num_earlier = sum(moment is not None for moment, _ in results)  # they come first
+        if begins or num_earlier < len(results):
             self._env_steps = here.env_steps
         lines = [_line(moment, evaluation, runner.agent) for moment, evaluation in told]
         for moment, _ in told:
@@ -142,16 +144,25 @@ class EvaluationDuringTraining:
         if self._directory is not None:
             for line in lines:
                 self._directory.log_evaluation(line)
+            self._judge(told[:num_earlier])  # before `save` removes checkpoints that are old and not the best
             runner.save()
-            for moment, evaluation in told:
-                self._directory.judge(moment.number, _statistics(evaluation))
+            self._judge(told[num_earlier:])
         if begins:
             self._evaluator.begin(snapshot(runner.agent, runner.placement.sampling_device))
         for line in lines:
             self._tell(line)
 
-    def go_on(self, runner: Trained) -> None:
-        """Called at the start of a resumed training: begin an unfinished evaluation again, and do one that is due."""
+    def _judge(self, told: Sequence[tuple[Moment, Evaluation]]) -> None:
+        assert self._directory is not None
+        for moment, evaluation in told:
+            self._directory.judge(moment.number, _statistics(evaluation))
+
+    def go_on(self, runner: Trained) -> Metrics:
+        """Called at the start of a resumed training: begin an unfinished evaluation again, and do one that is due.
+
+        Returns:
+            Additional metrics of the last iteration, if a stop had broken its evaluation off.
+        """
         if self._pending is not None and self._directory is not None:
             try:
                 tensors = checkpoints.load(self._directory.checkpoint(self._pending.number)).tensors
@@ -161,17 +172,21 @@ class EvaluationDuringTraining:
             else:
                 self._evaluator.begin(snapshot(runner.agent, runner.placement.sampling_device, tensors))
                 if not self._evaluator.is_beside:
-                    self._await()
-        self.look(runner)
+                    with contextlib.suppress(Stopped):
+                        self._await()
+        metrics = self.look(runner)
         self.settle(runner)
+        return metrics
 
     def finish(self, runner: Trained) -> Metrics:
         """Called at the end of the training: wait for an unfinished evaluation.
 
         Raises:
-            Stopped: if a stop was requested meanwhile; the evaluation begins again when the training is resumed.
+            Stopped: if a stop was requested before its end; it begins again when the training is resumed.
         """
         self._await()
+        if self._is_due(runner):  # only a stop has kept it from being made
+            raise Stopped
         metrics = _summary(self._results, runner)
         self.settle(runner)
         return metrics

@@ -1,9 +1,11 @@
 """Evaluation between two iterations, in this process."""
 
+import contextlib
 from collections.abc import Callable
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.runners.evaluation import Episodes, Evaluation
+from hybridppo.system.interruption import Stopped
 
 
 class InBetween:
@@ -22,17 +24,20 @@ class InBetween:
         self._result: Evaluation | None = None
 
     def begin(self, actor: SamplingActor) -> None:
-        """Evaluate an actor.
-
-        Raises:
-            Stopped: if a stop was requested meanwhile.
-        """
-        self._result = self._episodes.run(actor, self._environments, self._should_stop)
+        """Evaluate an actor, until a stop is requested."""
+        with contextlib.suppress(Stopped):
+            self._result = self._episodes.run(actor, self._environments, self._should_stop)
 
     def result(self) -> Evaluation:
-        """The result of the evaluation that was begun."""
-        assert self._result is not None, "no evaluation was begun"
-        return self._result
+        """The result of the evaluation that was begun, once.
+
+        Raises:
+            Stopped: if a stop was requested before the end.
+        """
+        result, self._result = self._result, None
+        if result is None:
+            raise Stopped
+        return result
 
     def close(self) -> None:
         """Close the environments."""

@@ -137,6 +137,7 @@ def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> No
     [
         ({"env": lambda: gym.make("CartPole-v1")}, [], r"what only Python can make again: env \(.*lambda"),
         ({"loss": ppo_loss_of_ones_own}, [], r"what only Python can make again: loss \(ppo_loss_of_ones_own\)"),
+        ({"agent": "given"}, [], r"what only Python can make again: agents \(that there were already\)"),
         ({"placement": Mirrored("cpu", "cpu", publish_every=2)}, [], "the command line has no placement .*: name"),
         ({}, ["--agent", "td3"], "has the settings of ppo: leave --agent out, or --config"),
         ({}, ["--tuned"], "--tuned and --config both say"),
@@ -146,6 +147,9 @@ def test_settings_that_the_command_line_cannot_have_are_refused(
     options: dict[str, Any], flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = {"env": "CartPole-v1", "placement": "cpu", "config": PPOConfig(num_envs=2, num_steps=16), **options}
+    if "agent" in options:
+        trained = hybridppo.train(total_steps=32, progress=False, **arguments | {"agent": None}).agent
+        arguments |= {"agent": trained, "config": None}
     hybridppo.train(total_steps=32, progress=False, run_dir=tmp_path / "run", **arguments)
     config = ["--config", tmp_path / "run" / "config.json", "--run-dir", tmp_path / "again", *QUIET]
     assert run("train", *config, *flags) == 2
@@ -223,6 +227,18 @@ def test_resume_goes_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"run directory: {run_dir}" in capsys.readouterr().out
 
 
+def test_a_run_is_named_by_its_settings_too_and_other_files_are_none(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("resume", run_dir / "config.json", "--total-steps", 96, *QUIET) == 0
+    assert num_iterations(run_dir) == 3
+    hybridppo.load(run_dir).save(run_dir / "agent.safetensors")
+    capsys.readouterr()
+    for command in ("resume", "evaluate", "report"):
+        assert run(command, run_dir / "agent.safetensors") == 1
+        assert "agent.safetensors is a file, and no config.json of a run" in capsys.readouterr().err
+
+
 def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", run_dir, "--episodes", 3, *QUIET) == 0
     evaluation = hybridppo.evaluate(run_dir, episodes=3, progress=False)
@@ -279,6 +295,21 @@ def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("auto: cpu") for line in lines)
     is_left_out = any(line.startswith("Left out: cuda") and "no CUDA device" in line for line in lines)
     assert is_left_out != torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--seconds", "nan"], "seconds must be a number of at least 0, got nan"),
+        (["--seconds", "nan", "--distributions"], "seconds must be a number of at least 0, got nan"),
+        (["--total-steps", 0], "total_steps must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_placements_refuses_numbers_that_cannot_be_meant(
+    flags: list[object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("placements", "CartPole-v1", *flags, *QUIET) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:

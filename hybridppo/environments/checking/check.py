@@ -29,11 +29,11 @@ from hybridppo.environments.pickling import pack
 from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
-from hybridppo.system.validation import is_seconds, require_whole
+from hybridppo.system.validation import require_seconds, require_whole
 
 Array = NDArray[Any]
 
@@ -59,8 +59,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
         ConfigurationError: for invalid numbers, and for a function that makes a vector: check one of its environments.
     """
     steps = require_whole("steps", steps)
-    if not is_seconds(seconds):
-        raise ConfigurationError(f"seconds must be a number of at least 0, got {shown(seconds)}")
+    require_seconds("seconds", seconds)
     name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
     report = EnvReport(name)
     if note := note_of(env):

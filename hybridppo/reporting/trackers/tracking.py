@@ -54,15 +54,17 @@ class Tracking(Callback):
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self._outage = ThrottledWarning(f"the tracker {tracker.name}")
-        self._rows: deque[_Waiting] = deque()
         self._condition = threading.Condition()
-        self._is_ending = False
-        self._is_open = False
         self._thread: threading.Thread | None = None
-        self._dropped = 0
 
     def on_start(self, run: TrainingRun) -> None:
-        """Begin, with the rows that an earlier tracking of the run has not sent."""
+        """Begin, with the rows that an earlier tracking of the run has not sent.
+
+        A training that goes on after it has lost a learner ends and starts once more.
+        """
+        self._rows: deque[_Waiting] = deque()
+        self._is_ending = self._is_open = False
+        self._dropped = 0
         name = run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
         self._run = TrackedRun(name, run.config, run.run_dir)
         self._file = None if run.run_dir is None else run.run_dir / "trackers" / f"{self.tracker.name}.json"

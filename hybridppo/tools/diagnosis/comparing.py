@@ -30,6 +30,7 @@ from hybridppo.runs.distribution_policies import (
 )
 from hybridppo.system.figures import markdown_table
 from hybridppo.system.threads import cpu_cores
+from hybridppo.system.validation import require_seconds
 from hybridppo.training.train import train
 
 UNCOUNTED_ITERATIONS = 2
@@ -65,6 +66,7 @@ def compare_distributions(
     Raises:
         HybridPPOError: if training without a distribution fails, or no cluster answers at the address.
     """
+    require_seconds("seconds", seconds)
     config = config if config is not None else PPOConfig()
     options = options if options is not None else EnvironmentOptions()
     settings = {name: getattr(options, name) for name in options.__dataclass_fields__}

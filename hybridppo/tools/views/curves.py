@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.lines import read_lines
+from hybridppo.run_directory.lines import read_lines, read_object
 from hybridppo.runs.settings import settings_of_result
 
 logger = logging.getLogger(__name__)
@@ -124,6 +124,17 @@ def read_policies(path: str | Path, label: str = "") -> list[Run]:
     """
     run = read_run(path, label)
     return [policy_of(run, name) for name in names_of(run.config)] or [run]
+
+
+def result_of(path: Path, lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The result of a run with these lines of metrics; None if it has not ended, or was resumed and has gone on.
+
+    Raises:
+        RunDirectoryError: if the file is damaged.
+    """
+    result = read_object(path / "result.json")
+    has_gone_on = result is not None and bool(lines) and result.get("env_steps", 0) < lines[-1]["env_steps"]
+    return None if has_gone_on else result
 
 
 def names_of(config: dict[str, Any]) -> list[str]:

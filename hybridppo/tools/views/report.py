@@ -19,7 +19,7 @@ from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run
+from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run, result_of
 from hybridppo.tools.views.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
@@ -69,7 +69,7 @@ def page(run: Run) -> str:
 
 def _cards(run: Run) -> str:
     last = run.lines[-1]
-    result = read_object(run.path / "result.json")
+    result = result_of(run.path, run.lines)
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
@@ -89,7 +89,8 @@ def _cards(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    names = sorted(run.lines[-1], key=_place)
+    evaluated: dict[str, Any] = next((m for m in reversed(run.lines) if "evaluation_return_mean" in m), {})
+    names = sorted({**evaluated, **run.lines[-1]}, key=_place)
     charts = []
     for name in names:
         points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]
@@ -154,7 +155,7 @@ def _video(run: Run) -> str:
 
 
 def _result(run: Run) -> str:
-    result = read_object(run.path / "result.json")
+    result = result_of(run.path, run.lines)
     return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
 
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import Tail
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import PHASES, names_of
+from hybridppo.tools.views.curves import PHASES, names_of, result_of
 
 Metrics = dict[str, Any]
 
@@ -54,8 +54,9 @@ def watch(
     signs = BLOCKS if _can_encode("".join(BLOCKS), out) else PLAIN
     height, changed_at, was_silent = 0, clock(), False
     while True:
-        has_ended = _has_ended(directory.path)  # before the lines: none comes after it
         is_new = tail.read()
+        if has_ended := result_of(directory.path, tail.lines) is not None:
+            is_new |= tail.read()  # the lines that came before the result
         changed_at = clock() if is_new else changed_at
         silence = clock() - changed_at
         is_silent = silence > SILENT_SECONDS and not has_ended
@@ -71,14 +72,6 @@ def watch(
             out.write("the run has ended\n")
             return
         wait(seconds)
-
-
-def _has_ended(path: Path) -> bool:
-    """Whether the run has a result that is newer than its last line; a resumed run has an older one."""
-    result, metrics = path / "result.json", path / "metrics.jsonl"
-    if not result.exists():
-        return False
-    return not metrics.exists() or result.stat().st_mtime_ns >= metrics.stat().st_mtime_ns
 
 
 def _can_encode(text: str, out: TextIO) -> bool:

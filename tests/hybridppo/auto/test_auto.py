@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_settings import ppo_config
+from processes import worker_processes
 from torch import Tensor
 
 import hybridppo
@@ -164,11 +165,17 @@ def test_a_resumed_run_is_not_measured_again(recorded: Any, tmp_path: Path) -> N
 
 
 def test_a_resumed_run_is_measured_where_that_is_asked_for(recorded: Any, tmp_path: Path) -> None:
-    calls = recorded(slow_steps)
-    train(iterations=2, placement="cpu", run_dir=tmp_path / "run")
+    calls, run, workers = recorded(slow_steps), tmp_path / "run", list[int]()
+    train(iterations=2, placement="cpu", run_dir=run)
     assert calls == []
-    hybridppo.resume(tmp_path / "run", total_steps=4 * CONFIG.batch_size, placement="auto", progress=False)
+
+    def look(metrics: Any) -> None:
+        workers.append(len(worker_processes()))
+
+    hybridppo.resume(run, total_steps=4 * CONFIG.batch_size, placement="auto", progress=False, on_iteration=look)
     assert len(calls) > 0
+    assert workers == [2, 2]  # as was measured to be the fastest
+    assert config_of(run)["num_workers"] is None  # as its placement, it is not for the next resume
 
 
 def test_what_goes_wrong_is_told_and_training_goes_on(

@@ -24,6 +24,7 @@ from toy_agents import Matching, TakingTurns
 
 import hybridppo
 from hybridppo import Central, DistributionError
+from hybridppo.errors import CallbackError
 from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
@@ -98,6 +99,17 @@ def test_one_learner_of_agents_that_take_turns_normalises_rewards_as_one_process
         for distribution in ("local", Central(1, max_lag=0))
     )
     assert torch.equal(values_of(served), values_of(alone))
+
+
+@beside_the_extras
+def test_environments_of_learners_are_out_of_reach_of_callbacks() -> None:
+    class Steering(hybridppo.Callback):
+        def on_start(self, run: Any) -> None:
+            run.environments.set("gravity", 1.0)
+
+    said = r"cannot reach those of learners of a server of parameters: use distribution='local' or 'multi'"
+    with pytest.raises(CallbackError, match=said):
+        train(distribution="central:1", callbacks=Steering())
 
 
 @beside_the_extras

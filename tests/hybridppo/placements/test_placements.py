@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, SingleDevice
+from hybridppo.auto.named import PlacementOptions, options_of
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.parameters import FlatParameters
@@ -365,9 +366,10 @@ def test_devices_may_be_torch_devices() -> None:
     assert SingleDevice(torch.device("cpu")).settings() == SingleDevice("cpu").settings()
 
 
-@pytest.mark.parametrize("publish_every", [0, -1, 1.5, "2"])
-def test_publish_every_must_be_positive(publish_every: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"publish_every must be .* of at least 1, got {publish_every!r}"):
+@pytest.mark.parametrize("publish_every", [0, -1, 1.5, "2", True])
+def test_publish_every_must_be_a_positive_whole_number(publish_every: Any) -> None:
+    rule = f"publish_every must be a whole number of at least 1, got {publish_every!r}"
+    with pytest.raises(ConfigurationError, match=rule):
         Mirrored("cpu", "cpu", publish_every=publish_every)
 
 
@@ -605,3 +607,22 @@ def test_gpu_beyond_the_last_is_an_error() -> None:
     beyond = torch.cuda.device_count()
     with pytest.raises(DeviceError, match=f"cuda:{beyond}.*use cuda:0 to cuda:{beyond - 1}"):
         SingleDevice(f"cuda:{beyond}")
+
+
+def test_the_command_line_has_the_placement_of_a_run_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridppo.placements.crossing.num_cuda_devices", lambda: 2)
+    monkeypatch.setattr("hybridppo.placements.crossing.current_cuda_index", lambda: 0)
+    settings = SingleDevice("cuda").settings()
+    assert settings["device"] == "cuda:0"
+    assert options_of(settings) == options_of({**settings, "device": "cuda"}) == PlacementOptions("cuda")
+    assert options_of(SingleDevice("cpu").settings()) == PlacementOptions("cpu")
+    with pytest.raises(ConfigurationError, match="the command line has no placement"):
+        options_of(SingleDevice("cuda:1").settings())
+
+
+def test_a_placement_counts_anew_in_each_training() -> None:
+    placement = Mirrored("cpu", "cpu", force_copy=True)
+    options = {"config": SMALL, "seed": 0, "placement": placement, "progress": False}
+    first, second = (hybridppo.train("CartPole-v1", total_steps=64, **options).metrics for _ in range(2))
+    assert first["publishes"] == second["publishes"]
+    assert first["bytes_copied"] == second["bytes_copied"]

@@ -101,7 +101,8 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "num_envs must be a multiple of the 2 learner",
         ),
         ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
-        ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 does not work"),
+        ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 does not work.* or num_workers=0"),
+        ({}, {"info_metrics": ("x",), "distribution": "central:2"}, "info_metrics=.* does not work with 2 learners"),
         (
             {},
             {"distribution": "central:2", "placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)},

@@ -374,7 +374,7 @@ def test_there_is_a_checkpoint_at_the_start_and_at_the_end(tmp_path: Path) -> No
 def test_a_run_that_exists_is_refused_and_untouched(run_dir: Path) -> None:
     before = contents(run_dir)
     with pytest.raises(RunDirectoryError, match=f"{run_dir} exists already .* `hybridppo resume {run_dir}`"):
-        train(run_dir=run_dir)
+        hybridppo.train(lambda: pytest.fail("made before that"), total_steps=BATCH, run_dir=run_dir, progress=False)
     assert contents(run_dir) == before
 
 

@@ -1,10 +1,12 @@
 """Evaluation during training: when, of what, in what is its own; and no bit of the training is another for it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,15 @@ def evaluated(run_dir: Path) -> list[dict[str, Any]]:
 
 def timeless(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in ("seconds", "checkpoint")} for line in lines]
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def with_figures(run_dir: Path) -> list[int]:
+    """The steps of the iterations whose lines have the figures of an evaluation."""
+    return [line["env_steps"] for line in lines_of(run_dir) if "evaluation_return_mean" in line]
 
 
 def parameters(agent: Any) -> torch.Tensor:
@@ -218,6 +229,31 @@ def test_the_best_is_chosen_by_evaluation_and_stays(tmp_path: Path, monkeypatch:
     assert hybridppo.load(path).version == 9
 
 
+class Tiring(gym.Env[Any, Any]):
+    """One step; the return falls with each reset that gets a seed, as evaluations do."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+    seeded = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seeded += seed is not None
+        return self.observation_space.low, {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.low, -float(self.seeded), True, False, {}
+
+
+def test_the_best_stays_if_its_result_comes_when_many_checkpoints_are_newer(tmp_path: Path) -> None:
+    path, options = tmp_path / "run", {"keep_checkpoints": 1, "checkpoint_seconds": 0.0, "evaluate_beside": True}
+    train(env=Tiring, run_dir=path, evaluate_every=2 * BATCH, evaluate_episodes=1, **options)
+    assert [line["evaluation_return_mean"] for line in evaluated(path)] == [-1, -2, -3]
+    best = checkpoints.load_best(path / "checkpoints")[1]
+    assert best.evaluation is not None
+    assert best.evaluation["return_mean"] == -1
+    assert hybridppo.load(path, checkpoint="best").version == 2
+
+
 def test_a_judged_checkpoint_is_whole_and_an_altered_judgement_is_seen(tmp_path: Path) -> None:
     folder = tmp_path / "000000000001"
     checkpoints.save(folder, {"a": torch.ones(2)}, {"b": 1}, score=5.0)
@@ -300,8 +336,7 @@ def test_a_killed_run_has_the_evaluations_of_one_that_was_not(way: str, tmp_path
     result = hybridppo.resume(run, progress=False)
     assert timeless(evaluated(run)) == timeless(evaluated(tmp_path / "whole"))
     assert torch.equal(parameters(result.agent), parameters(hybridppo.load(tmp_path / "whole")))
-    lines = [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [1, 2, 3, 4, 5, 6]
+    assert [line["iteration"] for line in lines_of(run)] == [1, 2, 3, 4, 5, 6]
 
 
 class Interrupting(ScriptedEnv):
@@ -336,8 +371,42 @@ def test_a_stop_in_the_midst_of_an_evaluation_breaks_it_off_and_it_is_made_when_
         train(env=Interrupting, run_dir=tmp_path / "run", **EVERY)
     assert caught.value.result.metrics["iteration"] == 2
     assert evaluated(tmp_path / "run") == []
+    assert with_figures(tmp_path / "run") == []
     hybridppo.resume(tmp_path / "run", env=Interrupting, progress=False)
     assert [line["env_steps"] for line in evaluated(tmp_path / "run")] == [2 * BATCH, 4 * BATCH, 6 * BATCH]
+    assert with_figures(tmp_path / "run") == [2 * BATCH, 4 * BATCH, 6 * BATCH]
+    assert len(lines_of(tmp_path / "run")) == 6
+
+
+def test_a_stop_in_the_midst_of_the_last_evaluation_leaves_the_run_unfinished(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Interrupting, "at_step", 3)
+    with pytest.raises(TrainingInterrupted):
+        train(env=Interrupting, run_dir=tmp_path / "run", evaluate_every=6 * BATCH)
+    assert not (tmp_path / "run" / "result.json").exists()
+    result = hybridppo.resume(tmp_path / "run", env=Interrupting, progress=False)
+    assert [line["env_steps"] for line in evaluated(tmp_path / "run")] == with_figures(tmp_path / "run") == [6 * BATCH]
+    assert result.metrics["evaluation_env_steps"] == 6 * BATCH
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+class Slow(Interrupting):
+    """Takes its time in evaluations."""
+
+    def step(self, action: Any) -> Any:
+        if self.is_evaluated:
+            time.sleep(0.3)
+        return ScriptedEnv.step(self, action)
+
+
+def test_a_stop_while_the_training_waits_at_its_end_for_an_evaluation_beside_it_ends_both(tmp_path: Path) -> None:
+    stop = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    options = {"env": Slow, "evaluate_beside": True, "evaluate_every": 3 * BATCH, "worker_timeout": 30.0}
+    begun = time.monotonic()
+    with pytest.raises(TrainingInterrupted):
+        train(run_dir=tmp_path / "run", on_iteration=at(5, stop.start), **options)
+    stop.cancel()
+    assert time.monotonic() - begun < 25.0
+    assert evaluated(tmp_path / "run") == []
 
 
 def test_a_finished_run_is_evaluated_no_more_than_it_was(tmp_path: Path) -> None:
@@ -355,6 +424,32 @@ def test_evaluation_may_begin_and_end_when_a_run_is_resumed(tmp_path: Path) -> N
     hybridppo.resume(path, total_steps=6 * BATCH, evaluate_every=0, progress=False)
     hybridppo.resume(path, total_steps=7 * BATCH, evaluate_every=7 * BATCH, progress=False)
     assert [line["iteration"] for line in evaluated(path)] == [3, 4, 7]
+
+
+class StoppingAtOnce(hybridppo.Callback):
+    """Asks for a stop as soon as there is an evaluation."""
+
+    def on_evaluation(self, run: Any, evaluation: Any) -> None:
+        interrupt()
+
+
+def test_an_evaluation_without_a_checkpoint_after_it_is_not_told_twice(tmp_path: Path) -> None:
+    path, options = tmp_path / "run", {"evaluate_every": 2 * BATCH, "evaluate_episodes": 1, "progress": False}
+    train(3, run_dir=path)
+    for _ in range(2):
+        with pytest.raises(TrainingInterrupted):
+            hybridppo.resume(path, total_steps=5 * BATCH, callbacks=StoppingAtOnce(), **options)
+        assert [line["iteration"] for line in evaluated(path)] == [3]
+    hybridppo.resume(path, **options)
+    assert [line["iteration"] for line in evaluated(path)] == [3, 4]
+
+
+def test_evaluations_are_remembered_while_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    train(2, run_dir=path, evaluate_every=2 * BATCH, evaluate_episodes=1)
+    hybridppo.resume(path, total_steps=3 * BATCH, evaluate_every=0, progress=False)
+    hybridppo.resume(path, total_steps=4 * BATCH, evaluate_every=2 * BATCH, progress=False)
+    assert [line["iteration"] for line in evaluated(path)] == [2, 4]
 
 
 # Faults
@@ -389,8 +484,6 @@ def test_an_evaluator_that_dies_is_named(tmp_path: Path) -> None:
     class Dying(FailingInEvaluation):
         def step(self, action: Any) -> Any:
             if self.resets == 2:
-                import os
-
                 os._exit(3)
             return super().step(action)
 

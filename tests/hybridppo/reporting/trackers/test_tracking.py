@@ -15,6 +15,7 @@ from processes import run_python
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.errors import pip_install
+from hybridppo.reporting.callbacks import TrainingRun
 from hybridppo.reporting.trackers import tracking
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
 from hybridppo.reporting.trackers.registry import TRACKERS, names_of_trackers
@@ -219,6 +220,21 @@ def test_a_tracker_that_hangs_holds_nothing_up(
     finally:
         goes_on.set()
     assert "the tracker hanging is not done after 0.1 s" in caplog.text
+
+
+def test_a_training_that_ends_and_starts_once_more_sends_what_comes_after(tmp_path: Path) -> None:
+    """As one does that has lost a learner, and goes on with others."""
+    tracker = Memory()
+    tracked, run = tracking.Tracking(tracker), TrainingRun(train().agent, {}, run_dir=tmp_path)
+    for iteration in range(6):
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"iteration": iteration + 1, "env_steps": ALL[iteration], "policy_loss": 0.0}) + "\n")
+        run.iteration = iteration
+        tracked.on_start(run)
+        tracked.on_end(run)
+    assert tracker.steps == ALL
+    assert tracker.opened == [None, *["number 1"] * 5]
+    assert tracker.closed == 6
 
 
 def test_no_thread_is_left() -> None:

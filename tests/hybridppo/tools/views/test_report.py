@@ -2,13 +2,14 @@
 
 import json
 import re
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import hybridppo
-from hybridppo import PPOConfig, RunDirectoryError
+from hybridppo import PPOConfig, RunDirectoryError, TrainingInterrupted
 from hybridppo.auto import search
 from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
@@ -69,6 +70,21 @@ def test_a_run_too_short_for_auto_to_measure_has_a_page(tmp_path: Path) -> None:
     del table["line"]  # as earlier releases wrote it
     path.write_text(json.dumps(table))
     assert "auto: cpu" in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
+
+
+def test_evaluations_have_a_curve_and_a_result_is_that_of_a_run_that_has_not_gone_on(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    options = {"evaluate_every": 64, "evaluate_episodes": 2, "vectorization": "sync", "progress": False}
+    hybridppo.train("CartPole-v1", total_steps=160, config=config, placement="cpu", run_dir=run, **options)
+    texts = Page(hybridppo.write_report(run).read_text(encoding="utf-8")).texts
+    assert "evaluation return mean" in texts
+    assert "finished" in texts
+    stop = [lambda metrics: signal.raise_signal(signal.SIGTERM)]
+    with pytest.raises(TrainingInterrupted):
+        hybridppo.resume(run, total_steps=320, progress=False, loggers=stop)
+    texts = Page(hybridppo.write_report(run).read_text(encoding="utf-8")).texts
+    assert "60% of 320 steps" in texts
+    assert "The run has not ended, or was interrupted." in texts
 
 
 def test_the_page_tells_of_the_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,10 +37,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def end(path: Path) -> None:
-    """Write a result that is newer than the metrics, however coarse the clock of the disk is."""
-    (path / "result.json").write_text("{}")
-    newest = (path / "metrics.jsonl").stat().st_mtime_ns
-    os.utime(path / "result.json", ns=(newest + 1, newest + 1))
+    """Write the result of the last line."""
+    last = json.loads((path / "metrics.jsonl").read_text().splitlines()[-1])
+    (path / "result.json").write_text(json.dumps({"env_steps": last["env_steps"]}))
 
 
 def test_a_frame_says_how_far_how_well_and_where_the_seconds_go() -> None:
@@ -159,10 +158,17 @@ def test_a_frame_takes_the_place_of_the_one_before_until_the_run_ends(run_dir: P
 
 
 def test_a_result_from_before_the_newest_line_is_of_a_run_that_goes_on(run_dir: Path) -> None:
-    (run_dir / "result.json").write_text("{}")
-    os.utime(run_dir / "result.json", ns=(0, 0))
     append(run_dir, line(1))
-    assert "iteration 2," in watched(run_dir, lambda: append(run_dir, line(2)), lambda: end(run_dir))
+    end(run_dir)
+    append(run_dir, line(2))
+    assert "iteration 3," in watched(run_dir, lambda: append(run_dir, line(3)), lambda: end(run_dir))
+
+
+def test_a_finished_run_that_was_copied_has_ended_whenever_its_files_were_written(run_dir: Path) -> None:
+    append(run_dir, line(1))
+    end(run_dir)
+    os.utime(run_dir / "result.json", ns=(0, 0))
+    assert watched(run_dir).endswith("the run has ended\n")
 
 
 def test_silence_is_said(run_dir: Path) -> None:

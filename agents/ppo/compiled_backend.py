@@ -134,7 +134,8 @@ class CompiledBackend(Backend):
         return torch.from_numpy(values)
 
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """With one or two threads, a call takes as many minibatches as a moment allows, and gathers its rows itself."""
+        """With one or two threads, a call steps on several minibatches, for some milliseconds, and gathers their rows.
+        """
         if self._num_threads > 2:
             return None
         packed, rows = self._pack(batch), order.numpy()
@@ -154,7 +155,7 @@ class CompiledBackend(Backend):
         self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
         statistics: Array,
     ) -> None:  # fmt: skip
-        """With two threads, this one has the actor and another the critic; they meet once in a minibatch."""
+        """With two threads, this thread steps the actor and another the critic; they meet once per minibatch."""
         signals, norms = meeting_place()
         networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
         settings = [self._settings, self._settings.copy()]  # in which each counts its steps
@@ -220,7 +221,7 @@ class CompiledBackend(Backend):
 
 
 def _sees_the_first_numbers(network: nn.Module) -> bool:
-    """Whether the numbers of a row that a network sees are all, or the first."""
+    """Whether a network sees all numbers of a row, or the first ones."""
     seen = columns_seen(network)
     return isinstance(seen, slice) or np.array_equal(seen, np.arange(len(seen)))
 

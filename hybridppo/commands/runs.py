@@ -156,7 +156,7 @@ class Play(Command):
     against: Path | None = None
     """Another run, or an agent's file. Its agent has all seats but the first."""
     most_steps: int | None = None
-    """Number of steps after which to stop, even within an episode; without it, 3000 for a video, and no limit in a window."""
+    """Steps after which to stop, even within an episode; without it, 3000 for a video, and no limit in a window."""
 
     def run(self) -> None:
         """Play, and print the returns."""

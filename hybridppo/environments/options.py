@@ -153,7 +153,7 @@ class SeatOptions(CriticsOptions):
     opponent_of: Callable[[Path], Any] = field(kw_only=True)
     """Loads an opponent from a file."""
     policy_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
-    """The policy of an agent by its name, if there are several; one of them then has all its seats."""
+    """The policy of an agent by the agent's name, if there are several policies; one of them then has all its seats."""
     policies: tuple[str, ...] = field(default=(), kw_only=True)
     """The policies that learn, if there are several."""
 

@@ -37,8 +37,8 @@ def is_parallel(made: Any) -> bool:
 class ParallelEnvironment(gym.Env[Any, Any]):
     """A parallel environment with a slot for each agent: arrays of `A` rows, in the order of `possible_agents`.
 
-    An agent is present from the reset that observes it until it is terminated or truncated. Later steps may leave it
-    out; what they say about it is ignored.
+    An agent is present from the reset that returns its observation until it is terminated or truncated. Later steps may
+    leave it out; values for it are ignored.
 
     Args:
         env: the environment.

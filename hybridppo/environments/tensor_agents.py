@@ -1,4 +1,4 @@
-"""Several agents in each environment of tensors: dicts by kind, as a column for each agent of each environment."""
+"""Several agents in each environment of tensors: converts dicts by kind to a column for each agent, and back."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,10 +46,10 @@ class TensorAgents:
     Args:
         env: the environment.
         name: its name, for messages.
-        critic_observes: what a row has besides the agent's own observation, as `PPOConfig.critic_observes`.
+        critic_observes: what a row has besides the agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
-        EnvError: if its kinds or spaces are not as they must be.
+        EnvError: if its kinds or spaces are invalid.
     """
 
     def __init__(self, env: Any, name: str, critic_observes: ObservesOfAgents = "own") -> None:
@@ -116,7 +116,7 @@ class TensorAgents:
         """The step without the values of absent agents; those whose episode has ended leave.
 
         Raises:
-            BadValueError: if critics see the environment's state, and it is not as it must be.
+            BadValueError: if critics see the environment's state, and the state is invalid.
         """
         absent = ~self.present.flatten()
         terminated = step.terminated | absent
@@ -153,7 +153,7 @@ class TensorAgents:
         return {kind: _together([apart], partial(_columns, own)) for kind, own in self._slots.items()}
 
     def on_host(self, actions: Any) -> Any:
-        """Actions of NumPy's distributions for all columns, as `divided` takes them but for the device."""
+        """Actions of NumPy's distributions for all columns, in the form that `divided` takes, on the host."""
         if not isinstance(actions, list):
             return actions
         spaces = self._each(self._env.single_action_space)

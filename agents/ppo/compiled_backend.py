@@ -134,8 +134,7 @@ class CompiledBackend(Backend):
         return torch.from_numpy(values)
 
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """With one or two threads, a call steps on several minibatches, for some milliseconds, and gathers their rows.
-        """
+        """With one or two threads, a call gathers and steps on several minibatches, for some milliseconds."""
         if self._num_threads > 2:
             return None
         packed, rows = self._pack(batch), order.numpy()

@@ -1,6 +1,7 @@
-"""The layout of an observation's row in memory: float32 numbers, then the bytes of images.
+"""The layout of an observation's row in memory (float32 numbers, then the bytes of images), and the convolutions for an
+image.
 
-Also the convolutions that suit an image. Workers use this file without torch.
+Workers use this file without torch.
 """
 
 import itertools

@@ -146,7 +146,7 @@ class ObservationEncoder:
         return row
 
     def one_to_copy(self, observation: Any) -> Array:
-        """Like `one`, but the row may be shared: copy it, never write to it. If there are few options, rows are kept."""
+        """Like `one`, but the row may be shared: copy it, never write to it. Rows of a few options are kept."""
         try:
             return self._known[observation]
         except (KeyError, TypeError):

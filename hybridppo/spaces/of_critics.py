@@ -155,6 +155,6 @@ class WrittenRows:
         return found
 
     def written(self, rows: Array) -> Array:
-        """Written rows `[..., N, size]` with the own observations of whole rows `[..., N, W]`; without a valid state."""
+        """Written rows `[..., N, size]` with the own observations of whole rows `[..., N, W]`; the state is invalid."""
         apart = rows.reshape(*rows.shape[:-2], -1, self.source.size)
         return apart.take(self._own, axis=-1).reshape(*rows.shape[:-1], -1)

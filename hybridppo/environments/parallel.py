@@ -38,7 +38,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     """A parallel environment with a slot for each agent: arrays of `A` rows, in the order of `possible_agents`.
 
     An agent is present from the reset that returns its observation until it is terminated or truncated. Later steps may
-    leave it out; values for it are ignored.
+    leave it out; its values are ignored.
 
     Args:
         env: the environment.

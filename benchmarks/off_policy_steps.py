@@ -96,7 +96,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden-sizes", nargs="+", default=["64,64", "256,256", "400,300"])
     parser.add_argument("--turns", type=int, default=6)

@@ -56,7 +56,7 @@ def steps_per_second(kind: str, seed: int) -> float:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="trainings of each kind (default %(default)s)")
     arguments = parser.parse_args()

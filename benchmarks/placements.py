@@ -33,7 +33,7 @@ def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: 
 
 
 def main() -> None:
-    """Measure, print, and keep the results."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--num-envs", type=int, default=8)

@@ -138,7 +138,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", default="5,100,1000", help=f"of {', '.join(map(str, KINDS))} (default %(default)s)")
     parser.add_argument("--num-envs", default="10,100,1000", help="of %(default)s, as far as --most-agents goes")

@@ -96,7 +96,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="of the environments (default %(default)s)")
     parser.add_argument("--num-envs", default="64,1024,8192", help="of %(default)s")

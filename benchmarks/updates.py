@@ -97,7 +97,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="of each case (default %(default)s; wide: a tenth)")
     parser.add_argument("--cases", default=",".join(CASES), help="of small,wide,wider (default %(default)s)")

@@ -5,8 +5,8 @@
 
 8 games, 128 steps a rollout, 4 epochs of 4 minibatches, the convolutions of Mnih et al. and a layer of 512. Both see
 the same: four frames an action, gray, 84 x 84, four stacked, up to 30 idle frames at the start, rewards clipped, and
-actions repeated with a probability of 0.25. Every turn is a fresh process on one core. `shared` lets actor and critic have the
-same convolutions, as the field usually does; the others have them apart. `bf16` needs a processor that has it. Needs
+actions repeated with a probability of 0.25. Every turn is a fresh process on one core. With `shared`, actor and critic
+share the convolutions, as is usual; with the others, each has its own. `bf16` needs a processor that has it. Needs
 `make extras`, and `make bench`.
 """
 

@@ -124,7 +124,7 @@ def as_markdown(seeds: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Train, print, keep."""
+    """Train, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2", help="those of a file that is there are kept (default %(default)s)")
     parser.add_argument("--total-steps", type=int, default=500_000, help="of environments (default %(default)s)")

@@ -209,7 +209,7 @@ def _steps(turn: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep; or take one turn."""
+    """Measure, print and save the results; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(EVALUATE_EVERY), help="of %(default)s")
     parser.add_argument("--seeds", type=int, default=5, help="how many (default %(default)s)")

@@ -1,4 +1,4 @@
-"""An environment of one's own, with constants, a helper, an array in its state, and noise in its steps."""
+"""A user's environment, with constants, a helper, an array in its state, and noise in its steps."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete

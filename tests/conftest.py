@@ -1,6 +1,6 @@
-"""What every test runs under.
+"""Fixtures and settings of every test.
 
-torch is imported by functions only: the process that gives tests to others does without.
+Only functions import torch here: the process that distributes tests to others does without.
 """
 
 import gc

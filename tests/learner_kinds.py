@@ -1,4 +1,4 @@
-"""What learners may divide between them, each kind of batch that there is: a further one joins by a line."""
+"""Every kind of batch that learners may divide between them. To add one, add a line."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,4 +1,4 @@
-"""Optimisation loops for tests: with a backend of one's choice, alone."""
+"""Optimization loops for tests: alone, with any backend."""
 
 from typing import Any
 

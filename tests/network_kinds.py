@@ -1,4 +1,4 @@
-"""Every kind of network that a configuration can ask for. A further kind joins by a line in `KINDS`."""
+"""Every kind of network that a configuration can ask for. To add one, add a line to `KINDS`."""
 
 from typing import Any
 

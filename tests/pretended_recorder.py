@@ -1,4 +1,4 @@
-"""What stands for the recording of CUDA graphs where there is no CUDA."""
+"""A stand-in for the recording of CUDA graphs without CUDA."""
 
 from collections.abc import Callable
 

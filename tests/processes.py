@@ -1,8 +1,8 @@
-"""Processes that tests start, and that end when the tests do, however those end: also when they are killed.
+"""Processes that tests start. They end when the tests do, even if those are killed.
 
-Importing torch takes most of a short process. So where processes can be forked, one process of the tests has imported
-the library already (`warm_process.py`), and every other is a copy of it. What a test says of imports, of variables that
-are read when something is imported, or of how the interpreter starts, it must not say of such a copy: `warm=False`.
+Importing torch takes most of a short process. So where processes can be forked, one process has imported
+the library already (`warm_process.py`), and every other is a copy of it. Tests that depend on imports, on variables
+that are read during an import, or on how the interpreter starts need `warm=False`.
 """
 
 import contextlib

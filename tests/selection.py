@@ -1,7 +1,7 @@
-"""Of the cases of a test, those that the default tests run: the others are for `make slow`.
+"""Which cases of a test run by default; the others run by `make slow`.
 
-Every member of a kind is in at least one default test of where it may go wrong; what is left out are its combinations
-with what others in the same test have gone through already.
+Every member of a kind is in at least one default test of where it may go wrong. Left out are its combinations
+with what others in the same test have covered already.
 """
 
 from collections.abc import Collection, Iterable

@@ -3,7 +3,7 @@
     NUMBA_ENABLE_CUDASIM=1 python tests/simulated_cuda.py NAME          # on Numba's simulator: test_cuda_simulated.py
     compare(name, torch.device("cuda:0"))                               # on a GPU: test_cuda_on_gpu.py
 
-Gives what was seen, once everything agreed; as a script, as one line of JSON. What does not agree is an error.
+Returns what it observed once everything agreed; a script prints it as a line of JSON. A difference is an error.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""An environment of known optimum for every kind of space. A further kind joins by a line in `KINDS`."""
+"""An environment with known optimum for every kind of space. To add a kind, add a line to `KINDS`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""A training that is planned to be long, for what is done only in such, and ends after a few iterations."""
+"""A training that is planned to be long, and so does what only long ones do, but ends after a few iterations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every pair of features in one small training: it trains and goes on to the same bits, or is refused in words."""
+"""Every pair of features in one small training: it trains and resumes to the same bits, or a clear error refuses it."""
 
 import re
 import signal

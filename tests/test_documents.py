@@ -1,4 +1,4 @@
-"""What the documents point to is there."""
+"""What the documents refer to exists."""
 
 import configparser
 import re

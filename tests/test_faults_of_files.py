@@ -1,4 +1,4 @@
-"""Each promise about files, disks and run directories, kept: `docs/reliability.md` has the list."""
+"""Each promise about files, disks and run directories: `docs/reliability.md` has the list."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Each promise about training itself, kept: `docs/reliability.md` has the list."""
+"""Each promise about training itself: `docs/reliability.md` has the list."""
 
 import re
 import subprocess

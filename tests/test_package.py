@@ -1,4 +1,4 @@
-"""What the package is made of, and what importing it costs."""
+"""The package's parts, and the cost of importing it."""
 
 import ast
 import configparser

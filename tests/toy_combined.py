@@ -1,4 +1,4 @@
-"""Small environments that are fixed by their seeds, for tests of what combines. Free of torch, for worker processes."""
+"""Small environments that depend only on their seeds, for tests of combinations. Worker processes need no torch."""
 
 from typing import Any
 

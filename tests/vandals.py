@@ -1,7 +1,7 @@
-"""Environments that write into everything that they were given and that they have returned, for the tests to import.
+"""Environments that overwrite everything that they were given and have returned, for the tests to import.
 
-At each call a vandal first checks that what it was given before is as it was then, and destroys all of it and all that
-it has returned. Else it is the environment within it.
+At each call, a vandal first checks that what it was given before is unchanged, and then destroys all of it and all that
+it has returned. Otherwise it behaves like the environment within it.
 """
 
 import copy

@@ -1,9 +1,9 @@
 """A process of the tests, and the one that others are copies of: see `processes.py`.
 
 python warm_process.py ARGUMENTS            as `python ARGUMENTS`, until the standard input is closed
-python warm_process.py --serve ADDRESS      import the library, and fork for everybody who asks there
-python warm_process.py --serve-workers ADDRESS      the same with what worker processes import, which is without torch
-python warm_process.py --serve-workers-with-torch ADDRESS       with both
+python warm_process.py --serve ADDRESS      import the library, and fork for everyone who connects there
+python warm_process.py --serve-workers ADDRESS      the same with the imports of worker processes, which lack torch
+python warm_process.py --serve-workers-with-torch ADDRESS      with these and torch
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Every agent, small: the tests that all of them join. A further agent is a line in `AGENTS`."""
+"""Every agent, small: the tests that all of them join. To add an agent, add a line to `AGENTS`."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every agent promises: no placement, worker or stop changes what a seed gives, and no ruin is saved."""
+"""What every agent promises: no placement, worker or stop changes a seed's results, and no broken agent is saved."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""Environments of packages that few have: by their name, or by a function that makes one.
+"""Environments of rarely installed packages: by their name, or by a function that makes one.
 
     make extras
 
-A further package joins by a line in `IDS`.
+To add a package, add a line to `IDS`.
 """
 
 import logging

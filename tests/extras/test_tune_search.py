@@ -1,4 +1,4 @@
-"""Settings that are searched for with optuna."""
+"""The search for settings with optuna."""
 
 import json
 import re

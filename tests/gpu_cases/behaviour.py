@@ -1,4 +1,4 @@
-"""Cases of what happens on the way: waits, memory, stops, resumed runs, errors, the choice of `auto`."""
+"""Cases about the course of a training: waits, memory, stops, resumed runs, errors, the choice of `auto`."""
 
 import contextlib
 import warnings

@@ -1,4 +1,4 @@
-"""Environments that cases train in, besides gymnasium's own: small, deterministic, and of the library alone."""
+"""Environments that cases train in, besides gymnasium's own: small, deterministic, without other packages."""
 
 from typing import Any
 

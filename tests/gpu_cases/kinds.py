@@ -1,4 +1,4 @@
-"""Cases of what may be learned, and by whom: memories, pools, normalisation, kinds of spaces and of exploration, DDPG.
+"""Cases of kinds of learning: memories, pools, normalization, kinds of spaces and of exploration, DDPG.
 
 Each is compared with the CPU as `results.py` does it, and its updates' waits are counted as in `behaviour.py`.
 """

@@ -1,4 +1,4 @@
-"""Cases of what is sampled on the device by kernels, of learners on devices, and of evaluations beside a training."""
+"""Cases of sampling on the device by kernels, of learners on devices, and of evaluations beside a training."""
 
 import math
 import warnings

@@ -1,4 +1,4 @@
-"""Cases of what comes out: every placement, form and precision against the CPU."""
+"""Cases that compare results: every placement, form and precision against the CPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The command line: what it does, what it says, and the code it exits with."""
+"""The command line: what it does, what it prints, and its exit codes."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Messages: the commands in them can be pasted as they are."""
+"""Error messages: the commands in them can be pasted as they are."""
 
 import ast
 import os

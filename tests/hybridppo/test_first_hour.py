@@ -1,4 +1,4 @@
-"""What somebody meets in the first hour: environments of one's own by name, agents in files, runs that go on."""
+"""A newcomer's first hour: own environments by name, agents in files, runs that are resumed."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Stacks of frames that are stored once: the bits of stacks that an environment gives by itself, wherever sampled."""
+"""Stacks whose frames are stored once: the bits of stacks that an environment builds itself, wherever sampled."""
 
 import json
 import os

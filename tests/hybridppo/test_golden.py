@@ -1,6 +1,6 @@
-"""A golden trace: a tiny run must go on giving the numbers it gave when the trace was made.
+"""A golden trace: a tiny run must give the same numbers as when the trace was made.
 
-After a change that is meant to change them:
+After a change that changes them on purpose:
 
     python tests/hybridppo/test_golden.py --update
 """

@@ -1,4 +1,4 @@
-"""Whoever takes an agent and an environment refuses one with other spaces, and says what differs."""
+"""Every function that takes an agent and an environment refuses other spaces, and says what differs."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Training in environments of tensors: how they are given, what is refused, what goes on after a stop."""
+"""Training in environments of tensors: how they are passed, what is refused, what a resumed run does."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""After a training, its agent lives on and nothing else: not even until the next garbage collection."""
+"""After a training, only its agent stays in memory: nothing waits for the garbage collector."""
 
 import gc
 import signal

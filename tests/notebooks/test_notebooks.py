@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom, and are kept without what they printed."""
+"""Notebooks run from top to bottom, and are stored without their outputs."""
 
 from pathlib import Path
 from typing import Any

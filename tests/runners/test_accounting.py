@@ -1,5 +1,5 @@
-"""An iteration's seconds: each part is what it says, and together they are the loop's wall time, by a clock that only
-moves where something is done.
+"""An iteration's seconds: each part is what it says, and together they are the loop's wall time. The clock moves only
+when something is done.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What an environment returns is held to its space at every step, not only at the first."""
+"""An environment's values are checked against its spaces at every step, not only at the first."""
 
 import re
 from functools import partial

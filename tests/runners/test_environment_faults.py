@@ -1,4 +1,4 @@
-"""What must happen when environments misbehave, a section for each promise. The faults are real ones."""
+"""The promises for environments that misbehave, a section for each. The faults are real ones."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Evaluation runs the episodes asked for, whichever environments are quick about theirs."""
+"""Evaluation runs exactly the episodes asked for, whichever environments are fast."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""What environments tell in their infos, in the metrics: by hand, and the same wherever they are."""
+"""Metrics from environments' infos: by hand, and the same wherever the environments are."""
 
 import logging
 import os

@@ -1,6 +1,6 @@
-"""Agents that share a policy: who samples and where changes nothing, a run goes on exactly, and the optimum is learned.
+"""Agents that share a policy: where it is sampled changes nothing, runs resume exactly, and the optimum is learned.
 
-A further kind joins by a line in `AGENT_KINDS` of `toy_agents.py`.
+To add a kind, add a line to `AGENT_KINDS` of `toy_agents.py`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What environments may give in more than one form, and numbers at the ends of float32: taken as meant, or refused."""
+"""Values that environments may return in several forms, and extremes of float32: accepted as meant, or refused."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The loop with a replay buffer: turns and iterations, publishes and lag, its files, and what happens to them."""
+"""The loop with a replay buffer: turns and iterations, publishes and lag, its files, and damage to them."""
 
 import json
 import logging

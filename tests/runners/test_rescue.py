@@ -1,4 +1,4 @@
-"""An environment that fails, whenever and wherever it does, costs at most the rollout under way."""
+"""An environment that fails, at any time and place, costs at most the present rollout."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Environments that a callback calls and sets: wherever they are, between rollouts, and again in new ones."""
+"""Environments whose methods and attributes a callback uses: wherever they are, between rollouts, and in new ones."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Agents that act one after the other: who samples and where changes nothing, and a run goes on exactly."""
+"""Agents that act one after the other: where they are sampled changes nothing, and runs resume exactly."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""An environment that writes into what it was given, and into what it has returned, changes nothing of a training."""
+"""An environment that overwrites its inputs and its past outputs changes nothing in a training."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Compiled gradient steps of DDPG and TD3: autograd up to rounding, with bits that nothing else changes."""
+"""Compiled gradient steps of DDPG and TD3: equal to autograd up to rounding, with reproducible bits."""
 
 from dataclasses import replace
 from types import SimpleNamespace

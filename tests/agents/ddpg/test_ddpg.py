@@ -1,4 +1,4 @@
-"""DDPG and TD3 against their formulas in plain torch, and what an agent promises beside."""
+"""DDPG and TD3 against their formulas in plain torch, and what else an agent promises."""
 
 import copy
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Critics of several agents that see more than the agents: what rows hold, by hand, and everywhere."""
+"""Critics of several agents that see more than the agents: their rows by hand, and the same bits everywhere."""
 
 import shutil
 from dataclasses import replace

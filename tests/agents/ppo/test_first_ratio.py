@@ -1,4 +1,4 @@
-"""Before anything is learned, every action is as probable as it was when it was taken: in every precision and form."""
+"""Before an agent learns, every action is as probable as when it was taken: in every precision and form."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Actors and critics that see different parts of observations: who sees what, everywhere, and taken away."""
+"""Actors and critics that see different parts of observations: who sees what, everywhere, and in exports."""
 
 import itertools
 import shutil

@@ -1,4 +1,4 @@
-"""The loss stands in one place: whoever changes it there changes what is learned, or is told."""
+"""The loss stands in one place: a change there changes what is learned and what is reported."""
 
 import json
 import re

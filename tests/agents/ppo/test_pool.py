@@ -1,4 +1,4 @@
-"""Learning from a pool of rollouts: the arithmetic, what is kept, and that one rollout is PPO."""
+"""Learning from a pool of rollouts: its arithmetic, what it keeps, and that a pool of one rollout is PPO."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""PPO's update against a plain rendering of the algorithm, and what it keeps to."""
+"""PPO's update against a plain version of the algorithm, and its promises."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Recorded optimizer steps against those that are not recorded; on the CPU, recording is pretended."""
+"""Recorded optimizer steps against unrecorded ones; on the CPU, recording is simulated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

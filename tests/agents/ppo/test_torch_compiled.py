@@ -1,4 +1,4 @@
-"""The optimizer step compiled by torch.compile, beside autograd; all but what is refused needs a C++ compiler."""
+"""The optimizer step compiled by torch.compile, against autograd; all but the refusals need a C++ compiler."""
 
 import os
 import shutil

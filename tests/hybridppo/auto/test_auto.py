@@ -1,4 +1,4 @@
-"""Placement auto: what it chooses is trained under, told in a line, written down, and never measured twice."""
+"""Placement auto: its choice is used in training, printed, saved, and never measured twice."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Which candidates are tried and which is taken, by made-up seconds of each; and what a real trial does."""
+"""Which candidates are tried and which is chosen, with made-up seconds for each; and what a real trial does."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Work of tests is short, and would never be divided among threads by itself."""
+"""Divide even short work among threads: the work of tests is too short to be divided by itself."""
 
 from functools import partial
 

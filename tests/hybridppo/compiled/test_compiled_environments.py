@@ -1,4 +1,4 @@
-"""Compiled environments as a sampler has them: the same as in Python, saved exactly, on any number of threads."""
+"""Compiled environments in a sampler: the same as in Python, saved exactly, on any number of threads."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Critics of compiled environments that see more than agents: as in the same environment in Python, everywhere."""
+"""Critics that see more than agents, in compiled environments: as in the same environment in Python, everywhere."""
 
 import shutil
 from dataclasses import replace

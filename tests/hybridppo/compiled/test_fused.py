@@ -1,4 +1,4 @@
-"""The fused rollout: what the plain one gives but for rounding, sliced, stopped, divided, saved and resumed."""
+"""The fused rollout: equal to the plain one up to rounding, sliced, stopped, divided, saved and resumed."""
 
 import sys
 from pathlib import Path

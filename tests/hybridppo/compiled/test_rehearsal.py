@@ -1,4 +1,4 @@
-"""A mistake in a compiled environment is an error with its file, its line and its field, and never a number."""
+"""A mistake in a compiled environment is an error with its file, line and field, and never a wrong number."""
 
 # ruff: noqa: NPY002, RET503 - these are the mistakes
 

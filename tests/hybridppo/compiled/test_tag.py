@@ -1,4 +1,4 @@
-"""Compiled Tag beside the same in vectorised NumPy, and what its description says of it."""
+"""Compiled Tag beside the same game in vectorized NumPy, and the promises of its description."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ray for the tests: one small cluster on this machine, and what is left of one."""
+"""Ray for the tests: one small cluster on this machine, and a check for its remains."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A server of parameters and its learners: the bits of one process where one learns, and what a lost one takes."""
+"""A parameter server and its learners: with one learner the bits of one process, and the effects of a lost one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Placement auto within a policy, and policies beside each other: measured once, told, written down, and kept."""
+"""Placement auto within a policy, and auto among policies: measured once, printed, saved, and kept."""
 
 import importlib.util
 import json

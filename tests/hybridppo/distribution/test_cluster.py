@@ -1,4 +1,4 @@
-"""Which Ray a training takes, and who is let into it."""
+"""Which Ray cluster a training uses, and who may connect to it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Samplers over Ray: the bits of one process, and one clear error, or another sampler, where one is lost."""
+"""Samplers over Ray: the bits of one process, and if one is lost, one clear error or a new sampler."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Environments over Ray, stepped from one process: its bits, and one clear error, or another worker, on a loss."""
+"""Environments over Ray, stepped from one process: its bits, and if one is lost, one clear error or a new worker."""
 
 import os
 import re

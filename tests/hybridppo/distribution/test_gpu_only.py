@@ -1,4 +1,4 @@
-"""Learners with a device each: the bits of one, whatever is asked of all, and what they refuse."""
+"""Learners with a device each: the bits of one process, whatever is asked of all, and what they refuse."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Learners in processes of their own: the bits of one, and one clear error where one is lost."""
+"""Learners in processes of their own: the bits of one process, and one clear error if one is lost."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Learners that wait for another which is silent, as if the network between their machines were cut: none for ever."""
+"""Learners that wait for a silent one, as if the network between their machines were cut: none waits for ever."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A training on one machine opens no door: nobody on the network can connect to any of its processes."""
+"""A training on one machine opens no port: nobody on the network can connect to any of its processes."""
 
 import sys
 from ipaddress import ip_address

@@ -1,4 +1,4 @@
-"""Learners that share no memory, as those of several machines: gloo brings their rows together, to the same bits."""
+"""Learners without shared memory, like those of several machines: gloo exchanges their rows, with the same bits."""
 
 from typing import Any
 

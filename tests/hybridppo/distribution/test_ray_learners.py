@@ -1,4 +1,4 @@
-"""Learners of a server of parameters in actors of Ray's: the bits of one process, and a lost one is replaced."""
+"""Learners of a parameter server in Ray actors: the bits of one process, and a lost one is replaced."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""A learner that is lost: another group takes over the last checkpoint, and ends with the bits that there would be."""
+"""A lost learner: another group continues from the last checkpoint, and ends with the bits of an undisturbed run."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A worker as Ray makes one, without Ray's processes: what it acts by, where it stops, and what is sent back."""
+"""A worker as Ray makes one, without Ray's processes: its actor, when it stops, and what it sends back."""
 
 import pickle
 import sys

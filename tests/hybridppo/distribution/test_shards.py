@@ -1,4 +1,4 @@
-"""Updates in shards: the same whoever has which, and those of the whole minibatch up to rounding."""
+"""Updates in shards: the same however they are divided, and equal to the whole minibatch's up to rounding."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

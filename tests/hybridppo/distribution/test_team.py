@@ -1,4 +1,4 @@
-"""What learners agree on with every word that they exchange."""
+"""What learners check with every message that they exchange."""
 
 import os
 import subprocess

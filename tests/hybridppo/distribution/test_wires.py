@@ -1,4 +1,4 @@
-"""Rows that learners sum, in memory or by torch.distributed: of the same turn; none is waited for without end."""
+"""Rows that learners sum, in memory or by torch.distributed: always of the same turn, and no wait is endless."""
 
 import threading
 from collections.abc import Callable

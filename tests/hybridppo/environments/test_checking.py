@@ -1,4 +1,4 @@
-"""What is wrong with an environment is found, and what is right is not complained of."""
+"""The check finds what is wrong with an environment, and does not complain of what is right."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""The state of environments: put into fresh ones, they go on as if nothing had happened; what cannot be is named."""
+"""The state of environments: new ones that get it continue exactly, and the error names what cannot be saved."""
 
 import enum
 import json

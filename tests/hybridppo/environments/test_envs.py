@@ -1,4 +1,4 @@
-"""Which environments are accepted, in which mode they are stepped, and what is said about the others."""
+"""Which environments are accepted, in which mode they are stepped, and the errors for the others."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Environments of several agents: what of a rollout are steps, whose they are, and what an environment may not do."""
+"""Environments of several agents: which rows of a rollout are steps, whose they are, and what is refused."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Environments by the name of their package, as far as no package is needed."""
+"""Environments by the name of their package, as far as this needs no package."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A function that makes environments may not return one twice: neither the object itself, nor within a new wrapper."""
+"""A function that makes environments may not return one twice, neither the object nor in a new wrapper."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Environments whose agents act one after the other: what each agent's step is, by hand and beside a parallel twin."""
+"""Environments whose agents act one after the other: each agent's steps, by hand and beside a parallel twin."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Networks of one's own learn in `train()` and do everything else in `eval()`, wherever they are."""
+"""A user's networks learn in `train()` mode and do everything else in `eval()` mode, wherever they are."""
 
 import shutil
 from functools import cache

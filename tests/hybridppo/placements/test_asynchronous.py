@@ -1,4 +1,4 @@
-"""Every placement on a pretended device with queues: who waits for what, and that nobody reads what is not there."""
+"""Every placement on a simulated device with queues: who waits for what, and that nobody reads unfinished data."""
 
 from collections.abc import Iterator
 from dataclasses import replace

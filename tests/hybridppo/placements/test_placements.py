@@ -1,4 +1,4 @@
-"""Placements never change the result, and say truly what crossed and when."""
+"""Placements never change the result, and report truly what was copied and when."""
 
 import ast
 import copy

@@ -2,8 +2,8 @@
 
     pytest tests/hybridppo/placements/test_second_device.py
 
-Results are the CPU's bit for bit, and what is left on the wrong side is an error. A new placement, agent or kind of
-observation or action joins by a line in `PLACEMENTS` or `WORKS`.
+Results are the CPU's bit for bit, and a tensor on the wrong device is an error. To add a placement, an agent or a kind
+of observation or action, add a line to `PLACEMENTS` or `WORKS`.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Callbacks: told of everything, in order; free to stop; an error in one is named, and loses nothing."""
+"""Callbacks: called for everything, in order; free to stop; an error in one is named, and loses nothing."""
 
 import logging
 import signal

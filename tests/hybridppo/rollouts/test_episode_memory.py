@@ -1,4 +1,4 @@
-"""What an actor remembers from step to step: whose state is forgotten when, and what a rollout keeps of it."""
+"""An actor's memory from step to step: when a state is reset, and what a rollout keeps of it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""An option is declared once: what follows from its field is the same everywhere."""
+"""An option is declared once: all that follows from its field is the same everywhere."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What holds for every kind of space: where it is sampled and learned changes nothing, and its optimum is learned."""
+"""For every kind of space: where it is sampled and learned changes nothing, and its optimum is learned."""
 
 import shutil
 from dataclasses import replace

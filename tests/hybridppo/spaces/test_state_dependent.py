@@ -1,4 +1,4 @@
-"""Exploration that depends on the state: against numbers worked out by hand, and by its own sums."""
+"""State-dependent exploration: against numbers worked out by hand."""
 
 import math
 from itertools import pairwise

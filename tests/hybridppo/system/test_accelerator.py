@@ -1,4 +1,4 @@
-"""The seam to torch.cuda: nobody goes around it, and each of its calls names its device."""
+"""The only module that calls torch.cuda: no other does, and each of its calls names its device."""
 
 import ast
 import contextlib

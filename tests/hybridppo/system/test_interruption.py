@@ -1,4 +1,4 @@
-"""What ends a command from outside: a closed terminal, Ctrl-C while it starts, a reader that has gone."""
+"""What ends a command from outside: a closed terminal, Ctrl-C while it starts, a closed pipe."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Each owner of random numbers has a seed of its own, which is the run's, and nobody else's."""
+"""Each owner of random numbers has a seed of its own, derived from the run's."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A run that is stopped, anywhere, and resumed ends bit-identical to one that never was."""
+"""A run that is stopped anywhere and resumed ends bit-identical to one that was never stopped."""
 
 import json
 import math

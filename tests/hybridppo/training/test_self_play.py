@@ -1,4 +1,4 @@
-"""An agent against snapshots of itself: seats, opponents, ratings, and a run that goes on exactly."""
+"""Self-play against snapshots: seats, opponents, ratings, and exactly resumed runs."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Runs from end to end: what they return, what they leave on disk, and how they go on after a stop."""
+"""Runs from end to end: what they return, what they leave on disk, and how they resume after a stop."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Evaluation during training: when, of what, in what is its own; and no bit of the training is another for it."""
+"""Evaluation during training: when, of what, in which environments; and it changes no bit of the training."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Rollouts of compiled environments that lie on a device, sampled by what stands for its kernels."""
+"""Rollouts of compiled environments on a device, sampled by a stand-in for its kernels."""
 
 import logging
 from dataclasses import replace

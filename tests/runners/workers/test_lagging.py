@@ -1,6 +1,6 @@
-"""Sampling without waiting: every step is given away once, from whoever is first, with exact ends of columns.
+"""Sampling without waiting: every step is handed out once, from whichever worker is first, with exact column ends.
 
-Workers are stood in for by shares in this process, which fill when a script says so. What depends on clocks in a
+Shares in this process stand in for workers, and fill when a script says so. What depends on clocks in a
 training does not here.
 """
 

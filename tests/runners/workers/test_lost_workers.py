@@ -1,4 +1,4 @@
-"""Workers that are lost, and those in their places."""
+"""Lost workers, and those that replace them."""
 
 from collections.abc import Collection, Sequence
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""How worker processes start: from any process, by the same imports as the trainer, and waited for in bounds."""
+"""How worker processes start: from any process, with the trainer's imports, and within a time limit."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Worker processes and overlap: the same rollouts, nothing left behind, loud deaths."""
+"""Worker processes and overlap: the same rollouts, no leftovers, and clear errors when a process dies."""
 
 import json
 import os

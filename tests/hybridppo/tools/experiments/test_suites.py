@@ -1,4 +1,4 @@
-"""Suites: which runs they ask for, runs side by side that are stopped and go on, and the table at the end."""
+"""Suites: which runs they make, parallel runs that are stopped and resumed, and the final table."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Policies as files: what they give, to whom, and when they are refused."""
+"""Policies as files: their outputs, their formats, and when they are refused."""
 
 import json
 import re

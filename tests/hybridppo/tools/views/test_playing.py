@@ -1,4 +1,4 @@
-"""Episodes to look at: frames, returns, and what is said where there is nothing to see."""
+"""Episodes to watch: frames, returns, and the error if there is nothing to see."""
 
 from dataclasses import replace
 from functools import partial

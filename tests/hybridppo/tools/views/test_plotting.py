@@ -1,4 +1,4 @@
-"""Runs drawn together: which are a group, what is drawn of it, and the files."""
+"""Plots of several runs: which form a group, what is drawn of it, and the files."""
 
 import json
 import re

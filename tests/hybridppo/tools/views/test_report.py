@@ -1,4 +1,4 @@
-"""The page of a run: whole, of the run, and in need of nothing but itself."""
+"""A run's page: complete, and self-contained."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A run in the terminal: what is shown of it, when, and when that ends."""
+"""A run in the terminal: what is shown, when, and when the display ends."""
 
 import io
 import json

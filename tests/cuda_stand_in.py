@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 def numpy_of(tensor: Tensor) -> Array:
-    """The memory of a tensor, also of one that the second device hides."""
+    """The memory of a tensor, even if the second device hides it."""
     hidden: Tensor = getattr(tensor, "hidden", tensor)
     return hidden.detach().numpy()
 
@@ -42,7 +42,7 @@ class SimulatedLauncher:
 
 
 class TwinLauncher:
-    """The same by the CPU's loops."""
+    """The same with the CPU's loops."""
 
     launches = 0
 

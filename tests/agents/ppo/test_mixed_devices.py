@@ -41,7 +41,7 @@ SPACES: dict[str, tuple[Any, gym.Space[Any]]] = {
 
 
 class LossError(Exception):
-    """The loss was reached."""
+    """Raised when the loss is reached."""
 
 
 @pytest.fixture(autouse=True)

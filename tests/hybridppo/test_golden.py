@@ -22,7 +22,7 @@ COUNTS = ("iteration", "env_steps", "episodes")
 
 
 def trace() -> list[Metrics]:
-    """What every iteration measured, but for times."""
+    """The metrics of every iteration, without times."""
     iterations: list[Metrics] = []
     hybridppo.train(
         "CartPole-v1",

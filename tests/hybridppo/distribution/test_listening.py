@@ -22,7 +22,7 @@ def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
 
 
 def reachable() -> set[tuple[str, str]]:
-    """The processes of a training, this one among them, that listen beyond the loopback; and their addresses."""
+    """The processes of a training, this one included, that listen beyond the loopback, and their addresses."""
     return {
         (process.name(), f"{connection.laddr.ip}:{connection.laddr.port}")
         for process in {psutil.Process(), *started_processes()}

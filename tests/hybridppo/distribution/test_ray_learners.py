@@ -49,7 +49,7 @@ def test_several_learners_keep_to_the_bound() -> None:
 
 
 class UntilRestarted(hybridppo.Callback):
-    """Ends the training when both learners have learned since one was replaced."""
+    """Ends the training when one learner was replaced and both have since learned."""
 
     def __init__(self) -> None:
         self._since: set[float] = set()

@@ -28,7 +28,7 @@ STEPS = 6
 
 
 class CapturedError(Exception):
-    """Carries what workers would be started for."""
+    """Carries what would be needed to start workers."""
 
 
 def fill(remote: Any, *message: Any) -> Any:

@@ -38,7 +38,7 @@ class SpacesOnly(gym.Env[Any, Any]):
 
 
 class ForeignVector(UndeclaredVector):
-    """A vector environment that declares its mode as told, and must not be closed twice."""
+    """A vector environment that declares the given mode, and must not be closed twice."""
 
     def __init__(self, declared: Any = None) -> None:
         super().__init__(SCRIPTS)

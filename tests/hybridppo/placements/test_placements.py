@@ -164,7 +164,7 @@ def test_rollouts_stay_where_they_are_on_one_device() -> None:
 
 
 class ScaledActor(nn.Module):
-    """Has a buffer, as an actor that normalises its observations would."""
+    """Has a buffer, like an actor that normalizes its observations."""
 
     def __init__(self) -> None:
         super().__init__()

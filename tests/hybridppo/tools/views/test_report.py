@@ -19,7 +19,7 @@ VOID = {"meta", "link", "br", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Parses a page, and refuses one whose elements do not close."""
+    """Parses a page, and refuses one with unclosed elements."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def end(path: Path) -> None:
-    """Write a result that is newer than the metrics, however coarse the clock of the disk is."""
+    """Write a result that is newer than the metrics, however coarse the disk's clock is."""
     (path / "result.json").write_text("{}")
     newest = (path / "metrics.jsonl").stat().st_mtime_ns
     os.utime(path / "result.json", ns=(newest + 1, newest + 1))
@@ -133,7 +133,7 @@ class Terminal(io.StringIO):
 
 
 def watched(run_dir: Path, *events: Callable[[], object], encoding: str = "utf-8", is_tty: bool = True) -> str:
-    """What is written where one event happens between two looks, and each lasts 20 seconds."""
+    """What is written if one event happens between two looks, and each look lasts 20 seconds."""
     out, left, now = Terminal(encoding, is_tty), list(events), [0.0]
 
     def wait(seconds: float) -> None:

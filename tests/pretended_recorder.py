@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class PretendedRecorder:
-    """Runs the step as a recording does before it records, and replays by running it."""
+    """Runs the step as a recording does before it records, and replays by running it again."""
 
     def __init__(self) -> None:
         self.recordings = 0

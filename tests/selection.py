@@ -11,7 +11,7 @@ import pytest
 
 
 def only_by_default(chosen: Collection[str], cases: Iterable[Any]) -> list[Any]:
-    """The cases, plain values or `pytest.param`s, where those whose name is not among `chosen` are marked slow.
+    """The cases, plain values or `pytest.param`s; those whose name is not in `chosen` are marked slow.
 
     A case is named by its id, or else by its values with commas between.
     """

@@ -53,7 +53,7 @@ ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     "in place": (tag_on_grid(taggers=3, runners=32, side=12, episode_length=6, nearest=2), 1, 7),
 }
 LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12, "Pendulum-v1": 12}
-"""Of episodes, so that some are truncated."""
+"""Length of episodes, so that some are truncated."""
 
 
 def side(
@@ -66,7 +66,7 @@ def side(
 
 
 def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: float = 2e-6) -> dict[str, int]:
-    """How often what has come to pass, and how many fields were compared and had the same bits."""
+    """How often each event has happened, and how many fields were compared and had the same bits."""
     source, num_envs, num_steps = ENVIRONMENTS[name]
     if name in LIMITS:
         source = replace(compiled_form(source), episode_length=LIMITS[name])

@@ -6,7 +6,7 @@ import hybridppo
 
 
 class StopAfter(hybridppo.Callback):
-    """Ends the training after so many iterations."""
+    """Ends the training after this many iterations."""
 
     def __init__(self, iterations: int = 1) -> None:
         self._iterations = iterations

@@ -10,7 +10,7 @@ EPISODE = 5
 
 
 class Toy(gym.Env[Any, Any]):
-    """Episodes of 5 steps, which the seed decides whole; some are truncated, and a large number asks for large actions.
+    """Episodes of 5 steps, which depend only on the seed. Some are truncated; a large number asks for large actions.
 
     Args:
         kind: "numbers" for actions of a Box, else choices.

@@ -85,7 +85,7 @@ def difference(plain: Backend, by_hand: Backend, parameters: FlatParameters, bat
         limit: how far a value may move, like `clip_range_vf`.
     """
     with _standardised(parameters):
-        rows = _telling(batch, plain, limit)
+        rows = _covering_every_case(batch, plain, limit)
         expected_statistics = _gradient(plain, rows)
         expected = parameters.gradient.clone()
         found_statistics = _gradient(by_hand, rows)
@@ -126,7 +126,7 @@ def _standardised(parameters: FlatParameters) -> Iterator[None]:
         parameters.values.data.copy_(before)
 
 
-def _telling(batch: Any, plain: Backend, limit: float) -> Any:
+def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Any:
     """A batch with these observations and actions, whose other columns cover every case of the formulas.
 
     In a first minibatch, no ratio has moved and no value is clipped; if rewards are all equal, normalised advantages

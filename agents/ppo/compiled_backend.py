@@ -139,7 +139,7 @@ class CompiledBackend(Backend):
             return None
         packed, rows = self._pack(batch), order.numpy()
         parameters, step = self._views(clip_range)
-        starts = _whole([*accumulate(sizes, initial=0)])
+        starts = _as_int64([*accumulate(sizes, initial=0)])
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):
@@ -238,10 +238,10 @@ def _actions_of(distribution: Any) -> tuple[Array, Array]:
         sizes = leaf.sizes if isinstance(leaf, MultiCategorical) else [leaf.output_size]
         choices += [(size, column + i) for i, size in enumerate(sizes)]
         column += len(sizes)
-    return _whole(choices).reshape(-1, 2), _whole(numbers)
+    return _as_int64(choices).reshape(-1, 2), _as_int64(numbers)
 
 
-def _whole(numbers: Any) -> Array:
+def _as_int64(numbers: Any) -> Array:
     """Integers of the type that the loops are compiled for."""
     return np.array(numbers, np.int64)
 

@@ -101,7 +101,7 @@ class Search:
         if (reason := self._why_not()) is not None:
             self.left_out.append(reason)
             return self.baseline
-        first = self._first()
+        first = self._try_simplest()
         if first is None:
             return self.baseline
         self.best = first
@@ -139,7 +139,7 @@ class Search:
             return f"all: to make the environments once more would take {limits.seconds_to_make:.2g} s"
         return None
 
-    def _first(self) -> Trial | None:
+    def _try_simplest(self) -> Trial | None:
         """Try the simplest candidate. Its first iteration, as short as possible, shows how long the run will take."""
         smallest = self.training.smallest_share
         quick = self._try(self.baseline, 0.0, smallest)

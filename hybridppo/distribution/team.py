@@ -340,13 +340,13 @@ class Team(LocalTeam):
             told["checkpoint"] = job.checkpoint.state
             everything |= {f"checkpoint/{name}": tensor for name, tensor in job.checkpoint.tensors.items()}
         tensors, told = _unpacked(self._from_first(_packed(everything, told) if self.rank == 0 else b""))
-        agent.load_state(own_columns(_of("agent", tensors), self.rank, self.size), told["agent"])
+        agent.load_state(own_columns(_tensors_of("agent", tensors), self.rank, self.size), told["agent"])
         if self.rank == 0:
             return job
         _require_same(told["settings"], settings.to_json(), self.rank)
         checkpoint = None
         if told["checkpoint"] is not None:
-            checkpoint = Checkpoint(_of("checkpoint", tensors), told["checkpoint"])
+            checkpoint = Checkpoint(_tensors_of("checkpoint", tensors), told["checkpoint"])
         return replace(
             job,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
@@ -451,7 +451,7 @@ class Team(LocalTeam):
             return tensors
         own = {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
         everything = self.gather_tensors(own)
-        return joined_columns([_of(str(rank), everything) for rank in range(self.size)])
+        return joined_columns([_tensors_of(str(rank), everything) for rank in range(self.size)])
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """End all learners but the first, and start others; all continue from the last checkpoint."""
@@ -610,7 +610,7 @@ def _unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return safetensors.torch.load(data[end:]), json.loads(data[8:end])
 
 
-def _of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _tensors_of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(f"{part}/"): t for name, t in tensors.items() if name.startswith(f"{part}/")}
 
 

@@ -147,10 +147,10 @@ class TensorAgents:
         """
         if isinstance(actions, list):
             return {
-                kind: _together(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()
+                kind: _join_parts(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()
             }
-        apart = _together([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
-        return {kind: _together([apart], partial(_columns, own)) for kind, own in self._slots.items()}
+        apart = _join_parts([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
+        return {kind: _join_parts([apart], partial(_columns, own)) for kind, own in self._slots.items()}
 
     def on_host(self, actions: Any) -> Any:
         """Actions of NumPy's distributions for all columns, in the form that `divided` takes, on the host."""
@@ -231,11 +231,11 @@ def _kinds_of(env: Any, name: str) -> dict[str, int]:
     return dict(policies)
 
 
-def _together(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
+def _join_parts(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
     """Join the tensors of values of one form, part by part."""
     first = values[0]
     if isinstance(first, dict):
-        return {key: _together([value[key] for value in values], join) for key in first}
+        return {key: _join_parts([value[key] for value in values], join) for key in first}
     if isinstance(first, tuple):
-        return tuple(_together(list(parts), join) for parts in zip(*values, strict=True))
+        return tuple(_join_parts(list(parts), join) for parts in zip(*values, strict=True))
     return join(values)

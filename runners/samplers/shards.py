@@ -106,7 +106,7 @@ class ShardsSampler(BaseSampler):
                 for policy, (agent_steps, of_policy) in zip(self.by_policy.values(), of_policies, strict=True):
                     policy.agent_steps += agent_steps
                     policy.statistics.add_ended(*of_policy)
-        self._metrics = {name: _joined(name, [each[name] for each in of_shards]) for name in of_shards[0]}
+        self._metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
 
     def metrics(self) -> Metrics:
@@ -264,6 +264,6 @@ class ShardsSampler(BaseSampler):
         return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
 
 
-def _joined(name: str, of_shards: Sequence[float]) -> float:
+def _metric_of_shards(name: str, of_shards: Sequence[float]) -> float:
     """A metric of all shards: the sum if it is a count, else the mean."""
     return sum(of_shards) if name == "steps_dropped" else sum(of_shards) / len(of_shards)

@@ -233,18 +233,18 @@ class FirstOfTensors:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: after the first, the one that the environment has begun itself."""
-        found = _each(_first, self._env.reset(seed=seed)[0]) if self._next is None else self._next
+        found = _map_batch(_first_row, self._env.reset(seed=seed)[0]) if self._next is None else self._next
         return found, {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """The five values of a step, without infos."""
-        actions = _each(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
-        self._next, *others = (_each(_first, each) for each in self._env.step(actions)[:4])
+        actions = _map_batch(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
+        self._next, *others = (_map_batch(_first_row, each) for each in self._env.step(actions)[:4])
         return self._next, *others, {}
 
     def state(self) -> Any:
         """What critics see, if the environment has it."""
-        return _first(self._env.state())
+        return _first_row(self._env.state())
 
     def render(self) -> Any:
         """The picture of the first environment, or of all."""
@@ -258,15 +258,15 @@ class FirstOfTensors:
             self._env.close()
 
 
-def _first(batch: Tensor) -> Tensor:
+def _first_row(batch: Tensor) -> Tensor:
     return batch[:1]
 
 
-def _each(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+def _map_batch(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """A batch of tensors, or a container of batches, with a function applied to each."""
     if isinstance(batch, dict):
-        return {key: _each(function, part) for key, part in batch.items()}
-    return tuple(_each(function, part) for part in batch) if isinstance(batch, tuple) else function(batch)
+        return {key: _map_batch(function, part) for key, part in batch.items()}
+    return tuple(_map_batch(function, part) for part in batch) if isinstance(batch, tuple) else function(batch)
 
 
 def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:

@@ -1,5 +1,5 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
-# make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
+# make test     the default tests, in more processes than cores (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings, types and plain English
 # make slow     the tests that take minutes
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")

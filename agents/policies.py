@@ -38,10 +38,10 @@ from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole
 
 PolicyOf = Callable[[str], str]
-"""From the name of an agent to the name of its policy."""
+"""Maps the name of an agent to the name of its policy."""
 
 ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions")
-"""Fields that must be equal in all configurations, because the policies are sampled together."""
+"""Fields that must have the same value in all configurations, because the policies are sampled together."""
 REFUSED = ("episodes_per_rollout", "use_sde")
 """Fields that are not supported with several policies."""
 OF_A_MEMORY = ("memory", "recurrent", "sequence_length")
@@ -140,10 +140,10 @@ def acting_together(
 
 
 def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | None] | None = None) -> ObservesOfAgents:
-    """What critics see (`critic_observes`): the same for all agents, or a function of an agent's name.
+    """The `critic_observes` of agents: one value for all, or a function of an agent's name.
 
     Args:
-        policies: the settings of each policy; whatever has no such field sees an agent's own observation.
+        policies: the settings of each policy; without this field, a critic sees the agent's own observation.
         policy_of: returns the policy of an agent; None for `policy_by_name`.
     """
     each: dict[str | None, CriticObserves] = {

@@ -1,4 +1,4 @@
-"""The agents by name. The type of a configuration chooses the agent; a further agent is one line here."""
+"""The agents by name. The type of a configuration chooses the agent; another agent is one line here."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ AnyConfig = PPOConfig | DDPGConfig | PoliciesConfig
 
 @dataclass(frozen=True)
 class AgentKind:
-    """What the library must know of an agent besides its name."""
+    """The data that the library needs of an agent besides its name."""
 
     agent: type[Any]
     config: type[Any]
@@ -51,7 +51,7 @@ AGENTS: dict[str, AgentKind] = {
     "ddpg": AgentKind(DDPG, DDPGConfig, needs_of_ddpg, parts=("schedules",)),
     "td3": AgentKind(TD3, TD3Config, needs_of_ddpg, parts=("schedules",)),
 }
-"""By their names in `config.json` and on the command line."""
+"""The agents by their names in `config.json` and on the command line."""
 
 
 def _needs_of_policies(
@@ -64,7 +64,7 @@ def _needs_of_policies(
 
 
 _KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig, _needs_of_policies)}
-"""With the agent of several policies, which has no name on the command line."""
+"""All agents, including that of several policies, which has no name on the command line."""
 
 
 def name_of(config: AnyConfig) -> str:
@@ -149,14 +149,14 @@ def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
 
 
 def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> ObservesOfAgents:
-    """What the critics of these settings see; arguments and result as of `critics_of`."""
+    """The `critic_observes` of these settings; arguments and result are those of `critics_of`."""
     if isinstance(config, PoliciesConfig):
         return critics_of(config.policies, config.agents.get if config.agents else policy_of)
     return critics_of({"": config}, policy_of)
 
 
 def replaced(config: AnyConfig, **changes: Any) -> AnyConfig:
-    """The configuration with other values for some fields; for several policies, of each."""
+    """The configuration with other values for some fields; for several policies, the fields of each."""
     return config.replaced(**changes) if isinstance(config, PoliciesConfig) else replace(config, **changes)
 
 

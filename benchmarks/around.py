@@ -1,12 +1,12 @@
-"""What is around a training costs: TensorBoard, evaluations and checkpoints, in steps per second and in CPU time.
+"""What TensorBoard, evaluations and checkpoints cost a training, in steps per second and in CPU time.
 
     python benchmarks/around.py
     python benchmarks/around.py --total-steps 20000 --turns 1        # to see that it works
 
-The small case of `fixed_work.py`, into a run directory, with each of these alone and with all of them, against none.
-Every training is a process of its own, and they take turns. CPU time is the trainer's, without the process that may
-evaluate beside it, and without what it waits for, such as the disk: it tells small costs apart where a machine's speed
-comes and goes. Needs `pip install '.[tensorboard]'`.
+The small case of `fixed_work.py`, with a run directory: with each of these alone, with all of them, and with none.
+Every training is a process of its own, and they take turns. CPU time is the trainer's alone: a process that evaluates
+beside it does not count, nor do waits, such as for the disk. So it shows small costs even if the machine's speed
+changes. Needs `pip install '.[tensorboard]'`.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def measure(way: str, total_steps: int, overlaps: bool) -> dict[str, float]:
 
 
 def as_markdown(medians: dict[str, dict[str, float]]) -> str:
-    """A row for each way, with what it loses against nothing."""
+    """A row for each way, with what it loses against a training with none of them."""
     lines = ["| with | steps/s | lost | CPU seconds | more |", "|---|---:|---:|---:|---:|"]
     speed, used = medians["nothing"]["steps_per_second"], medians["nothing"]["cpu_seconds"]
     for way, found in medians.items():
@@ -68,7 +68,7 @@ def as_markdown(medians: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5, help="processes for each way")
     parser.add_argument("--total-steps", type=int, default=500_000, help="of each training")

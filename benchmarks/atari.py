@@ -3,10 +3,10 @@
     python benchmarks/atari.py
     python benchmarks/atari.py --quick
 
-8 games, 128 steps a rollout, 4 epochs of 4 minibatches, the convolutions of Mnih et al. and 512 numbers. Both see the
-same: four frames an action, gray, 84 x 84, four stacked, up to 30 idle frames at the start, rewards clipped, actions
-repeated with a probability of 0.25. Every turn is a fresh process on one core. `shared` lets actor and critic have the
-same convolutions, as the field usually does; the others have them apart. `bf16` needs a processor that has it. Needs
+8 games, 128 steps a rollout, 4 epochs of 4 minibatches, the convolutions of Mnih et al. and a layer of 512. Both see
+the same: four frames an action, gray, 84 x 84, four stacked, up to 30 idle frames at the start, rewards clipped, and
+actions repeated with a probability of 0.25. Every turn is a fresh process on one core. With `shared`, actor and critic
+share the convolutions, as is usual; with the others, each has its own. `bf16` needs a processor that has it. Needs
 `make extras`, and `make bench`.
 """
 
@@ -62,7 +62,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure by turns, print, keep; or take one turn."""
+    """Measure by turns, print and save the results; or take one turn."""
     arguments = parser_of(__doc__, NAMES, "1 round of a small iteration, to see that it works").parse_args()
     case = replace(CASE, num_envs=2, num_steps=32, iterations=1) if arguments.quick else CASE
     if arguments.turn:

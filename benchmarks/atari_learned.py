@@ -1,14 +1,14 @@
-"""Does it learn Pong from pixels? A shortened run, beside stable-baselines3 for the same steps by the same settings.
+"""Does it learn Pong from pixels? A shortened run, beside stable-baselines3 with the same steps and settings.
 
     python benchmarks/atari_learned.py
     python benchmarks/atari_learned.py --contestants library --total-steps 200000
     python benchmarks/atari_learned.py --convolutions nature --learning-rate 2.5e-4 --jobs 1
 
 The first million and a half of the usual ten million steps: four frames an action, gray, four stacked, up to 30 idle
-frames at the start, rewards clipped; rl-baselines3-zoo's settings for Atari but for twice its learning rate, and the
+frames at the start, rewards clipped; rl-baselines3-zoo's settings for Atari with twice its learning rate, and the
 two convolutions of 2013 and of A3C, a third of the usual work, which actor and critic share. A point is worth 1 or -1,
 and a game goes to 21. A run is a process with one thread, and takes about an hour. A return is the mean of the latest
-100 games of the training. Runs that are in the results are not run again. Needs `make extras` and `make bench`.
+100 games of the training. Runs that are already in the results are skipped. Needs `make extras` and `make bench`.
 """
 
 import time
@@ -23,19 +23,19 @@ from hybridppo import PPOConfig
 
 ENV_ID, NUM_ENVS, NUM_STEPS = "ALE/Pong-v5", 8, 128
 CLIP_RANGE, ENTROPY_COEF, VALUE_COEF = 0.1, 0.01, 0.5
-"""rl-baselines3-zoo, hyperparams/ppo.yml, atari; it anneals the first, and a learning rate of 2.5e-4, over ten million
-steps."""
+"""From rl-baselines3-zoo, hyperparams/ppo.yml, atari. The zoo anneals the first of them, and a learning rate of 2.5e-4,
+over ten million steps."""
 FEATURES = {"nature": 512, "a3c": 256}
 """Width of the layer after the convolutions, as published."""
 CONTESTANTS = ("library", "stable-baselines3")
 NAMES = ("contestant", "convolutions", "learning_rate", "side", "total_steps", "seed")
 POINTS = 20
-"""Of a curve."""
+"""Points of a curve."""
 Curve = list[tuple[float, float]]
 
 
 def games(side: int) -> Any:
-    """ale-py's own vector. Actions are not repeated by chance, as in the ids that others' figures are of."""
+    """ale-py's own vector. Actions are never repeated by chance, as in the environment ids of the published figures."""
     import ale_py
     import gymnasium as gym
     from gymnasium.vector import AutoresetMode
@@ -49,7 +49,7 @@ def games(side: int) -> Any:
 
 
 def ours(convolutions: Any, learning_rate: float, side: int, total_steps: int, seed: int) -> Curve:
-    """The return by steps, of this library."""
+    """This library's return by steps."""
     import hybridppo
 
     curve: Curve = []
@@ -70,7 +70,7 @@ def ours(convolutions: Any, learning_rate: float, side: int, total_steps: int, s
 
 
 def theirs(convolutions: str, learning_rate: float, side: int, total_steps: int, seed: int) -> Curve:
-    """The return by steps, of stable-baselines3."""
+    """stable-baselines3's return by steps."""
     import ale_py
     import torch
     from stable_baselines3 import PPO
@@ -92,7 +92,7 @@ def theirs(convolutions: str, learning_rate: float, side: int, total_steps: int,
     curve: Curve = []
 
     class TwoConvolutions(BaseFeaturesExtractor):
-        """Of the paper of 2013; written as `NatureCNN` is."""
+        """The convolutions of the paper of 2013, written as `NatureCNN` is."""
 
         def __init__(self, observation_space: Any, features_dim: int) -> None:
             super().__init__(observation_space, features_dim)
@@ -170,7 +170,7 @@ def main() -> None:
     parser.set_defaults(seeds=1)
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--total-steps", type=int, default=1_500_000)
-    parser.add_argument("--side", type=int, default=84, help="pixels of a frame's (default %(default)s)")
+    parser.add_argument("--side", type=int, default=84, help="width and height of a frame (default %(default)s)")
     parser.add_argument("--convolutions", choices=list(FEATURES), default="a3c")
     parser.add_argument("--learning-rate", type=float, default=5e-4, metavar="RATE")
     arguments = parser.parse_args()

@@ -1,15 +1,15 @@
-"""Does placement auto choose well? Its choice against every candidate, each trained under for longer.
+"""Does placement auto choose well? Its choice against every candidate, each measured for longer.
 
     python benchmarks/auto.py
     python benchmarks/auto.py --works pendulum,slow --rounds 5
 
-Pieces of work differ in environment, network and batch. For each, auto chooses as it would for a run of two minutes,
-several times, and for one of three seconds; then every candidate trains for some moments, round after round, so that a
-change of the machine's pace touches all of them. Candidates several times slower than the best take one turn. With a
-CUDA device, CartPole with hidden layers of 64 to 2048 follows, and from which size on learning there pays.
+The pieces of work differ in environment, network and batch. For each, auto chooses several times for a run of two
+minutes, and for one of three seconds; then every candidate trains for some moments, round after round, so that a
+change of the machine's pace affects all of them. Candidates several times slower than the best take one turn. With a
+CUDA device, CartPole with hidden layers of 64 to 2048 follows, and from which size on learning on it pays.
 
-Results go to results/auto.json, or to results/auto-cuda.json with a CUDA device. The exit code is 1 where a
-promise is not kept: a choice within 5 % of the best in all works but one, and never more than 15 % off.
+Results go to results/auto.json, or to results/auto-cuda.json with a CUDA device. The exit code is 1 if a
+promise is broken: a choice within 5 % of the best in all works but one, and never more than 15 % off.
 """
 
 import argparse
@@ -38,9 +38,9 @@ import numpy as np  # isort: skip
 
 WITHIN, AT_MOST = 1.05, 1.15
 HOPELESS = 2.5
-"""Candidates that take so many times longer than the best in the first round have no other turn."""
+"""Candidates that take this many times longer than the best in the first round get no further turn."""
 LONG_RUN, SHORT_RUN = 120.0, 3.0
-"""Seconds of the runs to choose for."""
+"""Lengths, in seconds, of the runs to choose for."""
 
 
 class Slow(gym.Env[Any, Any]):
@@ -51,7 +51,7 @@ class Slow(gym.Env[Any, Any]):
     size = 50_000
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Anew."""
+        """Start a new episode."""
         super().reset(seed=seed)
         self._step = 0
         return self._observation(), {}
@@ -81,7 +81,7 @@ class Piece:
 
 
 def _config(**fields: Any) -> PPOConfig:
-    # The number of threads is left open, so that it is among what is chosen.
+    # The number of threads is left open, so that auto chooses it too.
     return cleanrl(torch_threads=None, **fields)
 
 
@@ -117,7 +117,7 @@ def cuda_works() -> dict[str, Piece]:
 
 
 def measure(piece: Piece, *, rounds: int, seconds: float) -> dict[str, Any]:
-    """One piece of work: what auto chooses with and without overlap, and what every candidate takes."""
+    """One piece of work: what auto chooses with and without overlap, and how long every candidate takes."""
     training = Training(piece.env, piece.config, EnvironmentOptions())
     limits = _limits(training)
     found = candidates(limits, piece.config.num_envs)
@@ -203,7 +203,7 @@ def summary(works: Mapping[str, Any], max_lag: int) -> dict[str, Any]:
 
 
 def crossing(measured: Mapping[int, Mapping[str, float]]) -> int | None:
-    """The smallest size of network from which on learning on the GPU and sampling on the CPU is the faster.
+    """The smallest size of network from which on sampling on the CPU and learning on the GPU is always faster.
 
     Candidates that were not measured were far too slow.
     """
@@ -229,7 +229,7 @@ def as_markdown(works: Mapping[str, Any], max_lag: int) -> str:
 
 
 def result_as_markdown(result: Mapping[str, Any]) -> str:
-    """A whole result: a table and a line on the promises without and with leave to overlap."""
+    """A whole result: a table, and a line on the promises without and with overlap."""
     parts = []
     for max_lag, title in ((0, "No overlap allowed"), (1, "Overlap allowed")):
         found = result["summaries"][f"max_lag={max_lag}"]
@@ -244,7 +244,7 @@ def result_as_markdown(result: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    """Measure, print, and keep the results."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--works", default=",".join(WORKS), help="which, by name (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of every candidate")

@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 class Board:
-    """As PettingZoo's raw environments: `rows` by `columns`, `wanted` stones in a row win, and stones may fall."""
+    """Like PettingZoo's raw environments: `rows` by `columns`; `wanted` stones in a row win; stones may fall."""
 
     def __init__(self, rows: int, columns: int, wanted: int, stones_fall: bool) -> None:
         self.possible_agents = ["player_0", "player_1"] if stones_fall else ["player_1", "player_2"]
@@ -49,7 +49,7 @@ class Board:
         self._seen[:], self._legal[:] = 0, 1
 
     def last(self) -> Any:
-        """The observation of the agent whose turn it is, its gain since its last turn, and whether all is over."""
+        """The observation of the agent whose turn it is, its reward since its last turn, and whether the game ended."""
         seen = {"observation": self._seen[self._turn], "action_mask": self._legal}
         return seen, self._gains[self._turn], self._is_over, False, {}
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, and how long a turn is."""
+    """What is trained, and how many iterations a turn has."""
 
     learning_rate: ClassVar[float] = 2.5e-4
     gamma: ClassVar[float] = 0.99
@@ -23,15 +23,15 @@ class Case:
     num_envs: int
     hidden_sizes: tuple[int, ...]
     warmup: int
-    """Iterations that are not counted."""
+    """Iterations before the counted ones."""
     iterations: int
-    """Iterations that are."""
+    """Counted iterations."""
     env_id: str = "CartPole-v1"
     num_steps: int = 128
     num_epochs: int = 4
     num_minibatches: int = 4
     has_images: bool = False
-    """Whether observations are images: then the convolutions of Mnih et al. come first, and ReLU replaces tanh."""
+    """Whether observations are images. If so, the convolutions of Mnih et al. come first, and ReLU replaces tanh."""
 
     @property
     def batch_size(self) -> int:
@@ -44,7 +44,7 @@ class Case:
         return self.batch_size // self.num_minibatches
 
     def with_envs(self, num_envs: int) -> "Case":
-        """The same work by another number of environments: rollouts and minibatches stay as large as they are."""
+        """The same work with another number of environments: rollouts and minibatches keep their size."""
         if self.batch_size % num_envs:
             raise ValueError(f"{num_envs} environments do not divide rollouts of {self.batch_size} steps")
         return replace(self, num_envs=num_envs, num_steps=self.batch_size // num_envs)
@@ -68,7 +68,7 @@ MORE_CASES = {
     "many": Case(num_envs=2048, num_steps=32, num_minibatches=32, hidden_sizes=(64, 64), warmup=2, iterations=8),
 }
 MORE_CASES["many_once"] = replace(MORE_CASES["many"], num_epochs=1)
-"""By name only: wide layers, and thousands of environments, as compiled ones are for."""
+"""Run only if named: wide layers, and thousands of environments, as compiled ones are for."""
 SLOW_CASES = {
     # As rl-baselines3-zoo tunes it.
     "lander": Case(
@@ -80,7 +80,7 @@ SLOW_CASES = {
         warmup=1,
         iterations=4,
     ),
-    # What the field takes for MuJoCo, 2,048 steps and 10 epochs in minibatches of 64, by 8 environments.
+    # What is usual for MuJoCo, 2,048 steps and 10 epochs in minibatches of 64, with 8 environments.
     "cheetah": Case(
         env_id="HalfCheetah-v5",
         num_envs=8,
@@ -91,7 +91,7 @@ SLOW_CASES = {
         warmup=2,
         iterations=15,
     ),
-    # An environment that draws what it shows: 96 x 96 pixels.
+    # An environment that draws its observation: 96 x 96 pixels.
     "racing": Case(
         env_id="CarRacing-v3",
         num_envs=8,
@@ -107,7 +107,7 @@ SLOW_CASES = {
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a contestant stood at the end of an iteration."""
+    """A contestant's counts and times at the end of an iteration."""
 
     time: float
     env_steps: int
@@ -125,19 +125,19 @@ class Stopwatch:
         self._case, self._ended = case, time.perf_counter()
 
     def mark(self, sampled: float, env_steps: int | None = None) -> None:
-        """An iteration ends now; its rollout was complete at `sampled`. By default all rollouts have all steps."""
+        """End an iteration now, whose rollout was complete at `sampled`. By default all rollouts have all steps."""
         now = time.perf_counter()
         steps = (len(self.marks) + 1) * self._case.batch_size if env_steps is None else env_steps
         self.marks.append(Mark(now, steps, sampled - self._ended, now - sampled))
         self._ended = now
 
     def work_done(self) -> dict[str, Any]:
-        """As `work_done`, of all iterations until now."""
+        """`work_done` of all iterations until now."""
         return work_done(self.marks, self._case)
 
 
 def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
-    """The counted iterations of a turn, from the marks at the ends of all; real steps of environments only."""
+    """Sum up the counted iterations of a turn, from the marks at the ends of all; only real environment steps count."""
     marks = marks[case.warmup - 1 : case.warmup + case.iterations]
     steps, seconds = marks[-1].env_steps - marks[0].env_steps, marks[-1].time - marks[0].time
     whole = {"env_steps": steps, "seconds": seconds, "steps_per_second": steps / seconds}
@@ -152,12 +152,12 @@ def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
 
 
 def count_processor_time() -> None:
-    """Let turns count the seconds of their process on the processor, of all its threads: other work costs it none."""
+    """Let turns count their process's CPU seconds, over all threads, so that other work on the machine adds nothing."""
     time.perf_counter = time.process_time
 
 
 def our_config(case: Case) -> "PPOConfig":
-    """The case's work in the words of this library."""
+    """The case's settings as this library's configuration."""
     from settings import cleanrl
 
     return cleanrl(
@@ -181,7 +181,7 @@ def our_config(case: Case) -> "PPOConfig":
 
 
 def run_ours(case: Case, env: Any, config: "PPOConfig", **options: Any) -> dict[str, Any]:
-    """A turn of this library, through its public `train`, which takes the options."""
+    """A turn of this library, through its public `train`, which gets `options`."""
     import hybridppo
 
     marks: list[Mark] = []

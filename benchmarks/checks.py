@@ -1,12 +1,12 @@
-"""What the checks cost while training: those of what environments return, and that of losses, gradients and parameters.
+"""What checks cost a training: those of what environments return, and that of losses, gradients and parameters.
 
     python benchmarks/checks.py
     python benchmarks/checks.py --iterations 50        # to see that it works
 
-The small case of `fixed_work.py`, by the environment's own vectorised form and by sub-environments. Trained twice side
-by side from one seed: as the library does it, and with the same objects but for the checks, which are taken out by
-overriding the methods that make them. The two take turns at every iteration, each goes first every other time, and the
-figures are medians of what was measured at the same moment. They end with equal parameters, or nothing is reported.
+The small case of `fixed_work.py`, with gymnasium's vector environment and with single environments. It is trained twice
+side by side from one seed: as the library does it, and without the checks, which subclasses take out by overriding the
+methods that make them. The two alternate at every iteration and in who goes first, and the figures are medians of what
+was measured at the same moment. They must end with equal parameters, or nothing is reported.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class UncheckedInTurn(SyncEnvironments):
     """Takes whatever the environments return."""
 
     def step(self, actions: Array) -> Step:
-        """As in the base, but for the tests and the handling of errors."""
+        """As in the base class, but without the checks and the handling of errors."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         self._num_steps += 1
         for i, (sub_env, action) in enumerate(zip(self.sub_environments, actions, strict=True)):
@@ -137,9 +137,9 @@ def as_markdown(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    """Measure, print, keep; 1 where the checks cost 2 % or more."""
+    """Measure, print and save the results; 1 if the checks cost 2 % or more."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--iterations", type=int, default=1000, help="counted, of each (default %(default)s)")
+    parser.add_argument("--iterations", type=int, default=1000, help="counted iterations of each (default %(default)s)")
     arguments = parser.parse_args()
     with limit_threads(1):
         rows = {form: measure(form, arguments.iterations) for form in ("vectorised", "in turn")}

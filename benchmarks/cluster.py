@@ -1,19 +1,20 @@
-"""64 learners on 8 nodes, simulated from parts that were measured on this machine, and checked on 1, 2 and 4 processes.
+"""64 learners on 8 nodes, simulated from parts measured on this machine, and checked on 1, 2 and 4 processes.
 
     python benchmarks/cluster.py --output benchmarks/results
     python benchmarks/cluster.py --gigabits 100 --width 512
 
-Parts, in processor time, so that other work on the machine does not count: a rollout of a learner, the gradient of
-minibatches of several sizes with the optimizer's step, and what an update does besides. In wall-clock time, the
-median of many: `all_reduce` of the gradient over gloo between two processes on the loopback, which gives the seconds
-of a message and of a byte. A ring of `n` learners sends `2 (n - 1)` messages one after the other, each of the `n`-th
-part of the gradient. Between nodes a message takes the latency of the network more, and its bytes pass one link.
+The parts are in CPU seconds, so that other work on the machine does not count: a learner's rollout, the gradient of
+minibatches of several sizes with the optimizer's step, and the rest of an update. Communication is in wall-clock
+seconds, the median of many: `all_reduce` of the gradient over gloo between two processes on the loopback, which gives
+the seconds of a message and of a byte. A ring of `n` learners sends `2 (n - 1)` messages one after the other, each with
+the `n`-th part of the gradient. Between nodes, a message takes the network's latency in addition, and all bytes share
+one link.
 
-The check trains with 1, 2 and 4 real learners, `reduce="all_reduce"`, which sleep before each gradient as long as it
-would take on a slower core, so that two cores are enough for all.
+The check trains with 1, 2 and 4 real learners and `reduce="all_reduce"`. They sleep before each gradient for as long
+as a slower core would compute, so that two cores are enough for all.
 
-The simulation gives each learner a core. `weak`: each further learner has as many environments and as many rows of each
-minibatch as the first. `strong`: the learners divide the environments and the minibatches of one.
+The simulation gives each learner a core. `weak`: each further learner adds as many environments and as many rows of
+each minibatch as the first has. `strong`: the learners divide the environments and the minibatches of one.
 """
 
 import argparse
@@ -40,9 +41,9 @@ from hybridppo.runners.samplers.in_process import Sampler
 LEARNERS = (1, 2, 4, 8, 16, 32, 64)
 PER_NODE = 8
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 64, 128, 4, 4
-"""Of one learner."""
+"""Of each learner."""
 SLEEP = 0.1
-"""Seconds of each gradient in the check."""
+"""Seconds of sleep before each gradient of the check."""
 ITERATIONS, GATHERS, SECONDS_TO_START = 8, 200, 120.0
 
 
@@ -50,7 +51,7 @@ class Sleeping(hybridppo.PPO):
     """Sleeps before each gradient."""
 
     def loop(self) -> Any:
-        """As in the base."""
+        """As in the base class."""
         loop = super().loop()
         if "gradient" not in vars(loop.backend):
             gradient = loop.backend.gradient
@@ -72,7 +73,7 @@ def config_of(width: int, num_envs: int, num_minibatches: int) -> Any:
 
 
 def parts_of(width: int, num_envs: int, num_minibatches: int) -> dict[str, float]:
-    """Processor seconds of a rollout, of a minibatch, and of the rest of an iteration."""
+    """CPU seconds of a rollout, of a minibatch, and of the rest of an iteration."""
     spent = {"fill": 0.0, "gradient": 0.0}
     marks: list[tuple[float, float, float]] = []
 

@@ -1,4 +1,4 @@
-"""The published experiment on placements, made anew: what `scripts/compare_placements.py` runs.
+"""The published experiment on placements, repeated: what `scripts/compare_placements.py` runs.
 
 An article timed a textbook's PPO on CartPole (500 episodes, an update after each, one hidden layer of 128) on the CPU,
 on the GPU, and sampling on the CPU while learning on the GPU, and concluded which network wants which. Here every cell
@@ -24,20 +24,20 @@ Row = dict[str, Any]
 TEXTBOOK_SIZE = (128,)
 SIZES = ((64,), (64, 64), (128,), (128, 128), (256,), (256, 256))
 STEPS_PER_EPISODE = 400
-"""Of an agent that learns as the textbook's does, over 500 episodes: about as many as it takes, so that rollouts of
-several environments, of which an episode says little, get as much work as whole episodes do."""
+"""Steps per episode of an agent that learns as the textbook's does, averaged over 500 episodes. It sets the length of a
+training whose rollouts come from several environments, so that it does as much work as one with whole episodes."""
 BY_EPISODE, BY_ROLLOUT = placement_turn.BY_EPISODE, placement_turn.BY_ROLLOUT
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a cell of the table is measured with."""
+    """How a cell of the table is measured."""
 
     name: str
     contestant: str
     """`library` or `textbook`."""
     options: tuple[str, ...]
-    """Of `placement_turn.py`."""
+    """Options of `placement_turn.py`."""
     threads: int | None = 1
     """None for torch's default."""
 
@@ -52,7 +52,7 @@ OVERLAP_CPU = "overlap, cpu and cpu"
 
 
 def candidates(*, has_cuda: bool, cores: int, default_threads: int) -> tuple[list[Candidate], list[str]]:
-    """What can run on a machine, the library's placements and the textbook's loop; and a line for all that cannot."""
+    """What a machine can run of the library's placements and the textbook's loop, and a line for all that it cannot."""
     everything: list[tuple[Candidate, str | None]] = []
 
     def add(name: str, contestant: str, *options: str, threads: int | None = 1, missing: str | None = None) -> None:
@@ -78,13 +78,13 @@ def candidates(*, has_cuda: bool, cores: int, default_threads: int) -> tuple[lis
 
 @dataclass(frozen=True)
 class Work:
-    """A cell's row of the table: a network, and what an update learns from."""
+    """A row of the table: a network, and what an update learns from."""
 
     hidden_sizes: tuple[int, ...]
     rollout: str
 
     def candidates(self, of: Sequence[Candidate]) -> list[Candidate]:
-        """The textbook's loop is measured on its own network alone."""
+        """The candidates for this work: the textbook's loop is measured on its own network only."""
         is_textbooks = self == Work(TEXTBOOK_SIZE, BY_EPISODE)
         return [candidate for candidate in of if candidate.contestant == "library" or is_textbooks]
 
@@ -113,13 +113,13 @@ def measure(
     seeds: Sequence[int],
     report: Callable[[str], object],
 ) -> list[Row]:
-    """A row for each piece of work and candidate; within a work, candidates take turns over the seeds."""
+    """A row for each piece of work and candidate; for each piece of work, candidates take turns over the seeds."""
     rows: list[Row] = []
     for work in works:
         present = work.candidates(able)
         taken: dict[str, list[Row]] = {candidate.name: [] for candidate in present}
         for i, seed in enumerate(seeds):
-            # In reversed order every other round, so that whatever else the machine does falls on all of them.
+            # In reversed order every other round, so that whatever else the machine does affects all of them.
             for candidate in present if i % 2 == 0 else present[::-1]:
                 turn = take_turn(work, candidate, episodes=episodes, seed=seed)
                 taken[candidate.name].append(turn)
@@ -130,7 +130,7 @@ def measure(
 
 
 def summarize(work: Work, candidate: Candidate, turns: list[Row]) -> Row:
-    """Medians over the turns of one candidate, and the turns."""
+    """Medians over one candidate's turns, and the turns."""
 
     def median(of: Callable[[Row], Any]) -> Any:
         values = [of(turn) for turn in turns]
@@ -161,7 +161,7 @@ SAME = 1.03
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A statement, what the article measured, what was measured here, and whether it holds: None for not measured."""
+    """A statement, what the article measured, what was measured here, and whether it holds (None: not measured)."""
 
     statement: str
     article: str
@@ -170,13 +170,13 @@ class Conclusion:
 
 
 def conclusions(rows: Sequence[Row]) -> list[Conclusion]:
-    """The article's statements one by one, and then our own question; from the rows alone."""
+    """The article's statements one by one, and then our own question, all from the rows alone."""
     table = {(tuple(row["hidden_sizes"]), row["rollout"], row["candidate"]): row for row in rows}
     loop = {
         name: table.get((TEXTBOOK_SIZE, BY_EPISODE, name))
         for name in (TEXTBOOK_ONE_THREAD, TEXTBOOK_DEFAULT_THREADS, TEXTBOOK_CUDA, TEXTBOOK_MIGRATES)
     }
-    # Where torch's default is one thread, that is what the article's CPU run would have been.
+    # If torch's default is one thread, that is what the article's CPU run would have been.
     default = loop[TEXTBOOK_DEFAULT_THREADS] or loop[TEXTBOOK_ONE_THREAD]
     one_thread, cuda, migrates = loop[TEXTBOOK_ONE_THREAD], loop[TEXTBOOK_CUDA], loop[TEXTBOOK_MIGRATES]
     return [
@@ -253,7 +253,7 @@ def _winner(table: dict[tuple[Any, ...], Row], sizes: tuple[int, ...], wins: str
 
 
 def _thread_contention(rows: Sequence[Row], contestant: str, one: str, default: str) -> Conclusion:
-    """Whether one thread is no slower than as many as torch takes by default, in every work measured."""
+    """Whether one thread is no slower than torch's default number of threads, in every piece of work measured."""
     subject = "Textbook loop" if contestant == "textbook" else "This library on the CPU"
     statement = f"{subject}: one thread is at least as fast as torch's default"
     by_work = _by_work(rows)
@@ -266,7 +266,7 @@ def _thread_contention(rows: Sequence[Row], contestant: str, one: str, default: 
 
 
 def _one_thread_beats_the_gpu(rows: Sequence[Row]) -> Conclusion:
-    """Whether the CPU with one thread is no slower than the best placement without lag that has a GPU."""
+    """Whether the CPU with one thread is no slower than the best placement without lag that uses a GPU."""
     ratios = {}
     for work, by_name in _by_work(rows).items():
         others = [by_name[name]["us_per_step"] for name in ("cuda", "migrate", "hybrid") if name in by_name]
@@ -337,7 +337,7 @@ def _cell(figure: float | None, form: str) -> str:
 
 
 def run(*, sizes: Sequence[tuple[int, ...]], episodes: int, seeds: int, report: Callable[[str], object]) -> Row:
-    """Everything: what can be measured here, measured, and what follows."""
+    """Measure all that can be measured here, and draw the conclusions."""
     has_cuda, default_threads = torch.cuda.is_available(), torch.get_num_threads()
     able, left_out = candidates(has_cuda=has_cuda, cores=os.cpu_count() or 1, default_threads=default_threads)
     works = [Work(size, rollout) for rollout in (BY_EPISODE, BY_ROLLOUT) for size in sizes]

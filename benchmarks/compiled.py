@@ -1,11 +1,11 @@
-"""Steps a second of compiled environments: the fused rollout, against the sampler that steps gymnasium's own.
+"""Steps per second of compiled environments: the fused rollout, against the sampler with gymnasium's own.
 
     python benchmarks/compiled.py
     python benchmarks/compiled.py --env Pendulum-v1 --num-envs 8,256,2048 --rounds 9
 
-Forms: `sampler`, as `vectorization="auto"` has it; `unfused`, compiled environments with the actor in NumPy; `fused`,
-on one thread; `two threads`, the same divided. All sample rollouts with one actor of two layers of 64, and nothing is
-learned in between. A round times each once, in turn, and the first does not count; figures are medians. `two threads`
+Forms: `sampler`, as `vectorization="auto"` chooses; `unfused`, compiled environments with the actor in NumPy; `fused`,
+on one thread; `two threads`, the same divided. All sample rollouts with one actor of two layers of 64, without any
+learning. A round times each once, in turn, and the first does not count; figures are medians. `two threads`
 needs a machine with two idle cores, and the others one.
 """
 
@@ -33,7 +33,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 NUM_STEPS = 128
 STEPS_OF_A_TURN = 2**16
-"""At the least; a rollout of many environments has more."""
+"""At least; a rollout of many environments has more."""
 
 
 class Contestant:
@@ -51,7 +51,7 @@ class Contestant:
         self._rollouts = max(1, STEPS_OF_A_TURN // (num_envs * NUM_STEPS))
 
     def steps_per_second(self) -> float:
-        """Of one turn."""
+        """Steps per second in one turn."""
         fused = stepping.fused
         if self.form == "unfused":
             stepping.fused = lambda *_: None  # type: ignore[assignment]
@@ -70,7 +70,7 @@ class Contestant:
 
 
 def measure(env_id: str, num_envs: int, rounds: int) -> dict[str, Any]:
-    """Steps a second of every form, and how many times the sampler's that is."""
+    """Steps per second of every form, and their ratios to the sampler's."""
     contestants = {form: Contestant(form, env_id, num_envs) for form in FORMS}
     try:
         medians, turns = by_turns({form: one.steps_per_second for form, one in contestants.items()}, rounds)
@@ -91,11 +91,11 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="CartPole-v1", help="an id with a compiled form (default %(default)s)")
-    parser.add_argument("--num-envs", default="8,256,2048", help="of %(default)s")
-    parser.add_argument("--rounds", type=int, default=9, help="of each form (default %(default)s)")
+    parser.add_argument("--num-envs", default="8,256,2048", help="numbers of environments (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds of each form (default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     arguments = parser.parse_args()
     with limit_threads(1):

@@ -1,14 +1,14 @@
-"""Steps a second of compiled environments on a GPU, by environments and agents, against NumPy on all cores.
+"""Steps per second of compiled environments on a GPU, by environments and agents, against NumPy on all cores.
 
     python benchmarks/compiled_gpu.py
     python benchmarks/compiled_gpu.py --agents 1,100 --num-envs 10,1000 --rounds 9
 
-Steps are those of agents; 1 agent is CartPole, more are Tag, in which nobody is tagged and each sees the ten nearest.
-Forms: `environments`, kernels alone by actions drawn before; `with actor`, whole rollouts with an actor of two layers
-of 64 on the device; `numpy`, the same game vectorised, its environments divided among a process for each core. A round
-times each form of the device once, in turn, and the first, which compiles, does not count; figures are medians. What
-does not fit into the device's memory is left out, and said. `linear` is the rate of one environment as a share of what
-it is at the fewest: 1 where ten times as many environments do ten times as much.
+Steps are those of agents. One agent plays CartPole; more play Tag, in which nobody is tagged and each sees the ten
+nearest. Forms: `environments`, only the kernels, with actions drawn before; `with actor`, whole rollouts with an actor
+of two layers of 64 on the device; `numpy`, the same game vectorized, its environments divided among one process per
+core. A round times each form of the device once, in turn, and the first, which compiles, does not count; figures are
+medians. What does not fit into the device's memory is left out, with a line that says so. `linear` is the rate per
+environment relative to that of the fewest environments: 1 if ten times as many environments make ten times the steps.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Turn = Callable[[], float]
 
 
 def source_of(num_agents: int) -> Any:
-    """What so many agents are in."""
+    """The environment for this many agents."""
     return "CartPole-v1" if num_agents == 1 else definition_of(num_agents)
 
 
@@ -43,7 +43,7 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
     """The forms of one size on a device.
 
     Raises:
-        OutOfMemoryError: where they do not fit.
+        OutOfMemoryError: if they do not fit.
     """
     wait = accelerator_of(device).wait
     environments: Any = make_environments(source_of(num_agents), num_envs, vectorization="compiled")
@@ -79,18 +79,18 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
 
 
 def numpy_rate(num_envs: int, num_agents: int) -> float:
-    """Steps a second of agents in one process."""
+    """Agents' steps per second in one process."""
     return of_numpy(num_agents, num_envs)()
 
 
 def on_all_cores(num_envs: int, num_agents: int, pool: ProcessPoolExecutor, cores: int) -> float:
-    """The sum of what the processes do side by side, each with its share of the environments."""
+    """The sum over processes that run side by side, each with its share of the environments."""
     shares = [share for share in (num_envs * (i + 1) // cores - num_envs * i // cores for i in range(cores)) if share]
     return sum(pool.map(numpy_rate, shares, [num_agents] * len(shares)))
 
 
 def measure(num_agents: int, num_envs: int, device: torch.device, rounds: int) -> dict[str, Any]:
-    """Steps a second of every form on the device."""
+    """Steps per second of every form on the device."""
     medians, turns = by_turns(forms_of(num_agents, num_envs, device), rounds)
     return {"agents": num_agents, "num_envs": num_envs, "steps_per_second": medians, "rounds": turns}
 
@@ -113,17 +113,17 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def sizes_of(text: str) -> list[int]:
-    """Numbers with commas between them."""
+    """The numbers in a comma-separated text."""
     return [int(number) for number in text.split(",")]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", default="1,5,100,1000", help="of 1, 5, 100, 1000 (default %(default)s)")
-    parser.add_argument("--num-envs", default="10,100,1000,10000", help="of %(default)s")
-    parser.add_argument("--rounds", type=int, default=5, help="of each form (default %(default)s)")
-    parser.add_argument("--cores", type=int, default=0, help="processes of NumPy; 0 for one a core")
+    parser.add_argument("--num-envs", default="10,100,1000,10000", help="numbers of environments (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each form (default %(default)s)")
+    parser.add_argument("--cores", type=int, default=0, help="processes of NumPy; 0 for one per core")
     parser.add_argument("--device", default="cuda:0", help="(default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     given = parser.parse_args(arguments)

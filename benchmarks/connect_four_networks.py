@@ -1,7 +1,7 @@
-"""Networks of connect four that see the lines through the cells where the next stones land.
+"""Networks for connect four that see the lines through the cells where the next stones land.
 
 A multilayer perceptron has to learn each of the 69 lines of four by itself: after a million steps of self-play it
-still missed half of the moves that block. Here, each column is seen by the same layer. It gets the lines through the
+still missed half of the moves that block. Here, the same layer sees each column. Its input is the lines through the
 cell where a stone would land, and through the cell above: how many have how many stones of either player.
 """
 
@@ -17,7 +17,7 @@ from hybridppo.spaces.observations import ObservationEncoder
 
 ROWS, COLUMNS, WANTED = 6, 7, 4
 CELLS = ROWS * COLUMNS
-"""Index of what is outside of the board."""
+"""Index of a cell outside the board."""
 LINES = 13
 """Lines of four through a cell, some of them with cells outside: one downwards, and four in each other direction."""
 CODES = 17
@@ -25,11 +25,11 @@ CODES = 17
 
 
 def other_cells() -> Tensor:
-    """The other cells of each line through a cell of the board, and of a row above it: `[49, 13, 3]`."""
+    """The other cells of each line through a cell of the board, or of a row above it: `[49, 13, 3]`."""
     found = torch.full((CELLS + COLUMNS, LINES, WANTED - 1), CELLS)
     for cell in range(CELLS):
         row, column = divmod(cell, COLUMNS)
-        # Nothing lies above a cell where a stone lands: downwards, only one line counts.
+        # Nothing lies above a cell where a stone lands, so only one vertical line counts: downwards.
         lines = [(1, 0, 0)] + [(*way, at) for way in ((0, 1), (1, 1), (1, -1)) for at in range(WANTED)]
         for line, (down, right, at) in enumerate(lines):
             steps = [step - at for step in range(WANTED) if step != at]

@@ -1,4 +1,4 @@
-"""One turn of `fixed_work.py` or `workers.py`: what runs in each fresh process. A line of JSON on stdout is its result.
+"""One turn of `fixed_work.py` or `workers.py`, run in a fresh process. Its result is a line of JSON on stdout.
 
 python benchmarks/contestants.py stable-baselines3 small
 python benchmarks/contestants.py stable-baselines3 lander --vector subproc --num-envs 4
@@ -31,7 +31,7 @@ def run_hybridppo(
     vectorization: Any = "auto",
     **changes: Any,
 ) -> dict[str, Any]:
-    """A turn of this library; `changes` are to the configuration."""
+    """A turn of this library; `changes` apply to the configuration."""
     import hybridppo
     from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--vectorization", default="auto", help="of hybridppo")
     parser.add_argument("--vector", choices=("dummy", "subproc"), default="dummy", help="of stable-baselines3")
     parser.add_argument("--start-method", help="of the processes of stable-baselines3")
-    parser.add_argument("--num-envs", type=int, help="the same work by so many environments")
+    parser.add_argument("--num-envs", type=int, help="the same work with this many environments")
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
-"""What crossing costs, and how much of it overlap hides.
+"""What copies between devices cost, and how much of that overlap hides.
 
     python benchmarks/crossing.py
     python benchmarks/crossing.py --hidden-sizes 64,64 1024,1024 --seconds 5
 
-For each size of network: how long a publish of the actor takes and a rollout's way to the learner, and how many bytes
-that is a second; and how long an iteration takes by turns (hybrid) and with overlap, against the longer of sampling and
-learning, which is the least that overlap can come to. With a CUDA device it learns there; without one the CPU stands in
-for it, and the copies are between two buffers of its memory.
+For each size of network: how long a publish of the actor takes and the copy of a rollout to the learner, and how many
+bytes per second that is; and how long an iteration takes by turns (hybrid) and with overlap, against the longer of
+sampling and learning, which is the least that overlap can take. With a CUDA device it learns there; without one the CPU
+stands in for it, and the copies are between two buffers of its memory.
 Results go to results/crossing.json, or to results/crossing-cuda.json with a CUDA device.
 """
 
@@ -36,12 +36,12 @@ Row = dict[str, Any]
 
 
 def mirror(device: str, **options: Any) -> Mirrored:
-    """The hybrid that learns on the device, which really copies also where that is the CPU."""
+    """The hybrid that learns on the device, and really copies even if that is the CPU."""
     return Mirrored("cpu", device, force_copy=device == "cpu", **options)
 
 
 def median_of(cross: Callable[[], float], seconds: float) -> float:
-    """The median of what calls say that they took, as many as there is time for."""
+    """The median of the seconds that calls return, as many calls as there is time for."""
     for _ in range(WARMUP):
         cross()
     taken, until = [cross()], time.perf_counter() + seconds
@@ -51,7 +51,7 @@ def median_of(cross: Callable[[], float], seconds: float) -> float:
 
 
 def crossings(config: PPOConfig, env_id: str, device: str, seconds: float) -> Row:
-    """Bytes and seconds of a publish, and of a rollout's way."""
+    """Bytes and seconds of a publish, and of a rollout's copy."""
     environments = make_environments(env_id, config.num_envs, vectorization="sync")
     agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
     placement = mirror(device)
@@ -137,7 +137,7 @@ def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, device: s
 
 
 def as_markdown(rows: list[Row]) -> str:
-    """A line a size."""
+    """A line for each size."""
     lines = [
         "| hidden layers | publish | GB/s | rollout | GB/s | sampling | learning | by turns | overlap "
         "| overlap / longer part |",
@@ -156,7 +156,7 @@ def as_markdown(rows: list[Row]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print, and keep the results."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--num-envs", type=int, default=8)

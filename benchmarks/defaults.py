@@ -1,12 +1,12 @@
-"""Do the defaults learn? The library's and stable-baselines3's on eight environments, evaluated as `evaluate` does.
+"""Do the defaults learn? This library's and stable-baselines3's on eight environments, evaluated as `evaluate` does.
 
     python benchmarks/defaults.py
     python benchmarks/defaults.py --candidates library,stable-baselines3 --total-steps 100000 --seeds 5
     python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
 
-A run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
-probable actions. Runs that are in the results are not run again, so it can be stopped and continued. The table
-says, for each environment, the interquartile mean over seeds and a bootstrap interval of it.
+Each run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
+probable actions. Runs that are already in the results are skipped, so it can be stopped and continued. The table
+shows, for each environment, the interquartile mean over seeds and its bootstrap interval.
 """
 
 import tempfile
@@ -68,9 +68,9 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "kl-0.03": {"target_kl": 0.03},
     "kl-0.02": {"target_kl": 0.02},
 }  # fmt: skip
-"""By name, what differs from the defaults of now; None for the other library."""
+"""For each name, what differs from the present defaults; None for the other library."""
 PUBLISHED = ("library", "stable-baselines3", "cleanrl")
-"""What the documents compare: the defaults of now, the other library's, and those that were the defaults before."""
+"""What the documents compare: the present defaults, the other library's, and our earlier ones."""
 EVALUATION_EPISODES = 20
 NAMES = ("candidate", "env_id", "total_steps", "seed")
 
@@ -94,7 +94,7 @@ def run(candidate: str, env_id: str, marks: list[int], seed: int) -> list[dict[s
 
 
 def peer(env_id: str, marks: list[int], seed: int) -> Iterator[Mark]:
-    """Of stable-baselines3, whose defaults anneal nothing: a training that goes on is one that never stopped."""
+    """Train stable-baselines3. Its defaults anneal nothing: a training that goes on equals one that never stopped."""
     import gymnasium as gym
     import torch
     from stable_baselines3 import PPO
@@ -137,7 +137,7 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> 
 
 
 def table(runs: list[dict[str, Any]], candidates: Iterable[str] = CANDIDATES) -> str:
-    """Markdown: a row for each environment and number of steps, a column for each candidate that there are runs of."""
+    """Markdown: a row for each environment and number of steps, a column for each candidate that has runs."""
     columns = [name for name in candidates if any(r["candidate"] == name for r in runs)]
     lines = [f"| environment | steps | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
     for total_steps in sorted({r["total_steps"] for r in runs}):

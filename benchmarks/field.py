@@ -1,16 +1,16 @@
-"""The field side by side: PPO of other libraries on the same fixed work, each in an environment of its own.
+"""The field side by side: PPO of other libraries on the same fixed work, each with a virtual environment of its own.
 
     make bench-peers
     python benchmarks/field.py --peers stable-baselines3,skrl,SBX --cases small --rounds 3
-    python benchmarks/field.py --checkouts ~/src         # which has `cleanrl` and `purejaxrl`, as they are cloned
+        python benchmarks/field.py --checkouts ~/src         # which holds clones of `cleanrl` and `purejaxrl`
     python benchmarks/field.py --install-only            # versions and sizes
 
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be
 installed, and what is installed but not measured, stays in the table with the reason. Turns are fresh processes, in
-reversed order every other round (`peers/turn.py`, `contestants.py`): one torch thread unless a name says more, on as
-many cores as `--cores` says (`taskset`, on Linux). With `--processor-time`, seconds are those of the process on the
-processor, of all its threads, so that other work on the machine costs little. Sizes are those of a peer's environment
-without torch, gymnasium and what both have.
+reversed order every other round (`peers/turn.py`, `contestants.py`). They have one torch thread unless their name says
+more, and as many cores as `--cores` says (`taskset`, on Linux). With `--processor-time`, seconds are the CPU seconds of
+the process, over all its threads, so that other work on the machine matters little. Sizes are those of a peer's
+environment without torch, gymnasium and what both need.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Peer:
     """Another library."""
 
     requirements: tuple[str, ...]
-    """What pip installs: the library first, whose version is shown; of scripts, what they need."""
+    """What pip installs: the library first, whose version is shown. For scripts, what they need."""
     not_measured: str = ""
     """Why `peers` has no turn of it."""
     checkout: str = ""
@@ -65,7 +65,7 @@ MEGABYTE = 1_000_000
 
 
 def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
-    """Make the peer's environment if its facts are not there; its version and size, or why it cannot be installed."""
+    """Make the peer's environment unless its facts are there. Returns its version and size, or why it has none."""
     venv = venvs / name.replace(" ", "-")
     facts, python = venv / "facts.json", venv / "bin" / "python"
     if facts.exists():
@@ -121,7 +121,7 @@ def commit_of(checkout: Path) -> str:
 def ours(case: Case, cores: int, processor_time: bool) -> dict[str, list[str]]:
     """The flags of `contestants.py`: the plain loop, what can be compiled of the case, and learning while sampling.
 
-    The last is for two cores, and is left out if seconds are those of a processor. What is compiled can use a thread
+    The last needs two cores, and is left out if CPU seconds count. What is compiled can use a thread
     for each core, as the programs of JAX do.
     """
     compiled = ["--placement", "cpu", "--compiled-updates"]
@@ -140,7 +140,7 @@ def ours(case: Case, cores: int, processor_time: bool) -> dict[str, list[str]]:
 
 
 def commands(name: str, cores: int, names: list[str], arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """For each contestant the process that is its turn."""
+    """For each contestant, the command of its turn."""
     here = Path(__file__).parent
     pinned = ["taskset", "-c", ",".join(map(str, range(cores)))] if shutil.which("taskset") else []
     end = [name] + (["--iterations", str(arguments.iterations)] if arguments.iterations else [])
@@ -158,7 +158,7 @@ def commands(name: str, cores: int, names: list[str], arguments: argparse.Namesp
 
 
 def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A case by turns: what has been found after each round, with the reasons of those that cannot take it."""
+    """A case by turns: the findings after each round, with the reasons of the contestants that cannot take it."""
     turns = commands(name, cores, names, arguments)
     contestants = {tuple(command): contestant for contestant, command in turns.items()}
     reasons: dict[str, str] = {}
@@ -184,7 +184,7 @@ def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespa
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """A line for each library: its version, and what it reached on each case, in steps per second."""
+    """A line for each library: its version, and its steps per second on each case."""
     runs = result["measured"]
     heads = [f"{in_words(run)}, rounds: {len(run['rounds'])}" for run in runs]
     lines = [f"| | version | MB | {' | '.join(heads)} |", f"|---|---|---:|{'---:|' * len(heads)}"]
@@ -206,7 +206,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def in_order(run: dict[str, Any]) -> tuple[int, int]:
-    """By cases as they are listed, and by cores."""
+    """Sort key: the case, in the order of the list, and the cores."""
     return list(KNOWN).index(run["case"]), run["cores"]
 
 
@@ -223,7 +223,7 @@ def _speed(run: dict[str, Any], name: str) -> str:
 
 
 def main() -> None:
-    """Install, measure, and keep what was found."""
+    """Install, measure and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS), help="(default %(default)s)")
     parser.add_argument("--cases", default="small,wide,cheetah,racing", help=f"of {', '.join(KNOWN)}")
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--venvs", type=Path, default=Path("build/peers"), help="the folder of the environments")
-    parser.add_argument("--checkouts", type=Path, help="the folder with `cleanrl` and `purejaxrl` as they are cloned")
+    parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl` and `purejaxrl`")
     parser.add_argument("--install-only", action="store_true")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()

@@ -5,7 +5,7 @@
     python benchmarks/fixed_work.py --cases wide --placements cpu,hybrid
 
 Every turn is a fresh process with one torch thread (`contestants.py`). The contestants take turns, in reversed
-order every other round, so that whatever else the machine does falls on all of them. Among them runs `limits`: the
+order every other round, so that whatever else the machine does affects all of them. One of them is `limits`: the
 bare environments and the bare matrix products, and nothing else. Compare the ratios, made within
 each round; the absolute figures belong to the machine.
 """
@@ -23,7 +23,7 @@ from cases import CASES, MORE_CASES
 from turns import Round, medians, ratios, take_turns
 
 PEER, OTHER_PEERS = "stable-baselines3", ("skrl",)
-"""Ratios are to the first."""
+"""Ratios are to the first of them."""
 ALL_CASES = CASES | MORE_CASES
 LIMITS = "limits"
 LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch", "ms_per_minibatch_fastest")
@@ -57,7 +57,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[str]]:
-    """For each contestant the process that is its turn."""
+    """For each contestant, the command of its turn."""
     start = [sys.executable, str(Path(contestants.__file__))]
     end = [case, "--learning-device", arguments.learning_device]
     if arguments.quick:
@@ -69,7 +69,7 @@ def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[st
 
 
 def _flags_of(name: str) -> list[str]:
-    """What a placement with something behind it stands for."""
+    """The flags that a placement's name with suffixes stands for."""
     placement, *others = name.split("-")
     flags = ["--placement", placement]
     for other in others:
@@ -94,7 +94,7 @@ def summarize(rounds: list[Round], name: str) -> dict[str, Any]:
 
 
 def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
-    """All that is measured of one case: raw turns, and their summary."""
+    """All that is measured of one case: the raw turns and their summary."""
     print(f"case {case}", file=sys.stderr)
     rounds = take_turns(command_lines(arguments, case), arguments.rounds)
     summary = {name: summarize(rounds, name) for name in rounds[0]}
@@ -104,7 +104,7 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
 
 
 def as_markdown(case: str, summary: dict[str, Any]) -> str:
-    """A case as a table, the peers' rows last but one, the limits below."""
+    """A case as a table, with the peers' rows after ours, and the limits below."""
     lines = [
         f"### {case}: {ALL_CASES[case.partition(',')[0]].in_words()}",
         "",

@@ -1,13 +1,13 @@
-"""What `import hybridppo` costs beyond what it is built on, and what it costs until it can train; in seconds.
+"""What `import hybridppo` costs beyond its dependencies, and what it costs until it can train; in seconds.
 
     python benchmarks/import_time.py
 
-Fresh processes, by turns with stable-baselines3 where that is installed. Each imports torch and gymnasium first
+Fresh processes, by turns with stable-baselines3 if that is installed. Each imports torch and gymnasium first
 and is timed from there, so that their seconds, which vary more than what is measured, cancel out. A package may
-put off importing its parts until they are asked for: the second figure includes all that training needs.
+import its parts only when they are used, so the second figure includes all that training needs.
 
-The last figure is that of a whole process, from its start to its end, that imports all that training needs, torch
-among it, and does nothing; beside that of one that imports torch alone.
+The last figure is of a whole process, from start to end, that imports all that training needs, torch
+included, and does nothing else. Beside it stands that of a process that imports torch alone.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any
 import machine
 
 PACKAGES = {"hybridppo": "train", "stable_baselines3": "PPO"}
-"""What is imported, and the name that it is used by."""
+"""Packages to import, and the name in each that training uses."""
 
 CHILD = """
 import json, time
@@ -53,7 +53,7 @@ def process_seconds(code: str) -> float:
 
 
 def measure_all(packages: list[str], turns: int) -> dict[str, list[dict[str, float]]]:
-    """Every package's imports, by turns; one round before them fills the disk cache and is not kept."""
+    """Every package's imports, by turns; the round before them fills the disk cache and does not count."""
 
     def take_turn(package: str) -> dict[str, float]:
         return {**measure(package), "process": process_seconds(f"import {package}; {package}.{PACKAGES[package]}")}
@@ -79,7 +79,7 @@ def as_markdown(medians: dict[str, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=7, help="processes per package")
     turns = parser.parse_args().turns

@@ -4,14 +4,14 @@
     python benchmarks/lag.py --cases CartPole-v1 --seeds 5 --jobs 1
     python benchmarks/lag.py --stragglers
 
-Settings are the library's defaults, and all kinds have the same steps. `lag 0` samples and learns by turns. The others
-have `max_lag=4` in two workers that are held four rollouts ahead, so that their lag is 4 and not what it would be: the
-least that keeps the learner busy. One corrects by V-trace, one is decoupled (it also clips around the policy before the
-update), and one does not correct. Intervals are of the interquartile mean of the seeds, by bootstrap. A run is a
-process; what is in the results already is not run again.
+Settings are the library's defaults, and all kinds train for the same steps. `lag 0` samples and learns by turns. The
+others have `max_lag=4` with two workers that are held four rollouts ahead, so that their lag is 4, and not the least
+that keeps the learner busy. One corrects by V-trace, one is decoupled (it also clips around the policy before the
+update), and one does not correct. Intervals are of the interquartile mean of the seeds, by bootstrap. Each run is a
+process; runs that are already in the results are skipped.
 
-`--stragglers` trains in sixteen environments, each in a process of its own, of which one takes ten times as long for a
-step as the others, under `max_lag` 0, 1 and 4. They sleep, so that two cores will do.
+`--stragglers` trains with sixteen environments, each in a process of its own. One of them takes ten times as long for a
+step as the others. It does so under `max_lag` 0, 1 and 4. Environments sleep, so that two cores are enough.
 """
 
 import json
@@ -30,14 +30,14 @@ from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 
 EVALUATION_EPISODES = 20
 CASES = {"CartPole-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 300_000}
-"""The environment, and its steps."""
+"""Environments, and the steps of a training in each."""
 KINDS: dict[str, tuple[int, dict[str, Any]]] = {
     "lag 0": (0, {}),
     "lag 4, V-trace": (4, {"lag_correction": "vtrace"}),
     "lag 4, decoupled": (4, {"lag_correction": "decoupled"}),
     "lag 4, no correction": (4, {"lag_correction": "none"}),
 }
-"""By name, the lag, and what differs from the defaults."""
+"""For each name, the lag and what differs from the defaults."""
 NAMES = ("kind", "env_id", "total_steps", "seed")
 NUM_ENVS, SECONDS_OF_A_STEP, TIMES_AS_SLOW = 16, 0.02, 10
 LAGS = (0, 1, 4)
@@ -77,8 +77,8 @@ def sleepy(seconds: float, slow: float, taken: Path) -> Any:
 
     Args:
         seconds: of a step.
-        slow: of a step of the first.
-        taken: a file that the first makes.
+        slow: seconds of a step of the first copy.
+        taken: a file that the first copy creates.
     """
     import gymnasium as gym
 
@@ -111,7 +111,7 @@ def sleepy(seconds: float, slow: float, taken: Path) -> Any:
 
 
 def stragglers(max_lag: int, seconds: float) -> dict[str, Any]:
-    """Train for so many seconds, after a rollout of the slowest to begin."""
+    """Train for this many seconds, after the slowest environment has filled its first rollout."""
     from hybridppo import Mirrored, PPOConfig
 
     slow = TIMES_AS_SLOW * SECONDS_OF_A_STEP
@@ -176,7 +176,7 @@ def main() -> None:
     """Run what is missing, and print the table."""
     parser = parser_of(__doc__, "lag")
     parser.add_argument("--cases", default="CartPole-v1,LunarLander-v3")
-    parser.add_argument("--kinds", default=";".join(KINDS), help="with semicolons between")
+    parser.add_argument("--kinds", default=";".join(KINDS), help="kinds, separated by semicolons")
     parser.add_argument("--total-steps", type=int, help="of each, instead of its own number")
     parser.add_argument("--stragglers", action="store_true")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each lag, with --stragglers")

@@ -1,19 +1,19 @@
-"""What distribution gains, and what it costs a learner: steps per second, processor time, and what it sends.
+"""What distribution gains, and what it costs a learner: steps per second, CPU time, and bytes sent.
 
     python benchmarks/learners.py --output benchmarks/results/learners.json
     python benchmarks/learners.py --hidden-sizes 64 256 --distributions local multi:2 central:2
     python benchmarks/learners.py --env LunarLander-v3 --distributions workers:2 coarse:2 local fine:2
     python benchmarks/learners.py --devices                       # a table of 1, 2, 4 and 8 GPUs
 
-Distributions take turns, and the first is what the others are compared with. `local` is one process, and `workers:2` is
-one with two worker processes. Policies over Ray need it installed; one Ray serves all of them. Processor time is the
-first learner's, without waiting for the others: what an iteration takes if each learner has a core to itself, also on a
-machine that is busy with other things. Start-up is left out: iterations after the second are measured.
+Distributions take turns, and the others are compared with the first. `local` is one process, and `workers:2` is
+one with two worker processes. Policies over Ray need it installed; all share one Ray. CPU time is the first learner's,
+without its waits for the others: what an iteration takes if each learner has a core to itself, even if the machine is
+busy with other things. Start-up is left out: iterations after the second are measured.
 
 `--devices` trains on 1, 2, 4 and 8 CUDA devices, as far as there are so many, and writes a table of steps per second to
-results/learners_on_devices.json: learners that CPU workers sample for (`multi`, two workers each), and learners whose
-environments are compiled and on the device (`gpu`). Each learner has as many environments as the first. Without a CUDA
-device, nothing is measured.
+results/learners_on_devices.json. There are learners for which CPU workers sample (`multi`, two workers each), and
+learners whose environments are compiled and on the device (`gpu`). Each learner has as many environments as the first.
+Without a CUDA device, nothing is measured.
 """
 
 import argparse
@@ -37,7 +37,7 @@ SENT: list[int] = []
 
 
 def watch() -> None:
-    """Note the time that is spent awake in waits, and the bytes of every sum."""
+    """Count the seconds that waits spend awake, and the bytes of every sum."""
     wait = wires.wait_for
 
     def noted_wait(*arguments: Any) -> None:
@@ -57,9 +57,9 @@ def watch() -> None:
 
 
 def measure(env: str, distribution: str, width: int, iterations: int, **sizes: int) -> dict[str, Any]:
-    """The speed of iterations, the first learner's processor seconds in them, and bytes that it sends a minibatch.
+    """The speed of iterations, the first learner's CPU seconds in them, and the bytes that it sends per minibatch.
 
-    An iteration of `central` is a rollout of one learner; as many as there are learners are measured as one.
+    An iteration of `central` is a rollout of one learner; here, one rollout of every learner counts as one iteration.
     """
     config = cleanrl(hidden_sizes=(width, width), **sizes)
     lines: list[tuple[float, dict[str, float]]] = []
@@ -154,7 +154,7 @@ def main() -> None:
     if any(name.startswith(OVER_RAY) for name in arguments.distributions):
         import ray
 
-        # As many as a training would say itself: Ray keeps a process ready for each.
+        # As many as a training itself would ask for: Ray keeps a process ready for each.
         counts = [int(name.partition(":")[2] or 1) for name in arguments.distributions]
         ray.init("local", num_cpus=max(counts), include_dashboard=False, logging_level="ERROR")
     watch()

@@ -1,13 +1,13 @@
-"""Does it learn? The shipped tuned settings of every environment on several seeds, beside what is asked and published.
+"""Does it learn? Every environment's shipped tuned settings on several seeds, beside required and published returns.
 
     python benchmarks/learning.py
     python benchmarks/learning.py --cases Pendulum-v1,Acrobot-v1 --seeds 5
     python benchmarks/learning.py --cases CartPole-v1 --seeds 1        # seconds: to see that it works
 
-Every run is a process with one core and a run directory below `--runs`; finished runs are not run again, and
-stopped runs are continued. A return is the mean of 20 deterministic episodes after the training. The exit code is
-1 where the interquartile mean of an environment is below what is asked. BipedalWalker, of 5 million steps, runs
-where it is named; the others take two cores about two hours. Needs the extras `box2d` and `mujoco`.
+Every run is a process with one core and a run directory below `--runs`. Finished runs are skipped, and stopped runs
+are continued. A return is the mean of 20 deterministic episodes after the training. The exit code is 1 if the
+interquartile mean of an environment is below the required return. BipedalWalker, of 5 million steps, runs only if
+named; the others take two cores about two hours. Needs the extras `box2d` and `mujoco`.
 """
 
 import argparse
@@ -44,7 +44,7 @@ LONG = ("BipedalWalker-v3",)
 
 
 def suite(names: list[str]) -> dict[str, Any]:
-    """What is trained, as `hybridppo benchmark` takes it from a file."""
+    """The trainings, as `hybridppo benchmark` reads them from a file."""
     return {
         name: {
             "env_id": name,
@@ -57,7 +57,7 @@ def suite(names: list[str]) -> dict[str, Any]:
 
 
 def as_markdown(rows: list[dict[str, Any]]) -> str:
-    """A row for each case: what is asked and published next to what every seed reached."""
+    """A row for each case: the required and the published return, next to every seed's."""
     lines = [
         "| case | steps | asked | published | measured | by seed | seconds a run |",
         "|---|---:|---:|---:|---:|---|---:|",
@@ -74,7 +74,7 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def keep(rows: list[dict[str, Any]], name: str) -> Path:
-    """Write the rows in the place of those of the same cases; the others stay as they were measured."""
+    """Write the rows, replacing those of the same cases; the others stay as they were measured."""
     path = machine.RESULTS / f"{name}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
     by_case = {row["case"]["name"]: row for row in (*before, *rows)}
@@ -82,7 +82,7 @@ def keep(rows: list[dict[str, Any]], name: str) -> Path:
 
 
 def main() -> int:
-    """Train what is missing; 1 where less is reached than is asked."""
+    """Train what is missing; 1 if a return is below the required one."""
     usual = [name for name in ASKED if name not in LONG]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(usual), help="of %(default)s; BipedalWalker-v3")

@@ -2,7 +2,7 @@
 
     python benchmarks/limits.py
 
-prints, for every product of a minibatch, what each kernel that is there makes of it. The bound of an update takes the
+prints, for every product of a minibatch, the time of each kernel that is there. The bound of an update takes the
 fastest of each: NumPy's, torch's, oneDNN's by way of torch, and the tiles of the library's compiled updates.
 """
 
@@ -304,7 +304,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
     arguments = parser.parse_args()

@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """For a process to be measured: one thread, and the kernels that each library finds for this processor itself."""
+    """Environment variables of a measured process: one thread, and the kernels that each library picks for this CPU."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
     return {**inherited, **one_thread, **variables}
@@ -62,7 +62,7 @@ def save(name: str, payload: dict[str, Any], folder: Path = RESULTS) -> Path:
 
 
 def report(name: str, payload: dict[str, Any], table: str = "", folder: Path = RESULTS, *, keeps: bool = True) -> None:
-    """Print a table, and keep the figures behind it as `save` does."""
+    """Print a table, and save the figures behind it as `save` does."""
     if table:
         print(f"{table}\n")
     if keeps:
@@ -70,7 +70,7 @@ def report(name: str, payload: dict[str, Any], table: str = "", folder: Path = R
 
 
 def in_one_line(machine: dict[str, Any]) -> str:
-    """A description as `describe` gives it, as a line of text."""
+    """A description by `describe`, as a line of text."""
     memory = "" if machine["memory_gib"] is None else f", {machine['memory_gib']:.0f} GiB"
     device = machine["cuda_device"] or "no CUDA device"
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "torch", "gymnasium", "numpy"))
@@ -87,7 +87,7 @@ def _cpu_model() -> str:
 
 
 def _blas_kernels() -> str:
-    """What NumPy's BLAS runs on in processes that have `environment`."""
+    """The kernels of NumPy's BLAS in processes that have `environment`."""
     code = "import numpy, threadpoolctl; print(*(i.get('architecture') for i in threadpoolctl.threadpool_info()))"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True)
     return done.stdout.strip()

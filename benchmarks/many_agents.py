@@ -4,13 +4,13 @@
     python benchmarks/many_agents.py --quick
     python benchmarks/many_agents.py --added     # what this library adds to a step of PettingZoo's environments
 
-8 environments of 3 agents, 24 rows a step. A step is one of one agent, for both. Every turn is a fresh process on one
+8 environments of 3 agents, 24 rows a step. Steps are those of agents, for both. Every turn is a fresh process on one
 core, with the same rollouts, minibatches and networks. `environments alone` is the same environments with actions drawn
-beforehand and nothing else: what bounds everybody who steps them in Python. Needs `make extras`, and
+beforehand and nothing else, which bounds every library that steps them in Python. Needs `make extras`, and
 `pip install supersuit`.
 
-With `--added`, the same actions are taken in the environments alone and through this library, by turns in one process.
-Processor time counts. `rows` makes rows of what the environments return; `sampler` also acts (networks of 64 x 64) and
+With `--added`, the environments alone and this library take the same actions, by turns in one process. Times are CPU
+times. `rows` makes rows of what the environments return; `sampler` also acts (networks of 64 x 64) and
 fills a rollout.
 """
 
@@ -33,13 +33,13 @@ OURS, WORKERS, PEER, ALONE = "hybridppo", "hybridppo 2 workers", "SuperSuit, sta
 
 
 def one_core() -> None:
-    """Let this process have one core, where the system can say so."""
+    """Pin this process to one core, if the system allows it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def run_theirs(case: Case) -> dict[str, Any]:
-    """A turn of stable-baselines3, on what SuperSuit makes of the environment."""
+    """A turn of stable-baselines3, on the environment as SuperSuit wraps it."""
     import supersuit
     from mpe2 import simple_spread_v3
     from peers.sb3 import learn_by_stable_baselines3, their_agent
@@ -52,7 +52,7 @@ def run_theirs(case: Case) -> dict[str, Any]:
 
 
 def run_alone(case: Case) -> dict[str, Any]:
-    """The environments, reset where their episodes end."""
+    """A turn of the environments alone, which are reset when their episodes end."""
     from mpe2 import simple_spread_v3
 
     environments = [simple_spread_v3.parallel_env() for _ in range(case.num_envs // AGENTS)]
@@ -97,7 +97,7 @@ def games() -> dict[str, tuple[Any, bool]]:
 
 
 def seconds_of_alone(make: Any, actions: list[Any], num_envs: int) -> float:
-    """Seconds of a step of one environment, with these actions `[num_envs, agents]` of each step."""
+    """Seconds of a step of one environment; `actions` has `[num_envs, agents]` actions for each step."""
     environments = [make() for _ in range(num_envs)]
     for seed, env in enumerate(environments):
         env.reset(seed=seed)
@@ -122,7 +122,7 @@ def seconds_of_alone(make: Any, actions: list[Any], num_envs: int) -> float:
 
 
 def seconds_added(name: str, num_steps: int, num_envs: int = 8) -> dict[str, float]:
-    """Seconds of a step of an environment alone, as rows, and with all that samples."""
+    """Seconds of a step of an environment alone, as rows, and in the sampler."""
     from hybridppo import PPO, PPOConfig, SingleDevice
     from hybridppo.environments.making import make_environments
     from hybridppo.runners.samplers.in_process import Sampler
@@ -130,7 +130,7 @@ def seconds_added(name: str, num_steps: int, num_envs: int = 8) -> dict[str, flo
     make, has_masks = games()[name]
 
     environments = make_environments(make, num_envs, action_masks=has_masks)
-    # Played at random once; those actions are taken again by everybody.
+    # The actions are random, and the same for all three.
     rng, actions, rows = np.random.default_rng(0), [], environments.reset(0)
     size = int(environments.action_space.n)
     for _ in range(num_steps):
@@ -157,7 +157,7 @@ def seconds_added(name: str, num_steps: int, num_envs: int = 8) -> dict[str, flo
 
 
 def measure_added(rounds: int, num_steps: int) -> dict[str, Any]:
-    """By environment: medians, and the shares that are added to the time of the environment alone."""
+    """For each environment: medians, and the shares that are added to the time of the environment alone."""
     found: dict[str, Any] = {}
     for name in games():
         turns = [seconds_added(name, num_steps) for _ in range(rounds)]
@@ -182,7 +182,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure by turns, print, keep; or take one turn."""
+    """Measure by turns, print and save the results; or take one turn."""
     names = (OURS, WORKERS, PEER, ALONE)
     parser = parser_of(__doc__, names, "1 round of 1 iteration, to see that it works")
     parser.add_argument("--added", action="store_true", help="what this library adds to a step of an environment")

@@ -1,17 +1,17 @@
-"""What many agents learn: `simple_spread` by what critics observe, `simple_tag` with a policy each, a hidden goal.
+"""What many agents learn: `simple_spread` with three critics, `simple_tag` with a policy each, and a hidden goal.
 
     python benchmarks/many_agents_learned.py
     python benchmarks/many_agents_learned.py --tasks "hidden goal" --seeds 3 --jobs 1
     python benchmarks/many_agents_learned.py --speed
 
 - `simple_spread`: three agents share a policy; critics see what their agent does, what all do, or the state.
-- `simple_tag`: three taggers and a runner learn, a policy each, and play against a chaser that always heads for the
-  runner, and against runners that move at random.
-- hidden goal: an actor with a memory is shown now and then where a goal lies, roughly, and a critic may see the goal
-  itself. A run solves it with the first `WINDOW` rollouts in a row whose mean return is at least `SOLVED`, and ends.
+- `simple_tag`: three taggers and a runner learn, a policy each. Taggers are compared with a chaser that always heads
+  for the runner, and runners with ones that move at random.
+- hidden goal: an actor with a memory is shown now and then, roughly, where a goal is, and a critic may see the goal
+  itself. A run solves it, and ends, when `WINDOW` rollouts in a row have a mean return of at least `SOLVED`.
 
-The first two learn in `particles.py`, whose transitions are MPE2's, and are evaluated in MPE2's own. Each run is kept
-as soon as it has ended, and none is made again. Tables have the interquartile mean over seeds and a bootstrap interval.
+The first two learn in `particles.py`, whose transitions are MPE2's, and are evaluated in MPE2's own. Each run is saved
+as soon as it has ended, and is not repeated. Tables have the interquartile mean over seeds and a bootstrap interval.
 `--speed` trains in MPE2's own `simple_spread` with each critic by turns, and writes `critic_observes_speed.json`.
 """
 
@@ -41,7 +41,7 @@ NEAR = 0.25
 class HiddenGoal(gym.Env[Any, Any]):
     """A walk in a square, with a reward of 1 for each step that ends near a goal, which only `goal` shows.
 
-    In some steps `policy` has the direction of the goal with noise, beside the place; in the others zeros.
+    `policy` has the place and, in some steps, the direction of the goal with noise; in the other steps zeros.
     """
 
     def __init__(self, steps: int = 40, hints: float = 0.07, noise: float = 0.5, stride: float = 0.1) -> None:
@@ -50,7 +50,7 @@ class HiddenGoal(gym.Env[Any, Any]):
         self.action_space = Discrete(5)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Begin in the middle."""
+        """Start in the middle."""
         super().reset(seed=seed)
         self._place, self._goal, self._time = np.zeros(2), self.np_random.uniform(-1.0, 1.0, 2), 0
         return self._observation(), {}
@@ -78,8 +78,8 @@ SPREAD: dict[str, Any] = {
     "num_envs": 16, "num_steps": 50, "num_epochs": 5, "num_minibatches": 4, "learning_rate": 7e-4,
     "anneal_learning_rate": True, "gamma": 0.95, "entropy_coef": 0.01,
 }  # fmt: skip
-"""After Yu et al., 2022: a shared policy, few large minibatches, 0.01 of entropy, rewards normalised. A rollout is two
-episodes of each environment."""
+"""After Yu et al., 2022: a shared policy, few large minibatches, an entropy coefficient of 0.01, normalized rewards. A
+rollout is two episodes of each environment."""
 TAG: dict[str, Any] = {**SPREAD, "num_envs": 32, "num_steps": 50}
 HIDDEN: dict[str, Any] = {
     "num_envs": 16, "num_steps": 80, "learning_rate": 1e-3, "recurrent": "gru", "sequence_length": 40, "num_epochs": 4,
@@ -95,7 +95,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 class Curve(hybridppo.Callback):
-    """The mean return of each rollout; ends the training if `WINDOW` of them have a mean of `ends_at`."""
+    """The mean return of each rollout; ends the training if the mean of `WINDOW` of them is at least `ends_at`."""
 
     def __init__(self, ends_at: float | None) -> None:
         self.points: list[tuple[int, float]] = []
@@ -109,14 +109,14 @@ class Curve(hybridppo.Callback):
             run.stop(f"the mean return of {WINDOW} rollouts is {np.mean(last):.1f}")
 
     def thinned(self, count: int) -> list[list[float]]:
-        """Means of about as many parts of the training."""
+        """The curve as about `count` points, each the mean of a part of the training."""
         size = max(1, len(self.points) // count)
         parts = [self.points[at : at + size] for at in range(0, len(self.points), size)]
         return [[part[-1][0], round(float(np.mean([value for _, value in part])), 2)] for part in parts]
 
 
 def train(run: Run) -> Run:
-    """One training, and what it reached."""
+    """One training, and its results."""
     from particles import Particles  # needs Numba
 
     task, variant, seed = run["task"], run["variant"], run["seed"]
@@ -167,7 +167,7 @@ def _evaluated_spread(agent: PPO) -> dict[str, float]:
 
 
 def _evaluated_tag(agents: dict[str, PPO], configs: dict[str, PPOConfig]) -> dict[str, dict[str, float]]:
-    """The taggers' mean return against each runner, and the runner's, in MPE2's own game: 10 for each touch."""
+    """Mean returns in MPE2's own game, 10 for each touch: the taggers' against each runner, and the runner's."""
     from mpe2 import simple_tag_v3
 
     taggers: dict[str, Any] = {"trained": agents["adversary"], "chasing": chaser, "at random": at_random}
@@ -194,7 +194,7 @@ def chaser(observations: Array) -> Array:
 
 
 def at_random(observations: Array) -> Array:
-    """The outputs of an actor whose actions are all as probable."""
+    """The outputs of an actor whose actions are all equally probable."""
     return np.zeros((len(observations), 5), np.float32)
 
 
@@ -236,7 +236,7 @@ def as_markdown(runs: list[Run]) -> str:
 
 
 def speed(rounds: int = 3, total_steps: int = 9_600) -> None:
-    """Steps per second by what critics observe, by turns in this process; the first iteration is left out."""
+    """Steps per second for each critic, by turns in this process; the first iteration does not count."""
     from mpe2 import simple_spread_v3
 
     turns: list[dict[str, dict[str, float]]] = []
@@ -269,8 +269,8 @@ def main() -> None:
     """Train what is missing, and print the tables; or measure speeds."""
     parser = parser_of(__doc__, "many_agents_learned")
     parser.add_argument("--tasks", default=",".join(STEPS))
-    parser.add_argument("--steps", type=int, help="of each run (default: what a task takes)")
-    parser.add_argument("--speed", action="store_true", help="measure speeds alone")
+    parser.add_argument("--steps", type=int, help="of each run (default: the task's own number)")
+    parser.add_argument("--speed", action="store_true", help="measure only speeds")
     arguments = parser.parse_args()
     if arguments.speed:
         speed()

@@ -1,14 +1,14 @@
-"""How much memory a training takes, and whether it goes on taking more.
+"""How much memory a training takes, and whether it keeps growing.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --cases peak
     python benchmarks/memory.py --cases soak
 
 `peak`: the largest resident size (VmHWM) of a fresh process that trains the `small` case of `fixed_work.py`, for this
-library and for stable-baselines3. Where a training has processes besides its own, their peaks are added, whatever they
-share counted twice. Figures are read at the last iteration, from Linux's /proc.
+library and for stable-baselines3. If a training has more processes, their peaks are added, so that memory they share
+counts twice. Figures are read at the last iteration, from Linux's /proc.
 
-`soak`: how much the resident size grows in 2,000 iterations into a run directory, after the first 200
+`soak`: how much the resident size grows over 2,000 iterations with a run directory, after the first 200
 (`scripts/soak.py`).
 
     python benchmarks/memory.py --turn "hybridppo cpu" --iterations 40
@@ -38,7 +38,7 @@ MEBIBYTE = 2**20
 
 
 def peaks_so_far() -> dict[str, int]:
-    """Bytes that this process and those it started have had resident at most (VmHWM)."""
+    """Peak resident bytes (VmHWM) of this process and of those that it started."""
     import psutil
 
     this = psutil.Process()
@@ -81,7 +81,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
         placement = contestant.split()[1]
         hybridppo.train(
             case.env_id,
-            # Rows that environments spend on a reset are no steps: this takes a few iterations more.
+            # Rows that environments spend on a reset are no steps, so this takes a few more iterations.
             total_steps=iterations * case.batch_size,
             seed=0,
             placement=make_placement(placement, learning_device="cpu" if placement in TAKE_DEVICES else None),
@@ -101,7 +101,7 @@ def measure_peaks(rounds: int, iterations: int) -> dict[str, Any]:
 
 
 def measure_soak(placement: str) -> dict[str, Any]:
-    """What `scripts/soak.py` found; that something grew, which it exits with 1 for, is a result too."""
+    """The findings of `scripts/soak.py`. If something grew, it exits with 1; that is a result too."""
     command = [sys.executable, str(SOAK), "--placement", placement]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=machine.environment())
     result: dict[str, Any] = json.loads(process.stdout)
@@ -131,7 +131,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep; or take one turn."""
+    """Measure, print and save the results; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="peak,soak", help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each for the peaks (default %(default)s)")

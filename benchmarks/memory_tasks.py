@@ -5,9 +5,9 @@
     python benchmarks/memory_tasks.py --tasks "T-maze of 10,delayed copy of 10" --seeds 2
     python benchmarks/memory_tasks.py --tasks MiniGrid-MemoryS7 --seeds 1      # hours: by name only
 
-The mazes and the symbols have 10 or 20 blank steps between what is to be remembered and when it is wanted; they are
-those of the tests. What cannot remember gets 0 in the T-maze, and 0.25 of the four symbols. POPGym's tasks (Morad et
-al., 2023) have returns of at most 1. A task that is in the results already is not run again.
+The mazes and the symbols have 10 or 20 blank steps between what is to be remembered and when it is needed; they are
+those of the tests. An agent without memory gets 0 in the T-maze, and 0.25 of the four symbols. POPGym's tasks (Morad et
+al., 2023) have returns of at most 1. Tasks that are already in the results are skipped.
 """
 
 import argparse
@@ -35,8 +35,8 @@ LONG: dict[str, Any] = {
     **SETTINGS, "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
     "clip_range_vf": None, "recurrent_size": 128,
 }  # fmt: skip
-"""For copies, and for more than 10 blank steps: the reward is not discounted on its way back through them, and
-gradients go through whole episodes, which sequences of 32 steps would cut."""
+"""For copies, and for more than 10 blank steps: no discount, so that the reward reaches back through them in full, and
+gradients through whole episodes, which sequences of 32 steps would cut."""
 BALANCE: dict[str, Any] = {
     "num_envs": 8, "num_steps": 128, "num_epochs": 8, "num_minibatches": 8, "learning_rate": 1e-3, "gamma": 0.98,
     "gae_lambda": 0.9, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),
@@ -47,7 +47,7 @@ CORRIDOR: dict[str, Any] = {
     "clip_range_vf": None, "entropy_coef": 0.05, "schedules": "entropy_coef=linear", "hidden_sizes": (64,),
     "recurrent_size": 128, "sequence_length": 64, "normalize_observations": True,
 }  # fmt: skip
-"""More entropy than usual, until late: agents begin with their backs to the object, and have to look for it."""
+"""More entropy than usual until late: agents start with their backs to the object, and have to look for it."""
 CARDS: dict[str, Any] = {
     "num_envs": 32, "num_steps": 128, "num_minibatches": 8, "learning_rate": 1e-3, "anneal_learning_rate": True,
     "gamma": 0.5, "gae_lambda": 0.0, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),
@@ -61,7 +61,7 @@ POPGYM: dict[str, dict[str, Any]] = {
     "HigherLower": CARDS,
     "CountRecall": CARDS,
 }
-"""Their easy forms."""
+"""The easy versions."""
 
 TASKS: dict[str, tuple[Callable[[], Any] | str, int, dict[str, Any]]] = {
     "T-maze of 10": (partial(TMaze, 10), 30_000, SETTINGS),
@@ -75,7 +75,7 @@ TASKS: dict[str, tuple[Callable[[], Any] | str, int, dict[str, Any]]] = {
     **{f"POPGym {name}": (f"popgym:popgym-{name}Easy-v0", 200_000, POPGYM[name]) for name in POPGYM},
     "MiniGrid-MemoryS7": ("MiniGrid-MemoryS7-v0", 2_000_000, CORRIDOR),
 }
-"""The environment, the steps that it is trained for, and the settings."""
+"""Environment, steps of its training, and settings."""
 MEMORIES = ("lstm", "gru", "mingru", None)
 
 
@@ -96,7 +96,7 @@ def train(task: str, memory: Any, seeds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train what is missing, print a line for each, and keep the returns."""
+    """Train what is missing, print a line for each, and save the returns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(name for name in TASKS if TASKS[name][1] <= 100_000))
     parser.add_argument("--seeds", type=int, default=5)

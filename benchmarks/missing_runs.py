@@ -1,4 +1,4 @@
-"""Runs that are missing in the results, a process each and several at once: stopped, they go on where they were."""
+"""Make the runs that the results lack, each in a process, several at once. A stopped script continues where it was."""
 
 import argparse
 import json
@@ -17,11 +17,11 @@ Run = dict[str, Any]
 
 
 def parser_of(document: str | None, result: str) -> argparse.ArgumentParser:
-    """The arguments that every such script has: with `--one JSON` it makes the run that this describes.
+    """The arguments that every such script has. `--one JSON` makes the run that the JSON describes.
 
     Args:
-        document: of the script.
-        result: the name of its result.
+        document: the script's docstring.
+        result: the name of the script's result.
     """
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
@@ -32,7 +32,7 @@ def parser_of(document: str | None, result: str) -> argparse.ArgumentParser:
 
 
 def kept_runs(output: Path) -> list[Run]:
-    """What a file of results has."""
+    """The runs in a file of results."""
     runs: list[Run] = json.loads(output.read_text())["runs"] if output.exists() else []
     return runs
 
@@ -45,18 +45,18 @@ def run_missing(
     names: Sequence[str],
     found_as: Callable[[Run], list[Run]] = lambda one: [one],
 ) -> list[Run]:
-    """Run what is not there, and keep what each found as soon as it has ended. With `--one`, make that run, and exit.
+    """Make the missing runs, and save the findings of each as soon as it ends. With `--one`, make that run and exit.
 
     Args:
         script: is called again for each run, with `--one`.
         arguments: by `parser_of`.
-        run: makes a run from its description, and returns what it found.
-        wanted: the descriptions, as JSON can hold them.
-        names: what tells runs apart: one that is found again takes the place of the older.
-        found_as: what the results have of a wanted run, once it was made.
+        run: makes a run from its description, and returns its findings.
+        wanted: the descriptions, which JSON must be able to hold.
+        names: the keys that tell runs apart: a new finding replaces an older one with the same values.
+        found_as: the entries that the results have for a wanted run once it was made.
 
     Returns:
-        All that the results have now.
+        All runs that the results now have.
     """
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))

@@ -1,14 +1,14 @@
-"""What memory, normalisation and rows of several parts cost, beside sb3-contrib and stable-baselines3.
+"""What memory, normalization and rows of several parts cost, beside sb3-contrib and stable-baselines3.
 
     python benchmarks/networks.py
     python benchmarks/networks.py --quick
 
-CartPole, 8 environments x 128 steps, the networks 64 x 64; with a memory of 64 before them, theirs and ours; with
-observations and rewards normalised; and an environment that costs nothing, whose observations are an image of 36 x 36
-pixels beside 8 numbers. Every turn is a fresh process on one core.
+CartPole, 8 environments x 128 steps, networks of 64 x 64: plain; with a memory of 64 before them, theirs and ours; and
+with observations and rewards normalized. Then an environment that costs nothing, whose observations are an image of
+36 x 36 pixels beside 8 numbers. Every turn is a fresh process on one core.
 
-What differs: RecurrentPPO's gradients reach back as far as an episode, ours through sequences of 32 steps. Of image and
-numbers, MultiInputPolicy shares the convolutions and has 64 x 64 for each of actor and critic, ours share all but
+What differs: RecurrentPPO's gradients reach back through a whole episode, ours through sequences of 32 steps. For image
+and numbers, MultiInputPolicy shares the convolutions and has 64 x 64 for each of actor and critic; ours share all but
 their last layers.
 """
 
@@ -43,7 +43,7 @@ RATIOS = (
 
 
 class ImageAndNumbers(gym.Env[Any, Any]):
-    """Costs nothing; the same observation ever."""
+    """Costs nothing: its observation never changes."""
 
     observation_space = gym.spaces.Dict(
         image=gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), numbers=gym.spaces.Box(-1.0, 1.0, (8,), np.float32)
@@ -66,7 +66,7 @@ class ImageAndNumbers(gym.Env[Any, Any]):
 
 
 def run_recurrent_peer(case: Case) -> dict[str, Any]:
-    """A turn of sb3-contrib's RecurrentPPO: a memory of 64 each, then 64 x 64."""
+    """A turn of sb3-contrib's RecurrentPPO: a memory of 64 for each of actor and critic, then 64 x 64."""
     from sb3_contrib import RecurrentPPO
 
     agent = RecurrentPPO(
@@ -128,7 +128,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure by turns, print, keep; or take one turn."""
+    """Measure by turns, print and save the results; or take one turn."""
     arguments = parser_of(__doc__, NAMES, "1 round of 1 iteration, to see that it works").parse_args()
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:

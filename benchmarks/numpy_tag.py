@@ -1,6 +1,6 @@
-"""Tag in vectorised NumPy, for `E` environments at once: what compiled Tag is measured against, and tested against.
+"""Tag in vectorized NumPy, for `E` environments at once: compiled Tag is tested and measured against it.
 
-Written by itself, from the description in `examples/tagging.py`. All arrays are `[E, A]`, taggers first.
+Written independently, from the description in `examples/tagging.py`. All arrays are `[E, A]`, taggers first.
 """
 
 import math
@@ -14,18 +14,18 @@ F = np.float32
 
 
 class NumpyTag:
-    """Environments of several agents, which begin anew when one is over.
+    """Environments of several agents; each starts a new episode when one is over.
 
     Args:
         num_envs: `E`.
-        taggers: how many.
-        runners: how many.
-        episode_length: steps.
-        tagging_distance: nearer than this, a runner is tagged.
-        nearest: how many are seen; 0 for all.
-        exits: whether a tagged runner leaves.
-        egocentric: whether others are seen from one's own heading.
-        on_grid: squares from one side to the other, where it is a grid; None for the plane.
+            taggers: number of taggers.
+            runners: number of runners.
+            episode_length: steps.
+            tagging_distance: a runner nearer than this is tagged.
+            nearest: how many others each sees; 0 for all.
+            exits: whether a tagged runner leaves.
+            egocentric: whether others are seen from one's own heading.
+            on_grid: squares from one side of the grid to the other; None for the plane.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class NumpyTag:
         self.in_game[which], self.time[which] = True, 0
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array]:
-        """By `[E, A, 2]` levels, or `[E, A]` ways to go: observations, rewards, who has ended, who was there."""
+        """Step by levels `[E, A, 2]` or moves `[E, A]`; returns observations, rewards, who ended, who was there."""
         was_there = self.in_game.copy()
         if self.on_grid is None:
             self._move(actions, was_there)
@@ -147,7 +147,7 @@ class NumpyTag:
         return rewards
 
     def observe(self) -> None:
-        """Write the observations, zeros for who has left."""
+        """Write the observations, with zeros for agents that have left."""
         out, seen = self.observations, self.num_seen
         out[..., 0], out[..., 1] = self.x * self.side, self.y * self.side
         out[..., 2] = self.speed * self.by_speed

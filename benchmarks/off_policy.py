@@ -6,9 +6,9 @@
 
 The networks and settings are those of stable-baselines3's zoo: hidden layers of 400 and 300, minibatches of 256, Adam
 with 1e-3, noise of 0.1, an optimizer step for every step. `evaluation` is the mean return of 20 deterministic episodes
-after the training. Each training is a process of its own (`off_policy_turn.py`), and the contestants take turns. One
-thread each, unless said; `overlap` samples in a process of its own. HalfCheetah takes hours: the cases of `speed` are
-its first steps, and learn nothing to speak of.
+after the training. Each training is a process of its own (`off_policy_turn.py`), and the contestants take turns. Each
+has one thread unless its name says more; `overlap` samples in a process of its own. HalfCheetah takes hours: the cases
+of `speed` are its first steps, in which nothing worth mentioning is learned.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CONTESTANTS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained, and what is asked of every seed."""
+    """A training, and the return that every seed must reach."""
 
     env_id: str
     steps: int
@@ -56,7 +56,7 @@ QUICK = Case("Pendulum-v1", 1_500, 500, asked=-2_000.0, seeds=1)
 
 
 def commands(case: Case, seed: int) -> dict[str, list[str]]:
-    """A process for each contestant."""
+    """The command of each contestant."""
     what = ["--agent", "td3", "--env", case.env_id, "--steps", str(case.steps), "--seed", str(seed)]
     what += ["--learning-starts", str(case.learning_starts), "--hidden-sizes", case.hidden_sizes]
     script = [sys.executable, str(Path(off_policy_turn.__file__))]
@@ -105,10 +105,10 @@ def as_markdown(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Measure the cases asked for; 1 where a seed of this library misses what is asked."""
+    """Measure the cases asked for; 1 if a seed of this library misses its target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
-    parser.add_argument("--seeds", type=int, help="of each case, instead of its own number")
+    parser.add_argument("--seeds", type=int, help="of each case (default: the case's own number)")
     parser.add_argument("--quick", action="store_true", help="1,500 steps of Pendulum; results kept apart")
     parser.add_argument("--output", type=Path, default=machine.RESULTS, help="the folder (default %(default)s)")
     arguments = parser.parse_args()

@@ -1,11 +1,11 @@
-"""A gradient step of TD3 beside stable-baselines3's: milliseconds, by size of network, by turns.
+"""A gradient step of TD3 beside stable-baselines3's: milliseconds by size of network, measured by turns.
 
     python benchmarks/off_policy_steps.py
     python benchmarks/off_policy_steps.py --hidden-sizes 256,256 --turns 3
 
-Minibatches of 256 of Pendulum-v1's shapes, Adam, the actor every second step, one thread unless said. All draw from a
-full buffer of the same size; nothing is sampled meanwhile. The minimum over turns counts: other work of the machine
-only adds. The bound is the products alone, at the rate of the best kernel that there is for 256 x 256 x 256.
+Minibatches of 256 with Pendulum-v1's shapes, Adam, the actor every second step, one thread unless the name says more.
+All draw from a full buffer of the same size; nothing is sampled meanwhile. The minimum over turns counts, as other work
+on the machine only adds. The bound is the products alone, at the rate of the best kernel there is for 256 x 256 x 256.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def of_theirs(hidden_sizes: tuple[int, ...]) -> Callable[[], None]:
 
 
 def seconds_of_products(hidden_sizes: tuple[int, ...]) -> float:
-    """Products of a gradient step between hidden layers: 9 by critics, 5 by the actor in every second step."""
+    """Seconds of a gradient step's products between hidden layers: 9 for critics, 5 for the actor every second step."""
     array = np.random.default_rng(0).standard_normal((256, 256), np.float32)
     left, found = torch.from_numpy(array), np.empty_like(array)
     ways = {"NumPy": lambda: np.matmul(array, array, out=found), "torch": lambda: torch.mm(left, left)}
@@ -78,14 +78,14 @@ def seconds_of_products(hidden_sizes: tuple[int, ...]) -> float:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that it takes."""
+    """Seconds that a call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """A row for each network: milliseconds, and how many times as fast as the other library's."""
+    """A row for each network: milliseconds, and the speed relative to the other library's."""
     names = [*OURS, THEIRS]
     lines = [f"| layers | products alone | {' | '.join(names)} |", f"|---|{'---:|' * (1 + len(names))}"]
     for network, found in result["networks"].items():
@@ -96,7 +96,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden-sizes", nargs="+", default=["64,64", "256,256", "400,300"])
     parser.add_argument("--turns", type=int, default=6)

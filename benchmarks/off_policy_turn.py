@@ -4,8 +4,8 @@
     python benchmarks/off_policy_turn.py library --agent ddpg --placement mirror --publish-every 10
     python benchmarks/off_policy_turn.py stable-baselines3 --agent td3 --env HalfCheetah-v5 --steps 300000
 
-Both contestants get the same settings: one environment, an optimizer step for every step of it, minibatches of 256,
-Adam with 1e-3, noise of 0.1, ReLU. The clock runs over the training alone, from its first step to its last.
+Both contestants have the same settings: one environment, an optimizer step for each of its steps, minibatches of 256,
+Adam with 1e-3, noise of 0.1, ReLU. The clock runs only during the training, from its first step to its last.
 """
 
 import argparse
@@ -23,7 +23,7 @@ EVALUATION_EPISODES = 20
 
 
 def placement_of(arguments: argparse.Namespace) -> Placement:
-    """By name; `mirror` copies even between equal devices."""
+    """The placement of this name; `mirror` copies even between equal devices."""
     from hybridppo import Mirrored
     from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
 
@@ -141,7 +141,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--publish-every", type=int, default=1, help="of mirror")
     parser.add_argument("--sampling-device", default="cpu")
     parser.add_argument("--learning-device", default="cpu")
-    parser.add_argument("--compiled", action="store_true", help="updates, of the library")
+    parser.add_argument("--compiled", action="store_true", help="compiled updates, of the library")
     parser.add_argument("--threads", type=int, default=1, help="of torch and NumPy")
     parsed = parser.parse_args(arguments)
     parsed.hidden_sizes = tuple(int(size) for size in parsed.hidden_sizes.split(","))

@@ -1,13 +1,13 @@
-"""Does PPO learn better with this or that? Changes of the defaults on eight environments, each beside the defaults.
+"""Does PPO learn better with an option? Changes of the defaults on eight environments, each beside the defaults.
 
     python benchmarks/options.py --options popart,muon --environments Hopper-v5 --seeds 1
     python benchmarks/options.py --total-steps 100000 --seeds 3        # all that are missing
     python benchmarks/options.py --seeds 0                             # none: prints the table
 
-A run is a training with one option, evaluated every 100,000 steps by 10 episodes with the most probable actions, and a
-process; what is in the results already is not run again. Options that the library does not have are written here, by
-what it leaves to its users: a loss, networks, and methods of a subclass. Needs the extras `box2d`, `mujoco` and
-`compiled`, and SciPy.
+Each run is a training with one option, in a process of its own, evaluated every 100,000 steps by 10 episodes with the
+most probable actions. Runs that are already in the results are skipped. Options that the library does not have are
+written here, with what it leaves to its users: a loss, networks, and methods of a subclass. Needs the extras `box2d`,
+`mujoco` and `compiled`, and SciPy.
 """
 
 import math
@@ -42,10 +42,10 @@ NAMES = ("option", "env_id", "total_steps", "seed")
 
 
 class RunningTargets(PPO):
-    """The critic learns returns less their mean and divided by their deviation, of all returns so far."""
+    """The critic learns normalized returns: less the mean of all returns so far, divided by their deviation."""
 
     keeps_outputs = False
-    """Whether the critic's last layer is rescaled, so that what it says stays when the moments change."""
+    """Whether the critic's last layer is rescaled, so that its values stay the same when the moments change."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,7 +55,7 @@ class RunningTargets(PPO):
         return self.targets.mean.clone(), self.targets.variance.clamp(min=1e-4).sqrt()
 
     def advantages(self, **steps: Any) -> Tensor:
-        """In units of the critic's outputs, so that its output and an advantage add up to the return in these."""
+        """In units of the critic's outputs, so that an output plus an advantage is the return in these units."""
         mean, deviation = self._moments()
         for name in ("values", "next_values"):
             steps[name] = steps[name] * deviation + mean
@@ -63,7 +63,7 @@ class RunningTargets(PPO):
 
     @torch.no_grad()
     def prepared(self, *args: Any) -> Any:
-        """Returns and values by the moments as they are with this rollout."""
+        """Returns and values, normalized by the moments that include this rollout."""
         batch = super().prepared(*args)
         mean, deviation = self._moments()
         returns, values = batch.returns * deviation + mean, batch.values * deviation + mean
@@ -80,11 +80,11 @@ class RunningTargets(PPO):
 
 
 class PopArt(RunningTargets):
-    """Likewise by moments that follow the returns, and with outputs that stay (van Hasselt et al., 2016)."""
+    """Uses moving moments of returns, and rescales the critic so that its values stay (van Hasselt et al., 2016)."""
 
     keeps_outputs = True
     share = 0.2
-    """Of a rollout in the moments."""
+    """Weight of a rollout in the moments."""
 
     def _add(self, returns: Tensor) -> None:
         number = len(returns)
@@ -94,17 +94,17 @@ class PopArt(RunningTargets):
 
 
 class OwnLambda(PPO):
-    """The critic's targets are returns of another lambda than the advantages (DNA, Aitchison and Sweetser, 2022)."""
+    """The critic's targets use another lambda than the advantages (DNA, Aitchison and Sweetser, 2022)."""
 
     critic_lambda = 0.95
 
     def advantages(self, **steps: Any) -> Tensor:
-        """Besides, note the critic's targets."""
+        """Also note the critic's targets."""
         self._targets = gae(**{**steps, "gae_lambda": self.critic_lambda}) + steps["values"]
         return super().advantages(**steps)
 
     def prepared(self, rollout: Any, loop: Any) -> Any:
-        """The batch with them."""
+        """The batch with these targets."""
         batch, targets = super().prepared(rollout, loop), self._targets.flatten()
         return replace(batch, returns=targets if len(targets) == len(batch) else targets[rollout.valid_rows])
 
@@ -123,13 +123,13 @@ class OwnEpochs(PPO):
 
 
 class CriticEpochs(OwnEpochs):
-    """The critic does."""
+    """The critic learns in fewer epochs than the actor."""
 
     epochs: ClassVar = {"critic": 5}
 
 
 class NormalizedOnce(PPO):
-    """Advantages are normalised over the whole batch."""
+    """Advantages are normalized over the whole batch."""
 
     def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
         orders = batch.orders(self._order, self.config.num_epochs)
@@ -138,10 +138,10 @@ class NormalizedOnce(PPO):
 
 
 class Recomputed(PPO):
-    """Before each epoch, advantages and returns are estimated again, by the critic as it is then."""
+    """Before each epoch, the present critic estimates advantages and returns again."""
 
     def prepared(self, rollout: Any, loop: Any) -> Any:
-        """Besides, note what they are estimated from."""
+        """Also note what they are estimated from."""
         self._given = rollout, loop
         return super().prepared(rollout, loop)
 
@@ -159,17 +159,17 @@ class Recomputed(PPO):
 
 
 class EarlyMoments(PPO):
-    """The moments of observations change in the first ten updates only."""
+    """The moments of observations change only in the first ten updates."""
 
     def prepared(self, rollout: Any, loop: Any) -> Any:
-        """Besides, see to that."""
+        """Freeze them after these updates."""
         if self.version >= 10:
             self.normalization.learned = lambda *_: None  # type: ignore[method-assign]
         return super().prepared(rollout, loop)
 
 
 def softer_networks(observation_space: Any, action_space: Any, config: PPOConfig, generator: Any) -> Any:
-    """The library's, which begin with half the weights in their first layers."""
+    """The library's networks, with half the initial weights in their first layers."""
     networks = actor_and_critic(observation_space, action_space, config, generator)
     with torch.no_grad():
         for network in networks:
@@ -178,7 +178,7 @@ def softer_networks(observation_space: Any, action_space: Any, config: PPOConfig
 
 
 class AdamW(FlatAdam):
-    """Adam, and all weights but biases decay (Loshchilov and Hutter, 2019)."""
+    """Adam with decay of all weights but biases (Loshchilov and Hutter, 2019)."""
 
     decay = 0.01
 
@@ -199,7 +199,7 @@ class AdamW(FlatAdam):
 
 
 class Muon(FlatAdam):
-    """Hidden layers' matrices step by the orthogonalised momentum (Jordan et al., 2024), all else by Adam.
+    """Hidden layers' matrices step by the orthogonalized momentum (Jordan et al., 2024), all else by Adam.
 
     A step is scaled to the size of Adam's (Liu et al., 2025, "Muon is Scalable for LLM Training").
     """
@@ -220,7 +220,7 @@ class Muon(FlatAdam):
             self._matrices.append((starts, shape, torch.zeros((2, *shape))))
 
     def step(self) -> None:
-        """The matrices' gradients are taken out of Adam's, and their own steps are made."""
+        """Take the matrices' gradients out of Adam's, and make their own steps."""
         values, gradient = self._parameters.values.data, self._parameters.gradient
         rate = self.learning_rates["actor"]
         for starts, shape, momentum in self._matrices:
@@ -236,7 +236,7 @@ class Muon(FlatAdam):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """About the nearest semi-orthogonal ones to `[K, m, n]`, by five Newton-Schulz iterations."""
+    """Approximately the nearest semi-orthogonal matrices to `[K, m, n]`, by five Newton-Schulz iterations."""
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if is_tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
@@ -247,7 +247,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 class WithAdamW(PPO):
-    """PPO by AdamW."""
+    """PPO with AdamW."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -255,7 +255,7 @@ class WithAdamW(PPO):
 
 
 class WithMuon(PPO):
-    """PPO by Muon."""
+    """PPO with Muon."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -293,7 +293,7 @@ class BetaDistribution:
         return (a / (a + b)).astype(np.float32)
 
     def to_env(self, actions: Any) -> Any:
-        """From 0 to 1 to the bounds of the space."""
+        """Scale from [0, 1] to the bounds of the space."""
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         low, high = self.space.low, self.space.high
         return np.clip(low + (high - low) * shaped, low, high).astype(self.space.dtype)
@@ -332,12 +332,12 @@ def beta_networks(observation_space: Any, action_space: Any, config: PPOConfig, 
 
 
 def same_loss(inputs: Any, config: PPOConfig, clip_range: Any) -> Any:
-    """PPO's, for a distribution whose gradient is autograd's."""
+    """PPO's loss, for a distribution whose gradient comes from autograd."""
     return ppo_loss(inputs, config, clip_range)
 
 
 class Discretised(gym.ActionWrapper):  # type: ignore[type-arg]
-    """Each number of an action is one of eleven (Tang and Agrawal, 2020)."""
+    """Each number of an action is one of eleven levels (Tang and Agrawal, 2020)."""
 
     bins = 11
 
@@ -346,7 +346,7 @@ class Discretised(gym.ActionWrapper):  # type: ignore[type-arg]
         self.action_space = gym.spaces.MultiDiscrete([self.bins] * int(np.prod(env.action_space.shape)))
 
     def action(self, action: Any) -> Any:
-        """The numbers that are meant."""
+        """The numbers that the levels stand for."""
         box: Any = self.env.action_space
         share = np.asarray(action, np.float32).reshape(box.shape) / (self.bins - 1)
         return (box.low + (box.high - box.low) * share).astype(box.dtype)
@@ -377,7 +377,7 @@ def simba(inputs: int, outputs: int, blocks: int, gain: float, size: int = 64) -
 
 
 class Gaussian(nn.Module):
-    """Means of a network, and log standard deviations that are parameters."""
+    """Means by a network, and log standard deviations as parameters."""
 
     def __init__(self, mean: nn.Module, size: int) -> None:
         super().__init__()
@@ -409,12 +409,12 @@ class Option:
     parts: dict[str, Any] = field(default_factory=dict)
     """Arguments of `train`."""
     wrapper: Callable[[Any], Any] | None = None
-    """Of each environment."""
+    """Wraps each environment."""
     needs_numbers: bool = False
-    """Whether it is for actions of a `Box` alone."""
+    """Whether it is only for actions of a `Box`."""
     compiles: tuple[bool, bool] = (True, True)
-    """Whether the steps of the environments may be compiled, and the updates: not with networks of one's own, and not
-    with an optimizer of one's own."""
+    """Whether the environments' steps may be compiled, and whether the updates may: not with layers or an optimizer
+    that the library lacks."""
 
 
 OPTIONS = {
@@ -449,18 +449,18 @@ OPTIONS = {
 
 
 class Kept(hybridppo.Callback):
-    """The evaluations of a training, and the returns in training at the time."""
+    """Collects the evaluations of a training, and the training returns at the time."""
 
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
         self._metrics: dict[str, Any] = {}
 
     def on_iteration(self, run: Any, metrics: Any) -> None:
-        """Note them."""
+        """Note the training return."""
         self._metrics = dict(metrics)
 
     def on_evaluation(self, run: Any, evaluation: dict[str, Any]) -> None:
-        """Keep them."""
+        """Add the evaluation."""
         steps = int(evaluation["env_steps"]) // MARK * MARK
         self.found.append(
             {"total_steps": steps, "evaluation": evaluation["evaluation_return_mean"],
@@ -491,11 +491,11 @@ def run(option: str, env_id: str, total_steps: int, seed: int) -> list[Run]:
 
 
 Returns = dict[tuple[str, str], dict[int, float]]
-"""By option and environment, the return of each seed."""
+"""For each option and environment, the return of each seed."""
 
 
 def returns_at(runs: Sequence[dict[str, Any]], mark: int) -> Returns:
-    """The evaluations at so many steps; of runs of different length, the longest counts."""
+    """The evaluations after this many steps; of runs of different length, the longest counts."""
     found: Returns = {}
     for one in sorted(runs, key=lambda each: int(each["total_steps"])):
         for each in one["evaluations"]:

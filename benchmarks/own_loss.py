@@ -1,9 +1,9 @@
-"""How fast a training is whose loss is one's own: CartPole with two layers of 64, the loss PPO's as if it were another.
+"""How fast is a training with the user's own loss? CartPole, two layers of 64, and PPO's loss passed as one's own.
 
     python benchmarks/own_loss.py
     python benchmarks/own_loss.py --rounds 4
 
-Environment steps per second of the process's time on one core, sampling and learning together, of each kind by turns.
+Environment steps per second of CPU time on one core, sampling and learning together, each kind by turns.
 """
 
 import argparse
@@ -29,11 +29,11 @@ KINDS: dict[str, tuple[dict[str, Any], Any]] = {
     "autograd": ({"fast_updates": False}, None),
     "own, plain autograd": ({"fast_updates": False}, own_loss),
 }
-"""What differs from the case's configuration, and the loss, by name."""
+"""For each name, what differs from the case's configuration, and the loss."""
 
 
 class Times(hybridppo.Callback):
-    """When each iteration ended, by the time of this process."""
+    """The CPU time of this process at the end of each iteration."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -44,7 +44,7 @@ class Times(hybridppo.Callback):
 
 
 def steps_per_second(kind: str, seed: int) -> float:
-    """The median over the iterations of a training, but the first five."""
+    """The median over the iterations of a training, without the first five."""
     (changes, loss), times = KINDS[kind], Times()
     config = replace(our_config(CASE), **changes)
     hybridppo.train(
@@ -56,7 +56,7 @@ def steps_per_second(kind: str, seed: int) -> float:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4, help="trainings of each kind (default %(default)s)")
     arguments = parser.parse_args()

@@ -1,14 +1,14 @@
-"""Does it learn what others learn by the same settings? Here and in stable-baselines3, on several seeds.
+"""Does it learn as well as stable-baselines3 with the same settings? Both on several seeds.
 
     python benchmarks/parity.py
     python benchmarks/parity.py --cases Acrobot-v1,MountainCar-v0 --seeds 3
     python benchmarks/parity.py --cases "TD3 HalfCheetah-v5" --contestants stable-baselines3 --jobs 1
 
 A case is an environment with PPO's tuned settings (`hybridppo/tools/experiments/tuned.json`), in stable-baselines3 with
-`VecNormalize` where they normalise; or DDPG or TD3 on an environment, with layers of 256 and what `off_policy_turn.py`
-says else. A run is a process with one thread: the whole training, and then 20 deterministic episodes. Runs that are in
-the results are not run again, so it can be stopped and continued. The table says, for each case, the
-interquartile mean over seeds and a bootstrap interval of it. Runs are made side by side: seconds say little.
+`VecNormalize` if they normalize; or DDPG or TD3 on an environment, with layers of 256 and the other settings of
+`off_policy_turn.py`. Each run is a process with one thread: the whole training, and then 20 deterministic episodes.
+Runs that are already in the results are skipped, so it can be stopped and continued. The table shows, for each case,
+the interquartile mean over seeds and its bootstrap interval. Runs are made side by side, so their seconds say little.
 """
 
 import time
@@ -29,13 +29,13 @@ OFF_POLICY = {
     "TD3 Pendulum-v1": ("td3", "Pendulum-v1", 30_000, 1_000),
     "TD3 HalfCheetah-v5": ("td3", "HalfCheetah-v5", 300_000, 10_000),
 }
-"""The agent, the environment, steps, and how many of them are drawn uniformly before the first update."""
+"""The agent, the environment, the steps, and how many of them take random actions before the first update."""
 COMPILED = ("TD3 HalfCheetah-v5",)
-"""Where this library's updates are compiled: a run is long enough."""
+"""Cases in which this library's updates are compiled, because a run is long enough."""
 CASES = (
     "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "DDPG Pendulum-v1", "TD3 Pendulum-v1",
 )  # fmt: skip
-"""What is run unless said: without `TD3 HalfCheetah-v5`, of which a run takes half an hour."""
+"""The default cases: all but `TD3 HalfCheetah-v5`, whose runs take half an hour each."""
 CONTESTANTS = ("library", "stable-baselines3")
 EVALUATION_EPISODES = 20
 NAMES = ("contestant", "case", "seed")
@@ -74,7 +74,7 @@ def ours(env_id: str, config: PPOConfig, total_steps: int, seed: int) -> list[fl
 
 
 def theirs(env_id: str, config: PPOConfig, total_steps: int, seed: int) -> list[float]:
-    """Returns of stable-baselines3's evaluation, by the same settings."""
+    """Returns of stable-baselines3's evaluation, with the same settings."""
     import gymnasium as gym
     import torch
     from stable_baselines3 import PPO
@@ -130,7 +130,7 @@ def theirs(env_id: str, config: PPOConfig, total_steps: int, seed: int) -> list[
 
 
 def _schedule(value: float, anneals: bool) -> "float | Callable[[float], float]":
-    """As they take one: a number, or a function of the share that is left."""
+    """In stable-baselines3's form: a number, or a function of the share that is left."""
     return (lambda left: value * left) if anneals else value
 
 

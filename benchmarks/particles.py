@@ -3,7 +3,7 @@
     python benchmarks/particles.py
 
 plays both beside MPE2's own, and fails if a number differs by more than rounding. Benchmarks that need millions of
-steps learn in these: MPE2 takes most of a training's time, and what is compared is how well agents learn. Needs Numba
+steps learn in these: MPE2 would take most of a training's time, and only how well agents learn is compared. Needs Numba
 and MPE2.
 """
 
@@ -76,7 +76,7 @@ def _spread_rewards(places: Array, sizes: Array, agents: int, rewards: Array) ->
 
 @njit(cache=True)
 def _tag_rewards(places: Array, sizes: Array, agents: int, rewards: Array) -> None:
-    """The last agent is the runner."""
+    """Rewards of `simple_tag`; the last agent is the runner."""
     runner, caught = agents - 1, 0.0
     for a in range(runner):
         caught += 10.0 if _touch(places, sizes, runner, a) else 0.0
@@ -93,7 +93,7 @@ def _tag_rewards(places: Array, sizes: Array, agents: int, rewards: Array) -> No
 
 @njit(cache=True)
 def _observe(places: Array, speeds: Array, runners: int, seen: Array) -> None:
-    """Rows of speed, place, landmarks, others, and the speeds of other runners; what is left of a row stays 0."""
+    """Rows of speed, place, landmarks, others, and the speeds of other runners; the rest of a row stays 0."""
     agents = len(speeds)
     for a in range(agents):
         seen[a, 0], seen[a, 1], seen[a, 2], seen[a, 3] = speeds[a, 0], speeds[a, 1], places[a, 0], places[a, 1]
@@ -112,7 +112,7 @@ def _observe(places: Array, speeds: Array, runners: int, seen: Array) -> None:
 
 
 class Particles:
-    """As `parallel_env()` of MPE2.
+    """Like `parallel_env()` of MPE2.
 
     Args:
         game: "spread", of 3 agents and 3 landmarks, or "tag", of 3 taggers, a runner and 2 landmarks.
@@ -195,7 +195,7 @@ PUSHES = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]]
 
 
 def greatest_difference(game: str, episodes: int = 200) -> float:
-    """Between numbers of the transitions here and in MPE2, with the same seeds and actions."""
+    """Greatest difference between transitions here and in MPE2, with the same seeds and actions."""
     from mpe2 import simple_spread_v3, simple_tag_v3
 
     ours = Particles(game)

@@ -1,8 +1,8 @@
-"""Pictures of results, from their JSON.
+"""Draw pictures of results, from their JSON.
 
     python benchmarks/pictures.py
 
-draws those of the documentation, `docs/pictures/`, from `benchmarks/results/`. Needs matplotlib.
+draws the documentation's, in `docs/pictures/`, from `benchmarks/results/`. Needs matplotlib.
 """
 
 import json
@@ -21,14 +21,14 @@ from matplotlib.ticker import MaxNLocator
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PARTS = {"sampling": "#4477aa", "learning": "#ee6677", "copying": "#ccbb44", "rest": "#bbbbbb"}
 BAR = 0.28
-"""Inches that a bar takes."""
+"""Inches per bar."""
 TITLES = {
     "small": "8 environments, layers of 64, minibatches of 256",
     "wide": "64 environments, layers of 256, minibatches of 2048",
 }
-"""Of the cases of `fixed_work.py` that are drawn."""
+"""Cases of `fixed_work.py` that are drawn."""
 LONGEST = 8.0
-"""How many times longer than the shortest a bar may be before it is cut off, so that the others can be told apart."""
+"""A bar longer than the shortest by more than this factor is cut off, so that the others can be told apart."""
 
 
 def stacked_bars(axes: Axes, names: Sequence[str], parts: dict[str, Sequence[float]]) -> None:
@@ -56,7 +56,7 @@ def stacked_bars(axes: Axes, names: Sequence[str], parts: dict[str, Sequence[flo
 
 
 def parts_of(row: dict[str, Any]) -> dict[str, float]:
-    """Microseconds an environment step takes, by what they go into."""
+    """Microseconds of an environment step, by part."""
     parts = {part: row[f"us_{part}"] for part in ("sampling", "learning", "copying")}
     return {**parts, "rest": max(0.0, row["us_per_step"] - sum(parts.values()))}
 

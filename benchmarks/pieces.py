@@ -1,13 +1,13 @@
-"""The pieces of the small and the wide case of `fixed_work.py`, each against what bounds it.
+"""The pieces of the small and the wide case of `fixed_work.py`, each against its bound.
 
     python benchmarks/pieces.py
     python benchmarks/pieces.py --rounds 3
 
-`update`: a minibatch of PPO's update (gather, losses, gradient, clipping, optimizer) against its bound: the matrix
-products and tanh of actor and critic, forward and backward, in memory laid out beforehand, by NumPy, by torch, or each
-by the kernel that is the fastest for its shape (`limits.py`), whichever is faster. A minibatch's time is the difference
-between an update of many passes and one of few, over the minibatches that they differ by, so that what an update does
-once is not in it; `all_ms` has that too.
+`update`: a minibatch of PPO's update (gather, losses, gradient, clipping, optimizer). Its bound is the matrix products
+and tanh of actor and critic, forward and backward, in memory laid out beforehand, by NumPy, by torch, or each by the
+kernel that is fastest for its shape (`limits.py`), whichever is fastest. A minibatch's time is the difference between
+an update of many epochs and one of few, divided by the number of minibatches that they differ by, so that it leaves
+out what an update does once; `all_ms` includes that too.
 
 `action`: the actor's outputs and the choice of actions, noise included, against a step of gymnasium's own vectorised
 CartPole, for 8 to 64 environments.
@@ -36,19 +36,19 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.threads import limit_threads
 
 FEW, MANY = 2, 10
-"""Passes over a rollout, of which the difference is taken."""
+"""Epochs of the two updates whose difference is taken."""
 ACTION_ENVS = (8, 16, 32, 64)
 
 
 def seconds_of(function: Callable[[], object]) -> float:
-    """One call."""
+    """Seconds of one call."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def rollout_of(case: Case, **changes: Any) -> Rollout:
-    """One rollout of the case, by an agent that knows nothing; `changes` are of its configuration."""
+    """One rollout of the case, by an untrained agent; `changes` apply to its configuration."""
     environments = make_environments(case.env_id, case.num_envs)
     placement, config = SingleDevice("cpu"), replace(our_config(case), **changes)
     agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
@@ -65,7 +65,7 @@ def rollout_of(case: Case, **changes: Any) -> Rollout:
 
 
 def agent_of(case: Case, num_epochs: int) -> PPO:
-    """An agent that passes `num_epochs` times over a rollout."""
+    """An agent that learns from a rollout in `num_epochs` epochs."""
     env = gym.make(case.env_id)
     config = replace(our_config(case), num_epochs=num_epochs)
     agent = PPO(env.observation_space, env.action_space, config, seed=0)
@@ -74,7 +74,7 @@ def agent_of(case: Case, num_epochs: int) -> PPO:
 
 
 def bare_minibatches(case: Case, library: InNumpy | InTorch | Fastest, count: int) -> Callable[[], None]:
-    """`count` minibatches of the case's products and tanh alone."""
+    """Only the products and tanh of `count` minibatches of the case."""
     networks = [BareNetwork(library, [4, *case.hidden_sizes, outputs], case.minibatch_size) for outputs in (2, 1)]
 
     @torch.no_grad()
@@ -110,7 +110,7 @@ def measure_update(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def measure_action(num_envs: int, rounds: int, steps: int = 128) -> dict[str, Any]:
-    """Microseconds per vector step: the actor's and the actions', and the environments'."""
+    """Microseconds per vector step: of the actor with the choice of actions, and of the environments."""
     case = Case(num_envs=num_envs, hidden_sizes=(64, 64), warmup=0, iterations=0)
     agent, placement, generator = agent_of(case, 1), SingleDevice("cpu"), np.random.default_rng(0)
     placement.prepare(agent)
@@ -157,7 +157,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="of each piece (default %(default)s)")
     parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")

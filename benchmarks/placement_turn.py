@@ -4,8 +4,8 @@
     python benchmarks/placement_turn.py library --placement hybrid --learning-device cuda --hidden-sizes 256,256
     python benchmarks/placement_turn.py textbook
 
-A line of JSON on stdout is its result. `library` trains with the settings of the textbook's loop by `hybridppo.train`,
-`textbook` runs `textbook.py`. Both warm up with a few episodes that are not counted, so that neither pays for what a
+A line of JSON on stdout is its result. `library` trains with the settings of the textbook's loop by `hybridppo.train`;
+`textbook` runs `textbook.py`. Both warm up with a few episodes that do not count, so that neither pays for what a
 process loads once.
 """
 
@@ -40,7 +40,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
 
 
 def textbook_config(hidden_sizes: tuple[int, ...], rollout: str, threads: int) -> PPOConfig:
-    """The textbook's settings in this library's words."""
+    """The textbook's settings as this library's configuration."""
     return cleanrl(
         num_epochs=textbook.NUM_EPOCHS,
         num_minibatches=1,
@@ -63,13 +63,13 @@ def textbook_config(hidden_sizes: tuple[int, ...], rollout: str, threads: int) -
 
 
 class GpuWatch:
-    """How busy a GPU is meanwhile, asked several times a second: a mean in percent, and the most memory in MiB.
+    """Watches a GPU: its mean utilization in percent, and its peak memory in MiB.
 
     Args:
-        utilization: asks how busy the GPU is now, in percent; None for no GPU. Where NVML's bindings (`nvidia-ml-py`)
-            are not installed, torch cannot tell, and the mean is None.
-        memory: asks how much memory was taken at most, in MiB; None for no GPU.
-        seconds: between two questions.
+        utilization: returns how busy the GPU is now, in percent; None for no GPU. Without NVML's bindings
+            (`nvidia-ml-py`), torch cannot tell, and the mean is None.
+        memory: returns the peak memory, in MiB; None for no GPU.
+        seconds: between two readings.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class GpuWatch:
         self._thread.join()
 
     def result(self) -> dict[str, float | None]:
-        """The mean utilisation in percent, and the peak of the memory in MiB."""
+        """The mean utilization in percent, and the peak memory in MiB."""
         mean = sum(self._answers) / len(self._answers) if self._answers else None
         return {
             "gpu_utilization": mean,
@@ -156,7 +156,7 @@ def train(arguments: argparse.Namespace, threads: int, episodes: int) -> dict[st
             progress=False,
             on_iteration=add_up,
         )
-    # Processes of the training's own have ended by now: their time counts, and so does their start.
+    # The training's own processes have ended by now: their time counts, and so does their start.
     cpu_load = (cpu_seconds() - cpu_start) / (time.perf_counter() - wall_start)
     metrics, seconds = result.metrics, end - start
     return {
@@ -193,8 +193,8 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("contestant", choices=("library", "textbook"))
-    parser.add_argument("--episodes", type=int, default=500, help="after which to stop (default %(default)s)")
-    parser.add_argument("--steps", type=int, help="after which the library stops, if that comes first")
+    parser.add_argument("--episodes", type=int, default=500, help="stop after these (default %(default)s)")
+    parser.add_argument("--steps", type=int, help="stop the library after these, if that comes first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden-sizes", default="128", help="widths, with commas between (default %(default)s)")
     parser.add_argument("--rollout", choices=tuple(ROLLOUTS), default="episode", help="of the library, for an update")

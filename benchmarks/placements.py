@@ -3,8 +3,8 @@
     python benchmarks/placements.py
     python benchmarks/placements.py --hidden-sizes 64,64 1024,1024 --seconds 5
 
-On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap, with optimizer steps eager and captured as CUDA
-graphs. Without one: cpu, and overlap of two cores.
+With a CUDA device: cpu, cuda, migrate, hybrid and overlap, with eager optimizer steps and with CUDA graphs. Without
+one: cpu, and overlap of two cores.
 Results go to results/placements.json, or to results/placements-cuda.json with a CUDA device.
 """
 
@@ -33,7 +33,7 @@ def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: 
 
 
 def main() -> None:
-    """Measure, print, and keep the results."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env-id", default="CartPole-v1")
     parser.add_argument("--num-envs", type=int, default=8)

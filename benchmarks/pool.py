@@ -1,15 +1,15 @@
-"""Does a pool of past rollouts spare steps? PPO with `pool_size=4` beside plain PPO, at the same number of steps.
+"""Does a pool of past rollouts save steps? PPO with `pool_size=4` beside plain PPO, for the same number of steps.
 
     python benchmarks/pool.py
     python benchmarks/pool.py --cases Pendulum-v1 --seeds 5
     python benchmarks/pool.py --kinds plain,pool --jobs 1
 
-Settings are the library's defaults. `pool` differs in `pool_size` alone, so that its minibatches are four times as
-large; `small minibatches` has those of plain PPO, and four times as many of them; `short rollouts` is as the method's
-authors compare it: rollouts half as long, so that there are twice as many updates. `plain with short rollouts` has as
-many, and no pool. What they are asked: how many steps until the mean return of the last 100 episodes is what plain
-PPO's median run ended with, as a share of all steps. A run is a process; what is in the results already is not run
-again.
+Settings are the library's defaults. `pool` differs only in `pool_size`, so that its minibatches are four times as
+large. `small minibatches` has those of plain PPO, and four times as many of them. `short rollouts` follows the method's
+authors: its rollouts are half as long, so that there are twice as many updates. `plain with short rollouts` has as many
+updates, and no pool. The result is the number of steps until the mean return of the last 100 episodes is what plain
+PPO's median run ended with, as a share of all steps. Each run is a process; runs that are already in the results are
+skipped.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from missing_runs import parser_of, run_missing
 
 EVALUATION_EPISODES = 20
 CASES = {"Pendulum-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 300_000}
-"""The environment, and its steps."""
+"""Environments, and the steps of a training in each."""
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "pool": {"pool_size": 4},
@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "short rollouts": {"pool_size": 4, "num_steps": 256},
     "plain with short rollouts": {"num_steps": 256},
 }
-"""By name, what differs from the defaults."""
+"""For each name, what differs from the defaults."""
 NAMES = ("kind", "env_id", "total_steps", "seed")
 
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser = parser_of(__doc__, "pool")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--total-steps", type=int, help="of each, instead of its own number")
+    parser.add_argument("--total-steps", type=int, help="of each run (default: the environment's own number)")
     arguments = parser.parse_args()
     wanted = [
         {"kind": kind, "env_id": env_id, "total_steps": arguments.total_steps or CASES[env_id], "seed": seed}

@@ -1,7 +1,7 @@
-"""Who publishes how often, and what it gains: DDPG, and PPO with a pool, for `scripts/compare_placements.py`.
+"""What less frequent publishing gains: DDPG, and PPO with a pool, for `scripts/compare_placements.py`.
 
-The article whose experiment that script makes anew reports that fewer copies between devices pay for DDPG, whose
-updates are many and small, and do not for PPO with a pool of past trajectories. Each cell is a training in a fresh
+The article whose experiment that script repeats reports that fewer copies between devices pay for DDPG, whose
+updates are many and small, and do not pay for PPO with a pool of past trajectories. Each cell is a training in a fresh
 process. A machine without a GPU leaves out the cells that need one. The others make the same copies between two buffers
 of the CPU, and compare updates during sampling (`overlap`) with updates after it.
 """
@@ -28,20 +28,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Experiment:
-    """An agent, and what the article says of it."""
+    """An agent, and the article's statement about it."""
 
     agent: str
     sizes: tuple[tuple[int, ...], ...]
     steps: int
     quick_steps: int
     fewer_pay: bool
-    """What the article has of fewer copies between devices."""
+    """Whether fewer copies between devices pay, according to the article."""
     turn: Callable[[int], list[str]]
-    """What makes a turn of so many environment steps, but for network, placement and seed."""
+    """Options of a turn of this many environment steps, except network, placement and seed."""
 
     @property
     def quick(self) -> "Experiment":
-        """To see that it works."""
+        """A short version, to see that it works."""
         return Experiment(self.agent, self.sizes[:1], self.quick_steps, 0, self.fewer_pay, self.turn)
 
 
@@ -78,7 +78,7 @@ def candidates() -> dict[str, tuple[list[str], bool]]:
 
 
 def mirror(every: int) -> list[str]:
-    """Options of a replica that is brought up to date so often."""
+    """Options of a mirror with this `publish_every`."""
     return ["--placement", "mirror", "--publish-every", str(every)]
 
 
@@ -99,7 +99,7 @@ def run(
     report: Callable[[str], object],
     take: Callable[[list[str]], Turn] = take_turn,
 ) -> dict[str, Any]:
-    """Every cell that this machine can measure, and what follows of the article's statements."""
+    """Measure every cell that this machine can, and compare with the article's statements."""
     has_cuda, rows = torch.cuda.is_available(), []
     found: list[Conclusion] = []
     for experiment in experiments:
@@ -107,7 +107,7 @@ def run(
             turns: dict[str, list[Turn]] = {}
             for i in range(seeds):
                 able = [(name, options) for name, (options, on_cuda) in candidates().items() if has_cuda >= on_cuda]
-                # In reversed order every other round, so that whatever else the machine does falls on all of them.
+                # In reversed order every other round, so that whatever else the machine does affects all of them.
                 for name, options in able if i % 2 == 0 else able[::-1]:
                     command = [sys.executable, *experiment.turn(experiment.steps), *options]
                     command += ["--hidden-sizes", _sizes(hidden_sizes), "--seed", str(i)]
@@ -129,7 +129,7 @@ def _row(agent: str, hidden_sizes: tuple[int, ...], name: str, turns: list[Turn]
 
 
 def conclusions(experiment: Experiment, rows: Sequence[Row]) -> list[Conclusion]:
-    """Whether fewer copies pay for one network, between devices and on the CPU, and an update while sampling."""
+    """For one network: do fewer copies pay, between devices and on the CPU, and do updates while sampling?"""
     speed = {row["candidate"]: row["steps_per_second"] for row in rows}
     whose = f"{experiment.agent}, hidden layers {_sizes(rows[0]['hidden_sizes'])}"
     pay = "pay" if experiment.fewer_pay else "do not pay"

@@ -1,12 +1,12 @@
-"""The same trainings by two revisions of the library, in turns: whether a change made anything slower.
+"""The same trainings with two revisions of the library, by turns: did a change make anything slower?
 
 python benchmarks/revisions.py --old HEAD~20
 python benchmarks/revisions.py --old v0.1.0 --cases small,td3 --rounds 9
 
-Each turn is a process of its own. It counts the steps per second of the loop after some iterations of warm-up, in
-parts: the speed of a turn is that of its fast parts, because a shared machine only ever slows a program down. For
-`start` it counts the seconds from `import hybridppo` to the end of a training of one iteration. Cases are kept as they
-are finished, beside those that an earlier call has compared with the same revision.
+Each turn is a process of its own. It measures the steps per second of the loop after some iterations of warm-up, in
+parts: the speed of a turn is that of its fast parts, because a shared machine only ever slows a program down. The case
+`start` measures the seconds from `import hybridppo` to the end of a training of one iteration. Cases are saved as they
+finish, beside those that an earlier call has compared with the same revision.
 """
 
 import argparse
@@ -44,7 +44,7 @@ FAST = 0.9
 
 
 def one_turn(case: str) -> dict[str, Any]:
-    """Train once, in this process, with the library that is imported first."""
+    """Train once, in this process, with whichever revision `import hybridppo` finds."""
     started = time.perf_counter()
     import hybridppo
     from hybridppo import Mirrored, PPOConfig, TD3Config
@@ -116,7 +116,7 @@ def _pictures() -> Any:
 def main() -> None:  # noqa: D103
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", default="HEAD", help="the revision to compare the working tree with")
-    parser.add_argument("--cases", default=",".join(STEPS), help="which, with commas between (default: all)")
+    parser.add_argument("--cases", default=",".join(STEPS), help="cases, separated by commas (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each (default %(default)s)")
     parser.add_argument("--turn", help="take one turn of this case, in this process")
     arguments = parser.parse_args()

@@ -1,19 +1,19 @@
 """RLlib's PPO and APPO beside this library with two samplers: the same work on the same two cores, by turns.
 
-    python benchmarks/rllib.py --venv ~/rllib                     # makes it where it is not there
+        python benchmarks/rllib.py --venv ~/rllib                     # creates it if it does not exist
     python benchmarks/rllib.py --venv ~/rllib --rounds 1 --iterations 3
     python benchmarks/rllib.py --venv ~/rllib --agents           # several agents
     python benchmarks/rllib.py --venv ~/rllib --lag              # APPO, and ours with max_lag=4
 
-RLlib pins another gymnasium, so that it gets an environment of its own. Where `--venv` names no folder, one is made:
+RLlib pins another gymnasium, so it gets a virtual environment of its own. If `--venv` names no folder, one is made:
 `python -m venv`, then `torch` of `constraints.txt` (first: another torch would come with CUDA's libraries), then
-`ray[rllib]==2.60.*`. It can be made by hand likewise.
+`ray[rllib]==2.60.*`. You can also make it by hand in this way.
 
 CartPole-v1, a rollout of 8 environments by 128 steps, 4 epochs of minibatches of 256, networks of 64 x 64 that share
 nothing, two samplers with 4 environments each, one learner in the process that trains: RLlib's new API stack with
 `num_env_runners=2`, and ours with `distribution="coarse:2"`. Both run over Ray, and each turn is a fresh process on the
 same two cores (`taskset`, on Linux). Speeds are those of the iterations after the second; how well anything learns is
-not looked at. Steps are those that environments made, by each library's own count.
+not measured. Steps are environment steps, by each library's own count.
 
 With --agents: simple_spread of MPE2, whose three agents have a policy each, the same rollout and minibatches for each
 policy, sampled by the process that trains, without Ray's actors: RLlib's `num_env_runners=0`, and our default loop.
@@ -43,23 +43,23 @@ BATCH = NUM_ENVS * NUM_STEPS
 HIDDEN = (64, 64)
 UNCOUNTED = 2
 Kind = Literal["samplers", "agents", "lag"]
-"""What is compared."""
+"""The comparisons."""
 SECONDS_OF_APPO, CALLS_OF_APPO = 5.0, 6
-"""How long `train` of APPO takes, which learns from as many batches as there are in that time; and how many calls are
-counted, after the first that has learned."""
+"""Seconds of a call of APPO's `train`, which learns from as many batches as fit in; and how many calls count after the
+first that has learned."""
 RAY = "ray[rllib]==2.60.*"
 AGENTS = ("agent_0", "agent_1", "agent_2")
 OF_AGENTS = ("pettingzoo", "mpe2")
-"""Packages that RLlib's environment needs for several agents, of the versions in constraints.txt."""
+"""Packages of RLlib's environment for several agents, in the versions of constraints.txt."""
 
 
 def mark(steps: int) -> tuple[float, int, float]:
-    """When and after how many steps an iteration ended; the last is the processor's time of this process."""
+    """When an iteration ended, after how many steps, and after how many CPU seconds of this process."""
     return time.perf_counter(), steps, time.process_time()
 
 
 def summarized(marks: list[tuple[float, int, float]]) -> dict[str, Any]:
-    """Steps per second, and per second of the processor in this process, from the marks of iterations."""
+    """Steps per second, and per CPU second of this process, from the marks of iterations."""
     each = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(marks[UNCOUNTED:])]
     whole = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][0] - marks[UNCOUNTED][0])
     by_processor = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][2] - marks[UNCOUNTED][2])
@@ -72,7 +72,7 @@ def summarized(marks: list[tuple[float, int, float]]) -> dict[str, Any]:
 
 
 def run_rllib(iterations: int, kind: Kind) -> dict[str, Any]:
-    """A turn of RLlib, within its own environment."""
+    """A turn of RLlib, in its own environment."""
     import gymnasium
     import ray
     import torch
@@ -135,7 +135,7 @@ def run_rllib(iterations: int, kind: Kind) -> dict[str, Any]:
 
 
 def run_hybridppo(iterations: int, kind: Kind) -> dict[str, Any]:
-    """A turn of this library, with as many samplers."""
+    """A turn of this library, with the same number of samplers."""
     import gymnasium
     import ray
     import torch
@@ -167,7 +167,7 @@ def run_hybridppo(iterations: int, kind: Kind) -> dict[str, Any]:
 
 
 def python_of(venv: Path, has_agents: bool) -> Path:
-    """Its interpreter; the environment is made where it is not there."""
+    """The Python of an environment, which is created if it does not exist."""
     python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if python.exists():
         return python
@@ -182,7 +182,7 @@ def python_of(venv: Path, has_agents: bool) -> Path:
 
 
 def on_two_cores() -> list[str]:
-    """What a command begins with to have two of the cores, the same for all."""
+    """The start of a command that pins it to two cores, the same for all."""
     if shutil.which("taskset") is None or not hasattr(os, "sched_getaffinity"):
         return []
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -193,13 +193,13 @@ def main() -> None:
     """Run a turn, or all of them by turns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turn", choices=("rllib", "hybridppo"), help="one turn, in this process")
-    parser.add_argument("--venv", type=Path, help="of RLlib; made where there is none")
+    parser.add_argument("--venv", type=Path, help="RLlib's virtual environment; created if it does not exist")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--agents", dest="kind", action="store_const", const="agents", help="a policy for each agent")
     kinds.add_argument("--lag", dest="kind", action="store_const", const="lag", help="APPO, and ours with max_lag=4")
     parser.set_defaults(kind="samplers")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=30, help="counted, of each turn")
+    parser.add_argument("--iterations", type=int, default=30, help="counted iterations of each turn")
     parser.add_argument("--output", type=Path, help="a folder for rllib.json")
     arguments = parser.parse_args()
     if arguments.turn is not None:

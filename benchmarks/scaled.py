@@ -1,10 +1,10 @@
-"""Does it matter in what units an environment speaks? CartPole as it is, and with other scales, by the defaults.
+"""Do the units of an environment matter? CartPole as it is, and with other scales, with the default settings.
 
     python benchmarks/scaled.py
     python benchmarks/scaled.py --seeds 1 --total-steps 20000          # to see that it works
 
 Observations times 10,000, rewards times 1,000, and both: how many steps it takes until the mean return of the latest
-100 episodes is 475 (in the environment's own units). `PPOConfig()` normalises both; once more without, for comparison.
+100 episodes is 475 (in the environment's own units). `PPOConfig()` normalizes both; each is also run without.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def scaled(observations: float, rewards: float) -> gym.Env[Any, Any]:
 
 
 def steps_to_goal(scales: tuple[float, float], config: PPOConfig, seed: int, total_steps: int) -> int | None:
-    """Environment steps until the goal; None where it was not reached."""
+    """Environment steps until the goal; None if it was not reached."""
     reached: list[int] = []
 
     def look(metrics: dict[str, Any]) -> None:
@@ -64,10 +64,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Train, print, keep."""
+    """Train, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--total-steps", type=int, default=150_000, help="after which it is not reached")
+    parser.add_argument("--total-steps", type=int, default=150_000, help="give up after these")
     parser.add_argument("--output", type=Path, default=machine.RESULTS)
     arguments = parser.parse_args()
     rows = []

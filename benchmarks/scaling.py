@@ -1,20 +1,20 @@
-"""How trainings would scale past this machine: simulated, from what was measured on it with one and two fragments.
+"""How trainings would scale past this machine: simulated from measurements on it with one and two fragments.
 
     python benchmarks/scaling.py --quick            # about 10 minutes on two quiet cores
     python benchmarks/scaling.py --policies multi --machines-of 16 --latency 1e-4
 
-Every fragment has as many environments as any other, so that more fragments make larger rollouts in the same number
-of minibatches; learners of `central` have minibatches of their own. Fitted on 1 and 2 fragments: distributions of
-seconds that a slice, a gradient and what is around them take, measured inside trainings; what a meeting takes (the
-shortest waits are those of whoever came last, and what two learners take beyond all that); how much slower work is
-beside other work. Then checked on what the fit has not seen: 4 fragments; another environment, of which only the
-slices of one fragment are known; and a delay of known length in every step. All trainings take turns. `simulation.py`
-is the simulator, `scaling_seen.py` what measures.
+Every fragment has the same number of environments, so that more fragments make larger rollouts in the same number
+of minibatches; learners of `central` have minibatches of their own. Three things are fitted on 1 and 2 fragments: the
+distributions of the seconds of a slice, of a gradient and of what is around them, measured inside trainings; the
+seconds of a meeting (the shortest waits are those of the fragment that came last, and what two learners take beyond
+all that); and how much slower work is beside other work. The fit is then checked on what it has not seen: 4 fragments;
+another environment, of which only the slices of one fragment are known; and a delay of known length in every step. All
+trainings take turns. `simulation.py` is the simulator, `scaling_seen.py` measures.
 
-Within a machine, learners meet in shared memory. Between machines they meet through gloo, whose latency and bytes are
-measured on this machine's own loopback; --latency and --bandwidth say what a network adds. It does not predict NCCL:
-its times on other devices differ from gloo's. Learners of `central` are of one machine today: its rows
-of more say what a server on the first of them would do. Policies over Ray need it installed.
+Within a machine, learners meet in shared memory. Between machines they meet through gloo, whose latency and seconds per
+byte are measured on this machine's loopback; --latency and --bandwidth say what a network adds. It does not predict
+NCCL, whose times on other devices differ from gloo's. Learners of `central` all run on one machine today: its rows
+of more machines say what a server on the first of them would do. Policies over Ray need it installed.
 
 Writes results/scaling.json, with everything that was measured.
 """
@@ -60,7 +60,7 @@ WORTH_ORDERING = 1.10
 """Two measurements that differ by less are not compared."""
 SIMULATED_ITERATIONS = 12
 LARGE, SMALL, GATHERS = 2**20, 2**10, 50
-"""Bytes by which gloo is measured, and how often."""
+"""Message sizes in bytes with which gloo is measured, and how often."""
 SECONDS_TO_START = 120.0
 
 
@@ -75,30 +75,30 @@ KINDS: dict[str, Callable[..., list[float]]] = {"multi": learners, "coarse": sam
 
 @dataclass
 class Fit:
-    """What a policy's fragments take, by how many there are."""
+    """Seconds of a policy's parts, by number of fragments."""
 
     policy: str
     fills: Draws
     gradients: Draws
     """Of one fragment."""
     before: tuple[float, float]
-    """What an iteration has around its minibatches: by one fragment, and more for each further one."""
+    """Seconds of an iteration around its minibatches: with one fragment, and what each further one adds."""
     growth: float
-    """By how many times a gradient takes longer with each further fragment: a learner alone has larger minibatches."""
+    """Relative growth of a gradient's time with each further fragment: a learner alone has larger minibatches."""
     contention: float
     collective: float = 0.0
     gather: float = 0.0
     latency: float = 0.0
     sending: float = 0.0
     steps: Draws | None = None
-    """Of a server of parameters."""
+    """A parameter server's optimizer steps."""
     counting: float = 0.0
-    """What an update costs the server beside its steps."""
+    """What an update costs the server besides its steps."""
 
     def timing(
         self, fragments: int, draw: random.Random, network: "Network | None", fills: Draws, delay: float
     ) -> Timing:
-        """For a simulation of so many."""
+        """The timing for a simulation of this many fragments."""
         before = max(0.0, self.before[0] + (fragments - 1) * self.before[1])
         scale = max(0.0, 1.0 + (fragments - 1) * self.growth)
         timing = Timing(
@@ -125,24 +125,24 @@ class Fit:
 
 @dataclass
 class Network:
-    """What is between machines of so many cores."""
+    """The network between machines of this many cores."""
 
     cores: int
     latency: float
     bandwidth: float
-    """Bytes a second."""
+    """Bytes per second."""
     gloo_latency: float = 0.0
     gloo_byte: float = 0.0
     bytes_of_gradient: float = 0.0
     bytes_of_slice: float = 0.0
 
     def meeting(self, fragments: int, size: float) -> float:
-        """All rows to all, in a ring, as gloo does: as many rounds as there are others."""
+        """Seconds to send all rows to all, in a ring, as gloo does: as many rounds as there are others."""
         return (fragments - 1) * (self.gloo_latency + self.latency + size * max(self.gloo_byte, 1.0 / self.bandwidth))
 
 
 def fitted_learners(one: Observed, two: Observed, cores: int) -> Fit:
-    """`multi`, from trainings of one fragment and of two."""
+    """Fit `multi`, from trainings of one fragment and of two."""
     median, around = statistics.median, []
     for seen in (one, two):
         updates = len(seen.iterations)
@@ -150,26 +150,26 @@ def fitted_learners(one: Observed, two: Observed, cores: int) -> Fit:
         filled = (sum(seen.fills) + sum(seen.gathers)) / updates
         around.append(max(0.0, median(seen.learning) - spent) + max(0.0, median(seen.sampling) - filled))
     ratio = contention(one, two, cores)
-    # A gradient is of as many rows whatever the number of learners; what their sum adds is in it.
+    # A gradient covers the same number of rows with any number of learners; it includes what their sum adds.
     growth = median(two.gradients) / median(one.gradients) / ratio - 1.0
     around[1] /= ratio
     fit = Fit(
         "multi", one.fills, one.gradients, (around[0], around[1] - around[0]), max(0.0, growth), ratio,
         collective=_shortest(two.meetings), gather=_shortest(two.gathers) if len(two.gathers) > 1 else 0.0,
     )  # fmt: skip
-    # What two take beyond that is lost where they wait for each other: to sleep, to be woken, to have a core again.
+    # The rest of what two take is lost while they wait for each other: to sleep, to be woken, to get a core again.
     expected = two.rows / simulated_here(fit, 2, repeats=20)["steps_per_second"]
     fit.collective += max(0.0, two.seconds_per_iteration - expected) / (EPOCHS * MINIBATCHES)
     return fit
 
 
 def _shortest(waits: Draws) -> float:
-    """Those of whoever came last."""
+    """The waits of the fragment that came last."""
     return statistics.quantiles(waits, n=10)[0]
 
 
 def fitted_samplers(one: Observed, two: Observed, cores: int) -> Fit:
-    """`coarse`, likewise."""
+    """Fit `coarse` in the same way."""
     median = statistics.median
     crossing = [max(0.0, median(seen.sampling) - median(seen.fills)) for seen in (one, two)]
     each = max(0.0, crossing[1] - crossing[0])
@@ -184,7 +184,7 @@ def fitted_samplers(one: Observed, two: Observed, cores: int) -> Fit:
 
 
 def fitted_server(one: Observed, two: Observed, cores: int) -> Fit:
-    """`central`, likewise: what a learner takes beside the server's steps is its gradient, with its messages."""
+    """Fit `central` in the same way: a learner's time without the server's steps is its gradient, with its messages."""
     step = statistics.fmean(one.steps)
     gradients = [max(0.0, seconds / (EPOCHS * MINIBATCHES) - step) for seconds in one.learning]
     whole = statistics.fmean(one.iterations)
@@ -207,7 +207,7 @@ FITTED = {"multi": fitted_learners, "coarse": fitted_samplers, "central": fitted
 def simulated(
     fit: Fit, fragments: int, network: Network, *, fills: Draws | None = None, delay: float = 0.0, repeats: int
 ) -> dict[str, float]:
-    """Steps per second, as many fragments to a machine as it has cores: the median, and where 90 % lie."""
+    """Median and 90 % interval of steps per second, with as many fragments on a machine as it has cores."""
     machines = -(-fragments // network.cores)
     return _simulated(fit, fragments, network, machines, fills or fit.fills, delay, repeats)
 
@@ -215,7 +215,7 @@ def simulated(
 def simulated_here(
     fit: Fit, fragments: int, *, fills: Draws | None = None, delay: float = 0.0, repeats: int
 ) -> dict[str, float]:
-    """Likewise, on this one machine, whose cores all fragments share, and where all meet in its memory."""
+    """The same on this one machine: all fragments share its cores and meet in its memory."""
     return _simulated(fit, fragments, None, 1, fills or fit.fills, delay, repeats)
 
 
@@ -226,13 +226,13 @@ def _simulated(
     cores = cpu_cores() if network is None else network.cores
     for seed in range(repeats):
         draw = random.Random(seed)
-        # The measurements themselves are drawn anew each time: an interval is also of how few they are.
+        # The measurements themselves are resampled each time, so that the interval also shows how few they are.
         timing = fit.timing(fragments, draw, network, draw.choices(fills, k=len(fills)), delay)
         homes, simulation = [Machine(cores, fit.contention) for _ in range(machines)], Simulation()
         where = [homes[i * machines // fragments] for i in range(fragments)]
         ends = KINDS[fit.policy](simulation, timing, where, SIMULATED_ITERATIONS)
         simulation.run()
-        # As `Observed` has it.
+        # As `Observed` computes it.
         each = Observed(
             fit.policy, fragments, seconds_per_iteration(ends, warmup=2 if fit.policy != "central" else fragments)
         )
@@ -254,17 +254,17 @@ def gloo(width: int) -> tuple[float, float, float, float]:
     agent = PPO(env.observation_space, env.action_space, config, seed=0)
     # Four numbers of the observation, the log-probability and the reward in float32, an action, two flags.
     bytes_of_slice = NUM_ENVS * NUM_STEPS * (4 * 4 + 4 + 4 + 8 + 2)
-    # A message is two meetings: of how long it is, and of itself.
+    # A message is two meetings: one for its length, one for itself.
     return small / 2, max(0.0, large - small) / (LARGE - SMALL), 4.0 * len(agent.parameters.gradient), bytes_of_slice
 
 
 def join_gathers(port: int) -> None:
-    """The other of the two processes that gather."""
+    """The second of the two processes that gather."""
     seconds_of_gathers(join_store(port, SECONDS_TO_START), 1)
 
 
 def seconds_of_gathers(store: Any, rank: int) -> list[float]:
-    """What it takes two processes to send each other few bytes, and many."""
+    """Seconds for two processes to send each other few bytes, and many."""
     link = Link(store, rank, 2, timeout=SECONDS_TO_START, start_timeout=SECONDS_TO_START)
     found = []
     for size in (SMALL, LARGE):
@@ -279,7 +279,7 @@ def seconds_of_gathers(store: Any, rank: int) -> list[float]:
 
 
 def order(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """How many pairs the simulation orders like the measurements, and how many pairs differ by enough."""
+    """How many pairs the simulation puts in the measured order, of how many pairs that differ by enough."""
     right = asked = 0
     for a, b in combinations(rows, 2):
         slower, faster = sorted((a, b), key=lambda row: float(row["measured"]))
@@ -290,7 +290,7 @@ def order(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
 
 
 def in_short(seen: Observed) -> dict[str, Any]:
-    """Every iteration, and of what is more often than that, the deciles."""
+    """Every iteration; of parts that happen more often, the deciles."""
 
     def shortened(draws: Draws) -> Draws:
         return [round(seconds, 7) for seconds in draws]
@@ -316,7 +316,7 @@ def study(policy: str, arguments: argparse.Namespace, network: Network) -> dict[
     seen = train_by_turns(policy, trainings, iterations=arguments.iterations, turns=arguments.turns, width=width)
     one, two = seen[1, plain], seen[2, plain]
     fit = FITTED[policy](one, two, cpu_cores())
-    # Environments of a slice are stepped one after the other, and so are their delays.
+    # The environments of a slice are stepped one after the other, and so are their delays.
     delay = seconds_of_delay(delayed)
     rows = []
     for what, (fragments, make) in checks:
@@ -383,12 +383,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=60, help="counted, of each training, in all its turns")
     parser.add_argument("--turns", type=int, default=4, help="of each training")
     parser.add_argument("--repeats", type=int, default=50, help="simulations of each row")
-    parser.add_argument("--quick", action="store_true", help="fewer of both")
+    parser.add_argument("--quick", action="store_true", help="fewer iterations and repeats")
     parser.add_argument(
         "--machines-of", type=int, default=None, help="cores of a simulated machine; as here if left out"
     )
     parser.add_argument("--latency", type=float, default=5e-5, help="seconds that a network adds to gloo on loopback")
-    parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second of a network (10 Gbit/s)")
+    parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes per second of a network (10 Gbit/s)")
     parser.add_argument("--output", type=Path, default=machine.RESULTS)
     arguments = parser.parse_args()
     if arguments.quick:

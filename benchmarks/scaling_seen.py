@@ -1,6 +1,6 @@
-"""What `scaling.py` sees of trainings: the seconds of their parts, measured inside them.
+"""What `scaling.py` measures inside trainings: the seconds of their parts.
 
-A machine's speed comes and goes. Trainings that are compared therefore take turns, with a part of their iterations
+A machine's speed comes and goes. So trainings that are compared take turns, with a part of their iterations
 in each, and the figures of all turns of a training are put together.
 """
 
@@ -23,16 +23,16 @@ import hybridppo
 Draws = list[float]
 
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 8, 64, 4, 4
-"""Of a fragment's slice, and of an iteration whatever the number of fragments; of `central`, of each learner."""
+"""Sizes of a fragment's slice; epochs and minibatches of an iteration (with `central`, of each learner)."""
 UNCOUNTED = 2
-"""Iterations that load and allocate, for each learner."""
+"""Iterations in which each learner loads and allocates, which do not count."""
 DELAY_TURNS, DELAY_STEPS = 5, 64
-"""What a delay takes is measured so often, in so many steps of `NUM_ENVS` environments."""
+"""How often a delay is measured, and in how many steps of `NUM_ENVS` environments."""
 
 
 @dataclass
 class Observed:
-    """What one training shows: seconds, of each iteration or each time."""
+    """The seconds of one training's iterations and of their parts."""
 
     policy: str
     fragments: int
@@ -43,9 +43,9 @@ class Observed:
     meetings: Draws = field(default_factory=list)
     gathers: Draws = field(default_factory=list)
     learning: Draws = field(default_factory=list)
-    """All that an agent's update takes, of each iteration."""
+    """An agent's whole update, in each iteration."""
     sampling: Draws = field(default_factory=list)
-    """All that passes until a rollout is there."""
+    """All until the rollout is there."""
     steps: Draws = field(default_factory=list)
     """Seconds of a parameter server for an optimizer's step and the answer to the learner."""
     waits: Draws = field(default_factory=list)
@@ -53,35 +53,35 @@ class Observed:
 
     @property
     def rows(self) -> int:
-        """Steps of environments in an iteration."""
+        """Environment steps in an iteration."""
         return NUM_ENVS * NUM_STEPS * (1 if self.policy == "central" else self.fragments)
 
     @property
     def seconds_per_iteration(self) -> float:
-        """The median; of learners at their own pace, whose updates end at any time, the mean."""
+        """The median. With learners at their own pace, whose updates end at any time, the mean."""
         return (statistics.fmean if self.policy == "central" else statistics.median)(self.iterations)
 
     @property
     def steps_per_second(self) -> float:
-        """Of all environments."""
+        """Steps of all environments."""
         return self.rows / self.seconds_per_iteration
 
     def add(self, other: "Observed") -> None:
-        """What another turn of the same training showed."""
+        """Add what another turn of the same training showed."""
         for each in fields(self):
             if isinstance(mine := getattr(self, each.name), list):
                 mine.extend(getattr(other, each.name))
 
 
 class Delayed(gym.Wrapper):  # type: ignore[type-arg]
-    """An environment each of whose steps takes longer, without working: as one does that waits for a service."""
+    """An environment whose steps take longer without computing, like one that waits for a service."""
 
     def __init__(self, env: Any, seconds: float) -> None:
         super().__init__(env)
         self._seconds = seconds
 
     def step(self, action: Any) -> Any:
-        """As ever, later."""
+        """Sleep, then step."""
         time.sleep(self._seconds)
         return super().step(action)
 
@@ -94,7 +94,7 @@ class Maker:
     delay: float = 0.0
 
     def __call__(self) -> Any:
-        """One of them."""
+        """A new environment."""
         env = gym.make(self.env_id)
         return Delayed(env, self.delay) if self.delay else env
 
@@ -103,7 +103,7 @@ class Maker:
 
 
 def seconds_of_delay(make: Maker) -> float:
-    """What a delay adds to a slice: to sleep takes longer than asked, and work after a sleep longer than without."""
+    """Seconds that a delay adds to a slice: more than its own, as sleeps last longer and work after them is slower."""
     plain, delayed = Maker(make.env_id), make
     turns = []
     for _ in range(DELAY_TURNS):
@@ -133,7 +133,7 @@ def _seconds_of_steps(environments: list[Any]) -> float:
 
 
 class _Recording:
-    """Puts itself around methods, and takes itself away again."""
+    """Wraps methods to time them, and restores them afterwards."""
 
     def __init__(self) -> None:
         self._changed: list[tuple[type, str, Any]] = []
@@ -196,7 +196,7 @@ def _record_learners(seen: Observed, recording: _Recording) -> None:
 
 
 def _record_samplers(seen: Observed, recording: _Recording) -> None:
-    """Of `coarse`."""
+    """Seconds of slices of `coarse`."""
     from hybridppo.distribution.ray_samplers import RaySamplers
 
     def received(plain: Any) -> Any:
@@ -238,16 +238,16 @@ RECORD: dict[str, Callable[[Observed, _Recording], None]] = {
     "coarse": _record_samplers,
     "central": _record_server,
 }
-"""By policy."""
+"""For each policy, the function that starts recording."""
 
 
 def can_run(policy: str) -> bool:
-    """Whether what it needs is installed."""
+    """Whether the policy's requirements are installed."""
     return policy != "coarse" or importlib.util.find_spec("ray") is not None
 
 
 def train(policy: str, fragments: int, make: Maker, iterations: int, width: int) -> Observed:
-    """Train by so many fragments, and see what it takes."""
+    """Train with this many fragments, and return what was recorded."""
     seen, recording = Observed(policy, fragments), _Recording()
     each = fragments if policy == "central" else 1
     config = cleanrl(
@@ -289,13 +289,13 @@ def train(policy: str, fragments: int, make: Maker, iterations: int, width: int)
 
 
 Training = tuple[int, Maker]
-"""How many fragments, and in what."""
+"""Number of fragments, and the environment."""
 
 
 def train_by_turns(
     policy: str, trainings: list[Training], *, iterations: int, turns: int, width: int
 ) -> dict[Training, Observed]:
-    """Each of them, a part of its iterations in every turn; every other turn backwards."""
+    """Do a part of each training's iterations in every turn; every other turn goes in reversed order."""
     found = {training: Observed(policy, training[0]) for training in trainings}
     for turn in range(turns):
         print(f"turn {turn + 1} of {turns}", file=sys.stderr)
@@ -305,5 +305,5 @@ def train_by_turns(
 
 
 def contention(one: Observed, two: Observed, cores: int) -> float:
-    """By how many times a slice takes longer beside another."""
+    """How many times longer a slice takes beside another one."""
     return max(1.0, statistics.median(two.fills) / statistics.median(one.fills)) if cores > 1 else 1.0

@@ -1,4 +1,4 @@
-"""Self-play on PettingZoo's classic games: how an agent does against players that it has never met.
+"""Self-play on PettingZoo's classic games: how well an agent plays against players that it has never met.
 
     python benchmarks/self_play.py
     python benchmarks/self_play.py --games connect_four --seeds 1 --jobs 1
@@ -6,9 +6,9 @@
 Tic-tac-toe is played against a player that never loses; connect four against one that plays at random, and one that
 looks a step ahead: it wins if it can, and blocks if it must. Half of the games are played from either seat. The
 agent takes its most probable actions. It learns connect four in `boards.py`, whose transitions are PettingZoo's, from
-both seats of games against itself as it is; the other games against snapshots of itself. In rock paper scissors, what
-counts is how often the last snapshots together play each. Each run is kept as soon as it has ended, and none is made
-again.
+both seats of games against its present self, and the other games against snapshots of itself. For rock paper scissors,
+the result is how often the last snapshots together play each action. Each run is saved as soon as it has ended, and is
+not repeated.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ from hybridppo import PPOConfig
 
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
-"""From an observation, its mask and a generator to an action."""
+"""Chooses an action from an observation, its mask and a generator."""
 STEPS = {"tictactoe": 600_000, "connect_four": 300_000, "rock paper scissors": 200_000}
 CONFIGS: dict[str, dict[str, Any]] = {
     "tictactoe": {
@@ -44,14 +44,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "rock paper scissors": {"num_envs": 32, "num_steps": 75, "num_epochs": 4, "entropy_coef": 0.05},
 }  # fmt: skip
-"""Advantages are normalised: with a small `entropy_coef`, a player whose every move loses comes to give the one that
-would save it a probability of nothing, and never plays it again."""
+"""Advantages are normalized. With a small `entropy_coef`, a player whose every move loses would therefore learn to give
+the one saving move a probability of nearly 0, and never play it again."""
 SNAPSHOT_EVERY = {"tictactoe": 8_000, "connect_four": None, "rock paper scissors": 4_000}
-"""Steps between two snapshots; None for none: the agent then learns in both seats, and every turn is a step."""
+"""Steps between two snapshots. None: there are none, the agent learns in both seats, and every turn is a step."""
 NETWORKS = {"connect_four": connect_four_networks.networks}
 """Networks in place of multilayer perceptrons."""
 LAST = 20
-"""Snapshots of rock paper scissors that are played as one."""
+"""How many of the last snapshots of rock paper scissors are evaluated as one player."""
 GAMES = 1_000
 
 
@@ -98,7 +98,7 @@ LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 
 @cache
 def _value(own: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """What the player whose turn it is comes to: 1, 0 or -1."""
+    """The result with perfect play for the player whose turn it is: 1, 0 or -1."""
     if any(all(other[at] for at in line) for line in LINES):
         return -1
     free = [at for at in range(9) if not own[at] and not other[at]]
@@ -138,7 +138,7 @@ OPPONENTS: dict[str, dict[str, Player]] = {
 
 
 def against_all(name: str, agent: Any) -> dict[str, dict[str, float]]:
-    """The shares of games, of PettingZoo's own, against each player."""
+    """The shares of games in PettingZoo's environments, against each player."""
     from pettingzoo.classic import connect_four_v3, tictactoe_v3
 
     make = {"tictactoe": tictactoe_v3.env, "connect_four": connect_four_v3.env}[name]
@@ -146,7 +146,7 @@ def against_all(name: str, agent: Any) -> dict[str, dict[str, float]]:
 
 
 def mixture(folder: Path, observations: int = 4) -> dict[str, Any]:
-    """How often the last snapshots play each of the three, over what they may observe: together, and at most by one."""
+    """How often the last snapshots play each action, over their observations: together, and the extremes of one."""
     each = []
     for path in sorted(folder.iterdir())[-LAST:]:
         agent: Any = hybridppo.load(path)
@@ -164,7 +164,7 @@ def mixture(folder: Path, observations: int = 4) -> dict[str, Any]:
 
 
 def learn(run: Run) -> Run:
-    """Train by self-play, and play against the others."""
+    """Train by self-play, and play against the opponents."""
     from pettingzoo.classic import rps_v2, tictactoe_v3
 
     name, seed = run["game"], run["seed"]
@@ -198,7 +198,7 @@ def learn(run: Run) -> Run:
 
 
 def as_markdown(runs: list[Run]) -> str:
-    """A row for each run, and what it reached."""
+    """A row for each run, with its results."""
     lines = ["| game | seed | steps | seconds | reached |", "|---|---:|---:|---:|---|"]
     for run in sorted(runs, key=lambda run: (run["game"], run["seed"])):
         if "mixture" in run:
@@ -217,7 +217,7 @@ def main() -> None:
     """Train what is missing, and print the table."""
     parser = parser_of(__doc__, "self_play")
     parser.set_defaults(seeds=3)
-    parser.add_argument("--games", default=",".join(STEPS), help="which, with commas between (default: all)")
+    parser.add_argument("--games", default=",".join(STEPS), help="games, separated by commas (default: all)")
     arguments = parser.parse_args()
     names = ("game", "seed")
     wanted = [{"game": game, "seed": seed} for game in arguments.games.split(",") for seed in range(arguments.seeds)]

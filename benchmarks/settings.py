@@ -1,6 +1,6 @@
-"""The settings that published figures were made with, whatever the library's defaults are at the time.
+"""The settings of the published figures, whatever the library's present defaults are.
 
-Tests make their configurations by them too (`tests/ppo_settings.py`).
+Tests make their configurations from them too (`tests/ppo_settings.py`).
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ CLEANRL: dict[str, Any] = {
     "anneal_learning_rate": True, "clip_range_vf": 0.2, "entropy_coef": 0.01, "normalize_observations": False,
     "normalize_rewards": False,
 }  # fmt: skip
-"""CleanRL's of classic control, as fields of `PPOConfig`."""
+"""CleanRL's settings for classic control, as fields of `PPOConfig`."""
 
 
 def cleanrl(**changes: Any) -> PPOConfig:
-    """`CLEANRL`, but for what differs."""
+    """`CLEANRL` with these changes."""
     return PPOConfig(**{**CLEANRL, **changes})

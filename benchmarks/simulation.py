@@ -1,21 +1,21 @@
-"""A simulator of distributed trainings by discrete events: cores, links and barriers as resources, on one clock.
+"""A discrete-event simulator of distributed trainings: cores, links and barriers as resources, on one clock.
 
     simulation = Simulation()
     ends = learners(simulation, timing, machines=[Machine(2)] * 2, iterations=20)
     simulation.run()
 
-Pure Python. A fragment is a generator that says what it does next, and is resumed when that is done:
+Pure Python. A fragment is a generator that yields what it does next, and is resumed when that is done:
 
-    yield Compute(machine, seconds)   # on a core of a machine, for which it waits its turn
-    yield Wait(seconds)               # for nothing that others could take away
+    yield Compute(machine, seconds)   # on a core of a machine, when one is free
+    yield Wait(seconds)               # without any resource
     yield Send(link, size)            # over a link, which carries one message at a time
     yield Meet(barrier)               # until all have come
     yield Put(box, item)              # never waits
     item = yield Take(box)            # until there is one
 
-Work on a core is not interrupted: it is short beside an iteration. Events at the same time happen in the order in which
-they were caused, so that a simulation is the same whenever it is run. What seconds are is for who makes the fragments:
-`scaling.py` draws them from what was measured.
+Work on a core is not interrupted: it is short compared with an iteration. Events at the same time happen in the order
+in which they were caused, so that a simulation gives the same result whenever it runs. Whoever makes the fragments
+chooses the seconds: `scaling.py` draws them from measurements.
 """
 
 import heapq
@@ -30,20 +30,20 @@ Fragment = Generator[Any, Any, None]
 
 @dataclass
 class Machine:
-    """Cores that take whoever comes first."""
+    """Cores that serve fragments in the order in which they come."""
 
     cores: int
     contention: float = 1.0
-    """How many times longer work takes that begins while another core of it works too."""
+    """How many times longer work takes if another core of the machine is busy when it begins."""
     busy: int = 0
     waiting: deque[tuple["Process", float]] = field(default_factory=deque)
     seconds: float = 0.0
-    """Worked by all its cores together."""
+    """Seconds of work of all its cores together."""
 
 
 @dataclass
 class Link:
-    """Carries one message at a time; it is on the way for the latency, and keeps the link for its size."""
+    """Carries one message at a time. A message occupies the link for its size, and arrives after the latency."""
 
     latency: float
     seconds_per_byte: float = 0.0
@@ -52,11 +52,11 @@ class Link:
 
 @dataclass
 class Barrier:
-    """Lets all go when `size` have come, as often as that happens."""
+    """Releases all whenever `size` have come."""
 
     size: int
     seconds: float = 0.0
-    """From the last one's coming until all go on: a collective's own."""
+    """From the arrival of the last until all go on: the seconds of the collective itself."""
     here: list["Process"] = field(default_factory=list)
     meetings: int = 0
 
@@ -71,7 +71,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Compute:
-    """Work of so many seconds on a core of a machine."""
+    """Compute for some seconds on a core of a machine."""
 
     machine: Machine
     seconds: float
@@ -79,14 +79,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class Wait:
-    """Time that passes without any resource."""
+    """Wait for some seconds without any resource."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Send:
-    """A message; whoever sends waits until it has come."""
+    """Send a message, and wait until it has arrived."""
 
     link: Link
     size: float = 0.0
@@ -94,14 +94,14 @@ class Send:
 
 @dataclass(frozen=True)
 class Meet:
-    """At a barrier."""
+    """Wait at a barrier."""
 
     barrier: Barrier
 
 
 @dataclass(frozen=True)
 class Put:
-    """Into a box."""
+    """Put an item into a box."""
 
     box: Box
     item: Any = None
@@ -109,19 +109,19 @@ class Put:
 
 @dataclass(frozen=True)
 class Take:
-    """From a box; what was put is what `yield` gives."""
+    """Take an item from a box; `yield` returns it."""
 
     box: Box
 
 
 @dataclass
 class Process:
-    """A fragment under way."""
+    """A running fragment."""
 
     name: str
     fragment: Fragment
     is_left: bool = False
-    """Whether it may wait for ever: for whoever has ended."""
+    """Whether it may still wait at the end, for one that has ended."""
     ended_at: float | None = None
 
 
@@ -135,17 +135,17 @@ class Simulation:
         self._processes: list[Process] = []
 
     def add(self, name: str, fragment: Fragment, *, is_left: bool = False) -> Process:
-        """Let a fragment begin now; `is_left`: nothing is wrong where it waits at the end."""
+        """Start a fragment now. With `is_left`, it may still wait when the simulation ends."""
         process = Process(name, fragment, is_left)
         self._processes.append(process)
         self._at(self.now, lambda: self._go_on(process))
         return process
 
     def run(self, until: float = float("inf")) -> float:
-        """Until nothing happens any more, or it is later than `until`; the time then.
+        """Run until nothing happens any more, or the time is later than `until`; returns the time.
 
         Raises:
-            RuntimeError: where fragments wait for what nobody will do.
+            RuntimeError: if fragments wait for something that nobody will do.
         """
         while self._events and self._events[0][0] <= until:
             self.now, _, happen = heapq.heappop(self._events)
@@ -229,53 +229,53 @@ def _in_order(machine: Machine) -> tuple[Process, Machine, float]:
 
 
 Draw = Callable[[], float]
-"""Seconds of something that happens again and again."""
+"""Draws the seconds of a repeated action."""
 
 
 def nothing() -> float:
-    """Of what does not happen."""
+    """The seconds of an action that does not exist."""
     return 0.0
 
 
 def never() -> bool:
-    """Of what does not happen either."""
+    """That an event does not happen."""
     return False
 
 
 @dataclass
 class Timing:
-    """What fragments of a training do, in seconds, each time drawn anew."""
+    """Seconds of what a training's fragments do, drawn anew each time."""
 
     fill: Draw
     """A slice of a rollout, by one fragment, on a core."""
     before: Draw
-    """What a learner does with a rollout before its first minibatch, and after its last."""
+    """A learner's work on a rollout before its first minibatch, and after its last."""
     gradient: Draw
     """A minibatch of the learner, or its shard of one, and the optimizer's step."""
     minibatches: int
-    """Of an iteration."""
+    """Minibatches of an iteration."""
     collective: float = 0.0
-    """What a meeting of learners takes, from the last one's coming."""
+    """A meeting of learners, from the arrival of the last."""
     gather: float = 0.0
-    """What bringing the slices to all takes, likewise."""
+    """Bringing the slices to all, from the arrival of the last."""
     latency: float = 0.0
-    """Seconds of a message on its way."""
+    """Seconds until a message arrives."""
     sending: float = 0.0
-    """How long a slice keeps the link to the learner."""
+    """Seconds that a slice occupies the link to the learner."""
     step: Draw = nothing
-    """What a server of parameters does for a gradient: the optimizer's step, and its messages."""
+    """A parameter server's work for a gradient: the optimizer's step, and its messages."""
     counting: Draw = nothing
-    """What it does for an update that has ended."""
+    """Its work for an update that has ended."""
     delay: Draw = nothing
-    """What a slice takes beside its work, without a core."""
+    """Seconds of a slice in which no core works."""
     restart: Draw = nothing
-    """Seconds from the loss of a fragment until another is there."""
+    """Seconds from the loss of a fragment until there is another."""
     is_lost: Callable[[], bool] = never
-    """Whether a fragment is lost in a slice that it begins; another then redoes it, after `restart`."""
+    """Whether a fragment is lost in a slice; another then repeats the slice, after `restart`."""
 
 
 def slice_of(timing: Timing, machine: Machine) -> Fragment:
-    """A slice of a rollout, as often as it takes until its fragment is not lost."""
+    """A slice of a rollout, repeated until its fragment is not lost."""
     while timing.is_lost():
         yield Compute(machine, timing.fill())
         yield Wait(timing.restart())
@@ -287,10 +287,10 @@ def samplers(simulation: Simulation, timing: Timing, machines: Sequence[Machine]
     """`SingleLearnerCoarse`: when each iteration ends.
 
     Args:
-        simulation: to add to.
-        timing: of what they do.
-        machines: of each of the samplers; the learner is on the first one's.
-        iterations: how many.
+        simulation: to which the fragments are added.
+        timing: seconds of what they do.
+        machines: one for each sampler; the learner is on the first one's.
+        iterations: their number.
     """
     ends: list[float] = []
     tasks, slices, link = [Box() for _ in machines], Box(), Link(timing.latency, timing.sending)
@@ -319,7 +319,7 @@ def samplers(simulation: Simulation, timing: Timing, machines: Sequence[Machine]
 
 
 def learners(simulation: Simulation, timing: Timing, machines: Sequence[Machine], iterations: int) -> list[float]:
-    """`MultiLearner`, a learner on each of the machines: when each iteration ends."""
+    """`MultiLearner`, with a learner on each of the machines: when each iteration ends."""
     ends: list[float] = []
     slices, sums = Barrier(len(machines), timing.gather), Barrier(len(machines), timing.collective)
 
@@ -340,31 +340,31 @@ def learners(simulation: Simulation, timing: Timing, machines: Sequence[Machine]
 
 
 class Rule(Protocol):
-    """Who may compute, and step, so that no gradient is too old: `BoundedLag` is one."""
+    """Decides who may compute and step, so that no gradient is too old. An example is `BoundedLag`."""
 
     def may_begin(self) -> bool:
-        """Whether another may compute a gradient."""
+        """Whether another learner may start a gradient."""
         ...
 
     def begin(self, learner: int) -> None:
-        """It does."""
+        """A learner starts a gradient."""
         ...
 
     def may_step(self, learner: int) -> bool:
-        """Whether its step leaves room for those before it."""
+        """Whether this learner's step leaves room for those before it."""
         ...
 
     def step(self, learner: int) -> int:
-        """Its step is made; its lag."""
+        """This learner's step is made; returns its lag."""
         ...
 
 
 def served(
     simulation: Simulation, timing: Timing, machines: Sequence[Machine], iterations: int, rule: Rule
 ) -> list[float]:
-    """`Central`, a learner on each of the machines and their server on the first one's: when each update ends.
+    """`Central`, with a learner on each of the machines and the server on the first one: when each update ends.
 
-    Messages within the server's machine are in what a gradient and a step take; those of other machines share a link.
+    The times of a gradient and of a step include messages within the server's machine; other machines share a link.
     """
     ends: list[float] = []
     told, heard = [Box() for _ in machines], Box()
@@ -426,5 +426,5 @@ def served(
 
 
 def seconds_per_iteration(ends: Sequence[float], warmup: int = 2) -> list[float]:
-    """Between the ends of iterations, without the first few."""
+    """Seconds between the ends of iterations, without the first few."""
     return [after - before for before, after in pairwise(ends[warmup:])]

@@ -1,10 +1,10 @@
-"""The tables of benchmarks/README.md, made from results/*.json: nobody copies figures by hand.
+"""Make the tables of benchmarks/README.md from results/*.json, so that nobody copies figures by hand.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`, NAME being a result's. `--check` writes nothing, and
-exits with 1 if a table is not that of its result.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a result's name. `--check` writes nothing, and
+exits with 1 if a table differs from its result.
 """
 
 import argparse
@@ -130,7 +130,7 @@ def render(name: str, results: Path) -> str:
 
 
 def filled(text: str, results: Path = machine.RESULTS) -> str:
-    """The text with every table in it made anew."""
+    """The text with all of its tables remade."""
     return MARKED.sub(lambda found: f"{found[1]}\n{render(found[2], results)}\n\n{found[3]}", text)
 
 

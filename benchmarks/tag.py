@@ -1,13 +1,13 @@
-"""Steps a second of compiled Tag, beside the same game in vectorised NumPy, and mpe2's `simple_tag_v3`.
+"""Steps per second of compiled Tag, beside the same game in vectorized NumPy, and mpe2's `simple_tag_v3`.
 
     python benchmarks/tag.py
     python benchmarks/tag.py --agents 5,100 --num-envs 10,100,1000 --rounds 9
 
-Steps are those of agents. Forms: `numpy` and `compiled`, the environment alone by actions drawn before, on one thread;
-`two threads`, the latter divided; `with actor`, the fused rollout, with an actor of two layers of 64; `mpe2`, by random
-actions, one environment of 4 agents. Nobody is tagged, for rates depend on how many are left, and each sees the ten
-nearest. A round times each form once, in turn, and the first does not count; figures are medians. It needs an idle
-core, and `two threads` two.
+Steps are those of agents. Forms: `numpy` and `compiled`, only the environment, with actions drawn before, on one
+thread; `two threads`, the latter divided; `with actor`, the fused rollout, with an actor of two layers of 64; `mpe2`,
+one environment of 4 agents with random actions. Nobody is tagged, because rates depend on how many are left, and each
+sees the ten nearest. A round times each form once, in turn, and the first does not count; figures are medians. It needs
+one idle core, and `two threads` two.
 """
 
 import argparse
@@ -35,15 +35,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import tagging
 
 KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
-"""Taggers and runners, of so many agents."""
+"""For each number of agents: taggers and runners."""
 NEVER = 1e-9
-"""A tagging distance."""
+"""A tagging distance at which nobody is tagged."""
 SECONDS_OF_A_TURN = 0.5
 NUM_STEPS = 16
 
 
 def stepping(step: Callable[[], object], agents: int) -> Callable[[], float]:
-    """Agent steps a second of a turn, of what steps so many agents."""
+    """A turn that returns agent steps per second; `step` steps this many agents."""
     step()
 
     def turn() -> float:
@@ -57,13 +57,13 @@ def stepping(step: Callable[[], object], agents: int) -> Callable[[], float]:
 
 
 def definition_of(num_agents: int) -> Any:
-    """The compiled game of so many agents."""
+    """The compiled game for this many agents."""
     taggers, runners = KINDS[num_agents]
     return tagging.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
 
 
 def of_numpy(num_agents: int, num_envs: int) -> Callable[[], float]:
-    """The game of so many agents in NumPy."""
+    """The game for this many agents in NumPy."""
     taggers, runners = KINDS[num_agents]
     game = NumpyTag(num_envs, taggers=taggers, runners=runners, tagging_distance=NEVER)
     actions = actions_of(num_agents, num_envs)
@@ -71,7 +71,7 @@ def of_numpy(num_agents: int, num_envs: int) -> Callable[[], float]:
 
 
 def actions_of(num_agents: int, num_envs: int) -> Any:
-    """An action of every agent."""
+    """An action for every agent."""
     return np.random.default_rng(0).integers(0, 21, (num_envs, num_agents, 2))
 
 
@@ -101,7 +101,7 @@ def contestants(num_agents: int, num_envs: int) -> dict[str, Callable[[], float]
 
 
 def of_mpe2() -> Callable[[], float] | None:
-    """mpe2's own Tag, where it is installed."""
+    """mpe2's own Tag, if it is installed."""
     if importlib.util.find_spec("mpe2") is None:
         return None
     from mpe2 import simple_tag_v3  # type: ignore[import-not-found, unused-ignore]
@@ -119,7 +119,7 @@ def of_mpe2() -> Callable[[], float] | None:
 
 
 def measure(forms: dict[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
-    """Agent steps a second of every form."""
+    """Agent steps per second of every form."""
     medians, turns = by_turns(forms, rounds)
     times = {
         name: statistics.median(turn[name] / turn["numpy"] for turn in turns) for name in forms if "numpy" in forms
@@ -138,7 +138,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", default="5,100,1000", help=f"of {', '.join(map(str, KINDS))} (default %(default)s)")
     parser.add_argument("--num-envs", default="10,100,1000", help="of %(default)s, as far as --most-agents goes")

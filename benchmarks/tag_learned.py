@@ -4,9 +4,9 @@
     python benchmarks/tag_learned.py --seeds 1,2 --total-steps 400000 --threads 2
 
 Each kind has a policy of its own. The catch rate is the share of runners that are tagged before an episode ends, over
-episodes of fresh starts, with actions drawn at random as in training. Taggers are compared in the same environment,
-against the same trained runners: before training, after it, by their most probable actions, and the chaser, which
-always heads for the nearest runner that it sees, as fast as it can. Everybody sees the others from their own heading
+new episodes, with actions drawn at random as in training. Taggers are compared in the same environment,
+against the same trained runners: before training, after it, with their most probable actions, and the chaser, which
+always heads for the nearest runner that it sees, as fast as it can. All see the others from their own heading
 (`egocentric`).
 """
 
@@ -48,7 +48,7 @@ def chaser(observations: Any) -> Any:
 
 
 def surest(agent: PPO) -> Any:
-    """The outputs of an agent's actor so far apart that what is most probable is as good as certain."""
+    """An agent's actor, with outputs so far apart that the most probable action is as good as certain."""
 
     def outputs(observations: Any) -> Any:
         with torch.no_grad():
@@ -79,7 +79,7 @@ def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "torch_threads": arguments.threads,
         "anneal_learning_rate": True,
     }
-    # Ten times as many runners give ten times as many rows: one look at each is enough.
+    # Ten times as many runners give ten times as many rows, so one epoch is enough.
     configs = {
         "tagger": cleanrl(
             **shared, hidden_sizes=(128, 128), num_epochs=8, num_minibatches=8, learning_rate=2e-3, gamma=0.95,
@@ -124,9 +124,9 @@ def as_markdown(seeds: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Train, print, keep."""
+    """Train, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0,1,2", help="those of a file that is there are kept (default %(default)s)")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds of an existing file are kept (default %(default)s)")
     parser.add_argument("--total-steps", type=int, default=500_000, help="of environments (default %(default)s)")
     parser.add_argument("--num-envs", type=int, default=16, help="(default %(default)s)")
     parser.add_argument("--num-steps", type=int, default=64, help="of a rollout (default %(default)s)")
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--episode-length", type=int, default=100, help="(default %(default)s)")
     parser.add_argument("--runner-speed", type=float, default=0.014, help="taggers have 0.012 (default %(default)s)")
     parser.add_argument("--episodes", type=int, default=100, help="of an evaluation (default %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="that step environments (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads that step environments (default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     arguments = parser.parse_args()
     asked = {name: value for name, value in vars(arguments).items() if name not in ("seeds", "no_file")}

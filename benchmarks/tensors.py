@@ -1,10 +1,10 @@
-"""Steps a second of an environment of tensors, sampled and trained, by the number of environments.
+"""Steps per second of an environment of tensors, sampled and trained, by the number of environments.
 
     python benchmarks/tensors.py --device cuda --num-envs 256,4096,65536
 
-CartPole in torch (`hybridppo.tensors.TorchCartPole`), an actor of two layers of 64, rollouts of 32 steps, one pass of
-four minibatches. Forms: `environment`, which is stepped with the same actions; `sampled`, by the sampler of tensors;
-`trained`; and `through the host`, by the sampler of arrays, to which every step crosses. A round times each once, in
+CartPole in torch (`hybridppo.tensors.TorchCartPole`), an actor of two layers of 64, rollouts of 32 steps, one epoch of
+four minibatches. Forms: `environment`, stepped with the same actions; `sampled`, by the sampler of tensors;
+`trained`; and `through the host`, by the sampler of arrays, to which every step is copied. A round times each once, in
 turn, and the first does not count; figures are medians.
 """
 
@@ -31,7 +31,7 @@ NUM_STEPS, ROLLOUTS = 32, 4
 
 
 class Contestants:
-    """All forms on one device, with as many environments each."""
+    """All forms on one device, with the same number of environments."""
 
     def __init__(self, num_envs: int, device: str) -> None:
         self._device, self._num_envs = torch.device(device), num_envs
@@ -71,7 +71,7 @@ class Contestants:
             return self._samplers[which].collect(actor)
 
     def steps_per_second(self, form: str) -> float:
-        """Of one turn."""
+        """Steps per second in one turn."""
         wait_for(self._device)
         start = time.perf_counter()
         for _ in range(ROLLOUTS):
@@ -81,7 +81,7 @@ class Contestants:
 
 
 def measure(num_envs: int, device: str, rounds: int) -> dict[str, Any]:
-    """Steps a second of every form."""
+    """Steps per second of every form."""
     contestants = Contestants(num_envs, device)
     medians, turns = by_turns({form: partial(contestants.steps_per_second, form) for form in contestants.forms}, rounds)
     return {"medians": medians, "rounds": turns}
@@ -96,7 +96,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", help="of the environments (default %(default)s)")
     parser.add_argument("--num-envs", default="64,1024,8192", help="of %(default)s")

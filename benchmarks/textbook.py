@@ -3,10 +3,10 @@
     python benchmarks/textbook.py
     python benchmarks/textbook.py --learning-device cuda --threads 16 --seed 3
 
-The baseline that `benchmarks/against_textbook.py` and `scripts/compare_placements.py` measure this library against. It
+`benchmarks/against_textbook.py` and `scripts/compare_placements.py` compare this library with this baseline. It
 is written as tutorials write it (modules, `torch.distributions`, lists of transitions, one optimizer for each network)
-and uses nothing of the library. Hidden layers are ReLU, parameters as torch initialises them, the critic learns the
-one-step target `r + gamma V(s')`, and an episode cut by the time limit counts as ended: all as such loops do. A line of
+and uses nothing of the library. As in such loops, hidden layers are ReLU, torch initializes the parameters, the critic
+learns the one-step target `r + gamma V(s')`, and an episode cut by the time limit counts as ended. A line of
 JSON on stdout is its result.
 """
 
@@ -31,7 +31,7 @@ Transition = tuple[Any, int, float, Any, bool]
 
 @dataclass
 class Settings:
-    """What a run may vary."""
+    """The settings that a run may vary."""
 
     episodes: int = 500
     seed: int = 0
@@ -39,7 +39,7 @@ class Settings:
     sampling_device: str = "cpu"
     learning_device: str = "cpu"
     threads: int | None = None
-    """Of torch; None for torch's own default."""
+    """Threads of torch; None for torch's own default."""
 
 
 class Actor(nn.Module):
@@ -124,7 +124,7 @@ class Agent:
 
 
 def compute_advantage(td_error: Tensor) -> Tensor:
-    """Generalised advantage estimates `[T, 1]` of an episode's TD errors `[T, 1]`."""
+    """Generalized advantage estimates `[T, 1]` of an episode's TD errors `[T, 1]`."""
     advantages = []
     advantage = 0.0
     for error in reversed(td_error[:, 0].tolist()):
@@ -134,7 +134,7 @@ def compute_advantage(td_error: Tensor) -> Tensor:
 
 
 def train(settings: Settings) -> dict[str, Any]:
-    """All episodes; what they returned and what they took."""
+    """Train for all episodes; returns their returns and the times."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
@@ -185,7 +185,7 @@ def train(settings: Settings) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One run, as the flags say."""
+    """Make one run with the flags' settings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)

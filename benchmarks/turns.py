@@ -1,4 +1,4 @@
-"""Contestants by turns: each turn is a process of its own, and its result the last line of its output, as JSON."""
+"""Contestants by turns: each turn is a process of its own, and the last line of its output is its result, as JSON."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ Round = dict[str, Turn]
 
 
 def take_turn(command: list[str], environment: dict[str, str] | None = None, cwd: Path | None = None) -> Turn:
-    """Run one process to its end, by default in `machine.environment`; its result."""
+    """Run one process to its end, by default in `machine.environment`; returns its result."""
     environment = machine.environment() if environment is None else environment
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, cwd=cwd)
     turn: Turn = json.loads(output.stdout.splitlines()[-1])
@@ -32,16 +32,15 @@ def take_turns(
     key: str = "steps_per_second",
     take: Callable[[list[str]], Turn] = take_turn,
 ) -> list[Round]:
-    """All turns of all contestants, in reversed order every other round.
+    """Take all turns of all contestants, in reversed order every other round.
 
-    Whatever else the machine does then falls on all of them. Who is left out of the first round, is left out of the
-    others.
+    So whatever else the machine does affects all of them. A contestant left out of the first round is left out of all.
 
     Args:
-        commands: a process for each contestant.
+        commands: for each contestant, the command of its turn.
         rounds: turns of each.
-        key: of a turn, for the line on stderr that tells of it.
-        take: what a turn is.
+        key: the entry of a turn that the line on stderr shows.
+        take: takes a turn.
     """
     commands = dict(commands)
     finished: list[Round] = []
@@ -60,13 +59,13 @@ def take_turns(
 
 
 def by_turns(forms: dict[str, Callable[[], float]], rounds: int) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """The medians of forms that each find a speed, in this process and in turn; and all rounds but the first."""
+    """Medians and rounds of forms that each measure a speed, by turns in this process; the first round is left out."""
     found = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
     return {name: statistics.median(turns[name] for turns in found) for name in forms}, found
 
 
 def history_of(env: Any, warm_up: float, seconds: float, **options: Any) -> list[tuple[float, dict[str, float]]]:
-    """Train for so many seconds after a warm-up; when each iteration after that ended, and its metrics."""
+    """Train for some seconds after a warm-up; returns when each later iteration ended, and its metrics."""
     import hybridppo
 
     history: list[tuple[float, dict[str, float]]] = []
@@ -83,13 +82,13 @@ def history_of(env: Any, warm_up: float, seconds: float, **options: Any) -> list
 
 
 def medians(rounds: list[Round], name: str) -> dict[str, float]:
-    """A contestant's median over the rounds of everything in its turns that is a number."""
+    """A contestant's medians over the rounds, of all numbers in its turns."""
     numbers = [key for key, value in rounds[0][name].items() if isinstance(value, int | float)]
     return {key: statistics.median(turns[name][key] for turns in rounds) for key in numbers}
 
 
 def ratios(rounds: list[Round], name: str, other: str, key: str) -> dict[str, Any]:
-    """How many times the other's figure a contestant's is: within each round, and the median of that."""
+    """A contestant's figure divided by the other's: in each round, and the median."""
     each = [turns[name][key] / turns[other][key] for turns in rounds]
     return {"median": statistics.median(each), "rounds": each}
 
@@ -100,11 +99,11 @@ def in_words(ratio: dict[str, Any]) -> str:
 
 
 def parser_of(document: str | None, names: Sequence[str], quick: str) -> argparse.ArgumentParser:
-    """The arguments of a script whose contestants take turns: it takes one itself where it is given `--turn NAME`.
+    """The arguments of a script whose contestants take turns; with `--turn NAME`, the script takes one turn itself.
 
     Args:
-        document: of the script.
-        names: of the contestants.
+        document: the script's docstring.
+        names: names of the contestants.
         quick: what `--quick` does.
     """
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,7 +121,7 @@ def rounds_of(script: str, names: Sequence[str], arguments: argparse.Namespace) 
 
 
 def summary_against(rounds: list[Round], names: Sequence[str], peer: str) -> dict[str, Any]:
-    """Each contestant's medians, and how many times the peer's speed its own is."""
+    """Each contestant's medians, and its speed relative to the peer's."""
     return {
         "rows": {name: medians(rounds, name) for name in names},
         "ratios": {name: ratios(rounds, name, peer, "steps_per_second") for name in names},
@@ -132,6 +131,6 @@ def summary_against(rounds: list[Round], names: Sequence[str], peer: str) -> dic
 def print_and_keep(
     name: str, result: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str], packages: Sequence[str]
 ) -> None:
-    """Print the table of a result, and write the result with the versions of what was compared."""
+    """Print the table of a result, and write the result with the versions of the compared packages."""
     payload = {"versions": {package: version(package) for package in packages}, **result}
     machine.report(name, payload, as_markdown(payload))

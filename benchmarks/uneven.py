@@ -28,7 +28,7 @@ SECONDS_OF_AN_UPDATE, TIMES_AS_SLOW, SECONDS_OF_A_SLOW_LINK = 0.2, 10, 0.03
 CASES = ("even", "uneven", "slow link")
 POLICIES = {"multi": hybridppo.MultiLearner(LEARNERS), "central": hybridppo.Central(LEARNERS, MAX_LAG)}
 SLOW_LEARNER = "HYBRIDPPO_BENCHMARK_SLOW_LEARNER"
-"""The variable that names the file which the slow learner makes, so that there is one."""
+"""The environment variable that names a file. The slow learner creates the file, so that only one is slow."""
 CASE = "HYBRIDPPO_BENCHMARK_CASE"
 
 
@@ -38,7 +38,7 @@ class Uneven(hybridppo.PPO):
     is_slow: bool | None = None
 
     def update(self, rollout: Any) -> dict[str, float]:
-        """As in the base."""
+        """As in the base class."""
         case, mark = os.environ[CASE], Path(os.environ[SLOW_LEARNER])
         if self.is_slow is None:
             try:
@@ -63,7 +63,7 @@ class Uneven(hybridppo.PPO):
 
 
 def speed(policy: str, case: str, seconds: float) -> dict[str, float]:
-    """Steps per second, and what one process logs of the lag."""
+    """Steps per second, and the lag that one process logs."""
     config = hybridppo.PPOConfig(num_envs=16, num_steps=32, num_epochs=4, num_minibatches=4, hidden_sizes=(64, 64))
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {CASE: case, SLOW_LEARNER: str(Path(folder) / "slow")}

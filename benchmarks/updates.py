@@ -5,9 +5,9 @@
     python benchmarks/updates.py --cases small --forms numpy,mingru --output updates_memory
 
 A round updates an agent of each form once with the same rollout, on each number of threads, in another order than the
-round before, and takes the bound: the products and tanh of all its minibatches by the fastest kernel for each, on one
-thread, and nothing else (`limits.py`). Said are the least and the median of each form's milliseconds, and the medians
-of the ratios within rounds.
+round before, and measures the bound: the products and tanh of all its minibatches by the fastest kernel for each, on
+one thread, and nothing else (`limits.py`). The tables show the minimum and the median of each form's milliseconds, and
+the medians of the ratios within rounds.
 """
 
 import argparse
@@ -44,13 +44,13 @@ FORMS: dict[str, dict[str, Any]] = {
     "gru": {"recurrent": "gru"},
     "three_layers": {"hidden_sizes": (64, 64, 64)},
 }
-"""What differs from the case's configuration, by name; those of a loss of one's own, which is PPO's, are "own"."""
+"""For each name, what differs from the case's configuration. "own" stands for forms with PPO's loss as one's own."""
 ALL_CASES = CASES | MORE_CASES
 BOUND = "bound"
 
 
 def own_loss(inputs: Any, config: Any, clip_range: Any) -> Any:
-    """PPO's, as if it were another."""
+    """PPO's loss, passed as the user's own."""
     return ppo_loss(inputs, config, clip_range)
 
 
@@ -97,7 +97,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="of each case (default %(default)s; wide: a tenth)")
     parser.add_argument("--cases", default=",".join(CASES), help="of small,wide,wider (default %(default)s)")

@@ -4,8 +4,8 @@
     python benchmarks/wall_clock.py --seeds 2 --cases whole
 
 Each turn is a fresh process: its time is from before it is started to after it has ended, imports included. All train
-with the hyper-parameters that rl-baselines3-zoo publishes for CartPole-v1, 100,000 steps of them. In the case `whole`
-they are trained to their end and then evaluated; in `first` they are evaluated after every 10,000 steps, and stop at
+with the hyper-parameters that rl-baselines3-zoo publishes for CartPole-v1, for 100,000 steps. In the case `whole`
+they are trained to the end and then evaluated; in `first` they are evaluated after every 10,000 steps, and stop at
 the first evaluation of at least 475. An evaluation is 20 deterministic episodes, in 20 environments side by side.
 stable-baselines3 runs at its fastest for this: on the CPU, one torch thread, `DummyVecEnv`, no monitor, no log.
 `import torch` is a contestant that does nothing else.
@@ -93,7 +93,7 @@ def train_hybridppo(seed: int, every: int, overlap: bool) -> Evaluations:
 
 
 def train_stable_baselines3(seed: int, every: int) -> Evaluations:
-    """The same with its own callbacks."""
+    """The same with stable-baselines3's own callbacks."""
     from functools import partial
 
     import gymnasium as gym
@@ -103,7 +103,7 @@ def train_stable_baselines3(seed: int, every: int) -> Evaluations:
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     class Evaluating(EvalCallback):
-        """Notes what each evaluation gave."""
+        """Notes the result of each evaluation."""
 
         evaluations: Evaluations
 
@@ -148,7 +148,7 @@ def train_stable_baselines3(seed: int, every: int) -> Evaluations:
 
 
 def take_turn(contestant: str, seed: int, every: int) -> dict[str, Any]:
-    """In the turn's own process: train, and say when the target was reached."""
+    """In the turn's own process: train, and report when the target was reached."""
     if contestant == FLOOR:
         import torch  # noqa: F401 - its time is all that is asked
 
@@ -165,7 +165,7 @@ def take_turn(contestant: str, seed: int, every: int) -> dict[str, Any]:
 
 
 def measure(case: str, seeds: int) -> list[dict[str, Any]]:
-    """Every contestant on every seed, by turns, after one turn of each that fills the disk cache and is not kept."""
+    """Every contestant on every seed, by turns. A first turn of each fills the disk cache and does not count."""
     import turns
 
     def children_cpu_seconds() -> float:
@@ -209,12 +209,12 @@ def _steps(turn: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, print, keep; or take one turn."""
+    """Measure, print and save the results; or take one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(EVALUATE_EVERY), help="of %(default)s")
     parser.add_argument("--seeds", type=int, default=5, help="how many (default %(default)s)")
     parser.add_argument("--turn", help="take this contestant's turn in this process")
-    parser.add_argument("--seed", type=int, default=0, help="of the turn")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the turn")
     arguments = parser.parse_args()
     if arguments.turn is not None:  # nothing is imported but what the contestant needs
         print(json.dumps(take_turn(arguments.turn, arguments.seed, EVALUATE_EVERY[arguments.cases])))

@@ -5,10 +5,10 @@
     python benchmarks/workers.py --quick
 
 Every turn is a fresh process (`contestants.py`) that trains and times both phases, so that one turn gives two speeds:
-steps sampled per second of sampling, which for stable-baselines3 is the time of its `collect_rollouts`, and steps per
-second of the whole training. All do the same work: as many steps a rollout, and as many minibatches of the same size.
-stable-baselines3 runs a process per environment; how many environments share the rollout's steps is therefore a setting
-of its speed, tried like its start methods. The ratio to it is to the best of these, for either speed. The trainer's
+steps per second of sampling (for stable-baselines3, of its `collect_rollouts`), and steps per second of the whole
+training. All do the same work: as many steps per rollout, and as many minibatches of the same size.
+stable-baselines3 runs a process per environment, so the number of environments affects its speed; it is varied like
+its start method. For either speed, the ratio is to the best of these settings. The trainer's
 torch has one thread for all: minibatches of this size take longer with two.
 """
 
@@ -28,7 +28,7 @@ KEYS = ("sampled_per_second", "steps_per_second")
 
 
 def command_lines(case: str, extra: list[str]) -> dict[str, list[str]]:
-    """For each contestant the process that is its turn."""
+    """For each contestant, the command of its turn."""
     start, case_and_extra = [sys.executable, str(Path(contestants.__file__))], [case, *extra]
     ours = [*start, "hybridppo", *case_and_extra]
     theirs = [*start, "stable-baselines3", *case_and_extra]
@@ -47,7 +47,7 @@ def command_lines(case: str, extra: list[str]) -> dict[str, list[str]]:
 
 
 def summarize(rounds: list[Round]) -> dict[str, Any]:
-    """Medians of all, the best setting of the peer for either speed, and the ratios that count."""
+    """Medians of all, the best setting of the peer for either speed, and the ratios to it."""
     rows = {name: medians(rounds, name) for name in rounds[0]}
     subproc = [name for name in rows if name.startswith(PEER)]
     best = {key: max(subproc, key=lambda name: rows[name][key]) for key in KEYS}
@@ -67,7 +67,7 @@ def as_markdown(result: dict[str, Any]) -> str:
         summary = case["summary"]
         lines = [f"`{name}`: {case['work']}", "", "| | steps sampled/s | steps trained/s |", "|---|---:|---:|"]
         for contestant, row in summary["rows"].items():
-            # With overlap, the time spent sampling is only what was waited for.
+            # With overlap, the time spent sampling is only what the trainer waited for.
             sampled = "" if "overlap" in contestant else f"{row['sampled_per_second']:,.0f}"
             lines.append(f"| {contestant} | {sampled} | {row['steps_per_second']:,.0f} |")
         lines += ["", f"| {OURS}, times | sampling | training |", "|---|---:|---:|"]
@@ -82,7 +82,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure the cases asked for, print them, keep them."""
+    """Measure the cases asked for, print and save the results."""
     known = SLOW_CASES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(known), help="of %(default)s")

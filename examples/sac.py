@@ -2,7 +2,7 @@
 
     python examples/sac.py
 
-It is TD3 with other exploration, networks and losses. Sections and appendices are those of the paper.
+It is TD3 with other exploration, networks and losses. Comments name sections and appendices of the paper.
 """
 
 import math
@@ -26,7 +26,7 @@ LOG_STD = (-5.0, 2.0)
 class Normals(DeterministicActions):
     """Normals squashed by tanh. The actor's outputs are means and log standard deviations.
 
-    The last number of a noise is 0 for the first, uniform actions, which are the noise itself.
+    The last number of a row of noise is 0 during warm-up: the action is then the noise itself, a uniform action.
     """
 
     def __init__(self, low: Any, high: Any, dtype: Any) -> None:
@@ -62,7 +62,7 @@ class EntropyCritics(Critics):
 
 
 class SAC(TD3):
-    """TD3 with exploration, networks and losses of its own."""
+    """TD3 with other exploration, networks and losses."""
 
     def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
         """The loss of the critics and of the entropy's weight, and the values."""
@@ -83,12 +83,12 @@ class SAC(TD3):
         return (self.critics.log_alpha.exp().detach() * log_prob - values).mean()
 
     def made_exploration(self) -> GaussianExploration:
-        """Actions of the actor's normals, uniform ones at first."""
+        """Uniform actions during warm-up, then actions drawn from the actor's normals."""
         space = deterministic_actions(self.action_space, std=1.0)
         return GaussianExploration(Normals(space.low, space.high, space.dtype), self.config.learning_starts)
 
     def made_networks(self, generator: torch.Generator) -> Any:
-        """The actor, and the critics with the entropy's weight."""
+        """The actor, and the critics together with the weight of the entropy."""
         actor, critics = super().made_networks(generator)
         return actor, EntropyCritics(critics)
 

@@ -3,11 +3,11 @@
     from tagging import tag                                 # with examples/ in PYTHONPATH
     hybridppo.train(tag(taggers=10, runners=100), vectorization="compiled", ...)
 
-A runner nearer to its nearest tagger than the tagging distance is tagged: it pays a penalty, the tagger has its
-reward, and the runner leaves, or plays on. Runners who are left at the end are paid. The game is that of WarpDrive
-(Lan, Srinivasa and Zheng, 2021), written anew from its description; starts are drawn anew for each episode.
+A runner is tagged if its nearest tagger is nearer than the tagging distance: the runner gets a penalty, the tagger gets
+a reward, and the runner leaves or plays on. Runners that are left at the end get a reward. The game is that of
+WarpDrive (Lan, Srinivasa and Zheng, 2021), written from its description; here, starts are drawn for each episode.
 
-Everything is float32, as the arithmetic of `np.float32` constants keeps it.
+All arithmetic is float32, because constants are `np.float32`.
 """
 
 import math
@@ -24,7 +24,7 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import is_number, require_whole
 
 OWN, OTHER = 7, 6
-"""Numbers of an observation: of the agent itself, and of each that it sees."""
+"""Numbers of an observation: those of the agent itself, and those of each agent that it sees."""
 SIZE, MARGIN = 480, 16
 """Pixels of a picture, and of the margin around the square."""
 TAGGER, RUNNER, TAGGED, GROUND, EDGE = (176, 32, 38), (38, 96, 178), (240, 170, 60), (250, 250, 248), (120, 120, 120)
@@ -33,7 +33,7 @@ RADIUS = {TAGGER: 6, RUNNER: 4, TAGGED: 5}
 
 
 class Rules(NamedTuple):
-    """What both games have, as `tag` takes it."""
+    """The settings of both games, which are arguments of `tag`."""
 
     taggers: int
     runners: int
@@ -67,31 +67,32 @@ def tag(
 ) -> Definition:
     """Tag in a square with sides of 1, with accelerations and turns.
 
-    An action is two levels: how much faster, from `-max_acceleration` to `max_acceleration`, and how far to turn.
-    An observation is the agent's own place, speed, heading (2), kind and time, then of each agent that it sees, the
-    nearest first: where it is from here (2), how it moves (2), whether it is a tagger, and 1 for being there.
+    An action is two levels: an acceleration from `-max_acceleration` to `max_acceleration`, and a turn from `-max_turn`
+    to `max_turn`. An observation has the agent's own position (2), speed, heading (2), kind and time. Then it has, for
+    each agent that the agent sees, the nearest first: the relative position (2), the velocity (2), whether it is a
+    tagger, and 1 (0 if there is no such agent).
 
     Args:
-        taggers: how many.
-        runners: how many.
-        episode_length: steps; an episode also ends when no runner is left.
-        tagging_distance: nearer than this, a runner is tagged.
-        levels: of acceleration and of turning, an odd number: the one in the middle changes nothing.
-        max_acceleration: by how much a speed may change in a step.
-        max_turn: radians by which a heading may change in a step.
-        tagger_speed: a step's length at most.
-        runner_speed: likewise.
-        nearest: how many agents in the game one sees; 0 for all, in their own order.
+        taggers: number of taggers.
+        runners: number of runners.
+        episode_length: steps of an episode, which also ends when no runner is left.
+        tagging_distance: a runner is tagged if its nearest tagger is nearer than this.
+        levels: number of levels of acceleration and of turning, an odd number: the middle level changes nothing.
+        max_acceleration: the most by which a speed changes in a step.
+        max_turn: the most radians by which a heading changes in a step.
+        tagger_speed: the longest step of a tagger.
+        runner_speed: the longest step of a runner.
+        nearest: number of agents that an agent sees; 0 for all, in their own order.
         unit: the unit of distances in observations.
-        egocentric: whether observations of others are relative to one's own heading, ahead and to the left, instead of
-            along the sides. Then the right action does not depend on the heading, which is learned sooner.
+        egocentric: whether observations of others are relative to the agent's heading, ahead and to the left, instead
+            of along the sides. The best action then does not depend on the heading, so it is learned sooner.
         exits: whether a tagged runner leaves.
-        tag_reward: of the tagger, for each runner.
-        tag_penalty: of the runner.
-        survival_reward: of each runner that is there at the end.
+        tag_reward: reward of a tagger, for each runner that it tags.
+        tag_penalty: penalty of a tagged runner.
+        survival_reward: reward of each runner that is left at the end.
 
     Raises:
-        ConfigurationError: naming what cannot be.
+        ConfigurationError: naming the invalid argument.
     """
     require_whole("levels", levels, 3)
     if levels % 2 == 0:
@@ -110,7 +111,7 @@ def tag(
     num_taggers = taggers
 
     def reset(agent: int, state: Any, random: Any) -> None:
-        """Somewhere, at rest, with any heading."""
+        """Begin at a random position with a random heading, at rest."""
         state.x[agent] = np.float32(uniform(random, 0.0, 1.0))
         state.y[agent] = np.float32(uniform(random, 0.0, 1.0))
         direction = np.float32(uniform(random, 0.0, 6.283185307179586))
@@ -124,7 +125,7 @@ def tag(
         state.tags[agent] = state.new_tags[agent] = 0
 
     def move(agent: int, state: Any, action: Any, random: Any) -> None:
-        """Turn, go faster or slower, and go; walls stop who runs into them."""
+        """Turn, accelerate and move; a wall stops an agent that runs into it."""
         fastest = of_tagger if agent < num_taggers else of_runner
         speed = state.speed[agent] + (np.float32(action[0]) - middle) * by_level
         speed = min(max(speed, nothing), fastest)
@@ -162,28 +163,28 @@ def tag_on_grid(
     tag_penalty: float = 1.0,
     survival_reward: float = 1.0,
 ) -> Definition:
-    """Tag on a grid: an action stays, or goes a square to the right, up, to the left or down.
+    """Tag on a grid: an agent stays, or moves one square to the right, up, to the left or down.
 
     Args:
-        taggers: how many.
-        runners: how many.
-        side: squares from one side to the other.
-        episode_length: as for `tag`, like all below.
-        tagging_distance: in squares; at 1, who stands on the same one is tagged.
-        nearest: how many are seen; 0 for all.
-        exits: whether a tagged runner leaves.
-        tag_reward: of the tagger, for each runner.
-        tag_penalty: of the runner.
-        survival_reward: of each runner that is there at the end.
+        taggers: number of taggers.
+        runners: number of runners.
+        side: number of squares along a side.
+        episode_length: as for `tag`.
+        tagging_distance: as for `tag`, in squares; with 1, a runner on the square of a tagger is tagged.
+        nearest: as for `tag`.
+        exits: as for `tag`.
+        tag_reward: as for `tag`.
+        tag_penalty: as for `tag`.
+        survival_reward: as for `tag`.
 
     Raises:
-        ConfigurationError: naming what cannot be.
+        ConfigurationError: naming the invalid argument.
     """
     require_whole("side", side, 2)
     nothing, one, last = np.float32(0), np.float32(1), np.float32(side - 1)
 
     def reset(agent: int, state: Any, random: Any) -> None:
-        """On any square."""
+        """Begin on a random square."""
         state.x[agent] = np.float32(integers(random, side))
         state.y[agent] = np.float32(integers(random, side))
         state.speed[agent] = state.direction[agent] = state.heading_x[agent] = state.heading_y[agent] = nothing
@@ -192,7 +193,7 @@ def tag_on_grid(
         state.tags[agent] = state.new_tags[agent] = 0
 
     def move(agent: int, state: Any, action: Any, random: Any) -> None:
-        """To the next square, if there is one."""
+        """Move to the next square, if there is one."""
         x, y = state.x[agent], state.y[agent]
         if action == 1:
             x = min(x + one, last)
@@ -225,7 +226,7 @@ def _tag(
     unit: float,
     egocentric: bool,
 ) -> Definition:
-    """What both have in common."""
+    """The functions that both games have in common."""
     taggers, runners, episode_length, tagging_distance, nearest, exits, tag_reward, tag_penalty, survival_reward = rules
     for what, count in (("taggers", taggers), ("runners", runners), ("episode_length", episode_length)):
         require_whole(what, count)
@@ -241,7 +242,7 @@ def _tag(
     of_tag, of_being_tagged, of_survival = np.float32(tag_reward), np.float32(-tag_penalty), np.float32(survival_reward)
 
     def catch(agent: int, state: Any, action: Any, random: Any) -> None:
-        """A runner looks at its nearest tagger."""
+        """Tag a runner if its nearest tagger is near enough."""
         if agent >= taggers:
             x, y = state.x[agent], state.y[agent]
             least, who = furthest, 0
@@ -256,7 +257,7 @@ def _tag(
                     state.in_game[agent] = 0
 
     def count_tags(agent: int, state: Any, action: Any, random: Any) -> None:
-        """A tagger counts whom it has tagged: in all, where they leave, and else in this step."""
+        """Count a tagger's tagged runners: those of the game if tagged runners leave, else those of this step."""
         if agent < taggers:
             tags = 0
             for runner in range(taggers, num_agents):
@@ -266,7 +267,7 @@ def _tag(
             state.tags[agent] = tags
 
     def reward(agent: int, state: Any, time: int) -> tuple[Any, bool]:
-        """Paid by the tag, and to survivors at the end."""
+        """Reward taggers for each tag and survivors at the end; penalise tagged runners."""
         if agent < taggers:
             return of_tag * np.float32(state.new_tags[agent]), False
         if state.tagged_by[agent] >= 0:
@@ -274,7 +275,7 @@ def _tag(
         return (of_survival if time >= length else nothing), False
 
     def end(state: Any, time: int) -> bool:
-        """After all steps, or with nobody left to chase."""
+        """End after all steps, or if no runner is left."""
         if time >= length:
             return True
         in_game = 0
@@ -283,7 +284,7 @@ def _tag(
         return in_game == 0
 
     def observe(agent: int, state: Any, time: int, out: Any) -> None:
-        """Oneself; then others, the nearest first."""
+        """Write the agent's own numbers; then those of others, the nearest first."""
         x, y = state.x[agent], state.y[agent]
         out[0], out[1] = x * by_side, y * by_side
         out[2] = state.speed[agent] * by_speed
@@ -331,7 +332,7 @@ def _tag(
                     out[at + number] = nothing
 
     def draw(state: Any, time: int) -> Any:
-        """The square from above."""
+        """Draw the square from above."""
         return picture(state, taggers, side)
 
     written = (reset, move, catch, count_tags, reward, end, observe, draw)
@@ -354,12 +355,12 @@ def _require_positive(**values: float) -> None:
 
 
 def picture(state: Any, taggers: int, side: float) -> NDArray[np.uint8]:
-    """`[SIZE, SIZE, 3]`: all that are in the game, those who are tagged, and where those who have left were.
+    """A picture `[SIZE, SIZE, 3]` of all agents in the game, tagged ones, and the last positions of those that left.
 
     Args:
-        state: the fields, an array of all agents each.
-        taggers: how many there are; they come first.
-        side: of the square.
+        state: the fields, each an array over all agents.
+        taggers: number of taggers; they are the first agents.
+        side: the side of the square.
     """
     image = np.empty((SIZE, SIZE, 3), np.uint8)
     image[:] = GROUND

@@ -60,21 +60,22 @@ def make_sampler(
     others are stepped by worker processes if asked for, or if `max_lag` is above 1; else in this process.
 
     Args:
-        source: what the environments were made from; workers make their own from it.
-        environments: as made in this process; if workers step others, these are closed, and need not be all.
+        source: makes the environments; workers make their own from it.
+        environments: the environments of this process. If workers step the environments, these are closed, and may be
+            fewer.
         agent: the agent, prepared by the placement.
         placement: the placement.
         num_steps: steps of each environment per rollout.
         num_envs: number of environments, if `environments` are not all of them.
         num_episodes: whole episodes per rollout instead, which are always sampled in this process.
-        num_workers: worker processes; 0 for none. None for one if sampling and learning overlap and NumPy can act; with
-            a `max_lag` above 1, for one per core, or fewer if the environments can only be divided so.
+        num_workers: number of worker processes. None for one if sampling and learning overlap and NumPy can act, else
+            0; with a `max_lag` above 1, for one per core, or fewer to divide the environments evenly.
         options: how the environments are made and stepped.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: generator of the actions' randomness.
         transport: starts the workers.
         thread: the thread to sample in if sampling and learning overlap in this process; None for a new one.
-        shards: into how many equal parts the environments of the training are divided; this sampler has one.
+        shards: number of equal parts of the training's environments; this sampler has one of them.
 
     Raises:
         ConfigurationError: for what cannot be combined.

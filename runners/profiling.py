@@ -4,8 +4,8 @@
     runner.run()
     profiler.close()
 
-While it records, methods of the training's objects are wrapped, and are restored afterwards: a run that is not profiled
-pays nothing. torch's profiler does not know NumPy, whose work shows as these regions.
+While it records, methods of the training's objects are wrapped; they are restored afterwards. So a run that is not
+profiled has no cost. torch's profiler does not see NumPy's work, which appears as these wrapped regions.
 """
 
 import logging

@@ -32,8 +32,8 @@ class Runner:
     An iteration lasts from the end of the one before to its own. Its metrics account for all of it: `seconds_sampling`,
     `seconds_learning`, `seconds_copying`, and `seconds_other`, which the loop spent since the iteration before on
     logging, checkpoints, the progress bar and callbacks. `seconds` is their sum over all iterations. If the sampler is
-    ahead, `seconds_sampling` is the time spent waiting for it and setting it to work, `seconds_overlapped` what else it
-    spent sampling while the agent learned, and what it copies step by step is part of its own time.
+    ahead, `seconds_sampling` is the time in which the loop waits for it and starts it, and `seconds_overlapped` the
+    further time of sampling while the agent learned, which includes copies of single steps.
 
     A stop breaks off a rollout between two steps, and the rollout is continued later; it breaks off an update between
     two minibatches, and the update is repeated later. A checkpoint holds the unfinished rollout.
@@ -177,7 +177,7 @@ class Runner:
 
         After an error of environments, the sampler is given up, because their state cannot be saved. After the loss of
         a worker, the last checkpoint stays the newest, and a resume from it gives the same bits. The error of another
-        process between two updates is as one of environments.
+        process between two updates is handled like an error of environments.
         """
         is_of_environments = isinstance(error, EnvError) and not isinstance(error, WorkerLostError)
         is_of_another = isinstance(error, DistributionError) and not isinstance(error, LearnerLostError)

@@ -1,7 +1,8 @@
-"""What the runners of several processes that train together do at the same time.
+"""Keeps the runners of several processes that train together in step.
 
-All do the same, except for evaluations, callbacks and files of the first, which may take any time. Meanwhile the others
-make the calls that the first makes of all. They stop if a callback has ended the training.
+All processes do the same, except for evaluations, callbacks and files, which only the first has, and which may take any
+time. Meanwhile the others wait, and make the calls that the first requests of all. They stop if a callback of the first
+has ended the training.
 """
 
 import json
@@ -21,13 +22,13 @@ Piece = tuple[int, dict[str, Tensor]]
 
 
 class Alone:
-    """A runner without others."""
+    """The company of a runner that trains alone."""
 
     def __init__(self) -> None:
         self._calls: dict[str, WeakMethod[Callable[..., Any]]] = {}
         self.is_first = self.is_only_one = True
         self.has_left = False
-        """Whether the others are not reached any more."""
+        """Whether the other processes cannot be reached any more."""
 
     def offer(self, **calls: Callable[..., Any]) -> None:
         """Name methods that the first may call in all processes at the same time. Their objects are not kept alive."""
@@ -56,22 +57,22 @@ class Alone:
         return method(*arguments)
 
     def leave(self) -> None:
-        """From now on, the others are not reached any more (`has_left`)."""
+        """Do not communicate with the others from now on (`has_left`)."""
 
     def of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """From this process's tensors, some with a column for each environment, to those of all processes."""
+        """The tensors of all processes, from those of this process; some have a column for each environment."""
         return tensors
 
     def sent(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The pieces of the first, in all processes; those of the others are not looked at."""
+        """The pieces of the first process, in all processes; the pieces of the others are ignored."""
         yield from pieces
 
 
 class Commands(Protocol):
-    """How the first learner tells the others what to do next."""
+    """Carries commands from the first learner to the others."""
 
     def tell(self, what: str) -> None:
-        """Tell it; only the first learner calls this."""
+        """Send a command; only the first learner calls this."""
         ...
 
     def hear(self) -> str:
@@ -80,13 +81,13 @@ class Commands(Protocol):
 
 
 class Company(Alone):
-    """A runner with others.
+    """The company of a runner that trains together with others.
 
     Args:
-        rank: of this process.
-        commands: from the first to the others.
-        of_all: as the method.
-        from_first: from the bytes of this process to those of the first.
+        rank: number of this process.
+        commands: carries commands from the first process to the others.
+        of_all: as the method of this name.
+        from_first: returns the bytes of the first process; those of the others are ignored.
     """
 
     def __init__(

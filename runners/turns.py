@@ -57,7 +57,7 @@ class ByTurns:
 
 
 class Ahead(ByTurns):
-    """Always one rollout ahead: the next one begins before the agent learns from this one.
+    """Samples one rollout ahead: the next one begins before the agent learns from this one.
 
     The parameters of a rollout are at most one update old: the policy lag is 1, and 0 for the first rollout.
     """
@@ -94,13 +94,13 @@ class Ahead(ByTurns):
 
 
 class FarAhead(Ahead):
-    """Up to `max_lag` rollouts ahead: workers go on by themselves, with the newest parameters.
+    """Samples up to `max_lag` rollouts ahead: workers continue by themselves, with the newest parameters.
 
     Their rollouts depend on timing, so they are not reproducible.
     """
 
     def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
-        """As in the base; the parameters of the last update act in everything that begins now."""
+        """As in the base; parts of rollouts that begin from now on use the parameters of the last update."""
         self._sample_async()
         return super().next(is_last)
 

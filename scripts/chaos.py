@@ -1,26 +1,26 @@
-"""Random faults over many short trainings: nothing may be lost, hang, or stay behind.
+"""Put random faults into many short trainings: nothing may be lost, hang, or be left behind.
 
     python scripts/chaos.py --faults 200
     python scripts/chaos.py --faults 1000000 --seed 7      # as long as you like; Ctrl-C ends it with what it has found
     python scripts/chaos.py --faults 50 --kinds learners --hang-seconds 120 --save chaos_policies
     python scripts/chaos.py --faults 8 --kinds coarse fine --iterations 100 --hang-seconds 120 --jobs 1
 
-Each training is started by the command line, hit by some faults in a row, resumed after each, and then let run to its
-end. Faults are SIGKILL, SIGTERM, SIGINT and SIGUSR1 to the trainer at random moments (starting up included), SIGKILL to
-a worker process, a learner or a sampler (and SIGSTOP to learners), a damaged newest checkpoint, and a disk that takes
-no more for a while. After each it is checked that
+Each training is started by the command line, hit by some faults in a row, resumed after each fault, and then runs to
+its end. Faults are SIGKILL, SIGTERM, SIGINT and SIGUSR1 to the trainer at random moments (also while it starts),
+SIGKILL to a worker process, a learner or a sampler (and SIGSTOP to learners), a damaged newest checkpoint, and a disk
+that is full for a while. After each fault, the script checks that
 
-- the process ended, or goes on (where lost workers are replaced): 30 seconds without progress are a hang, or as many as
-  are asked for, on a machine with other work;
-- no process that it started is left, and nothing in /dev/shm or in its temporary folder;
-- the newest whole checkpoint is no older than it was before (one that was damaged on purpose aside), and holds every
+- the process has ended, or continues if lost workers are replaced: 30 seconds without progress are a hang (use
+  --hang-seconds on a machine with other work);
+- no process that it started is left, and no file in /dev/shm or in its temporary folder;
+- the newest whole checkpoint is not older than before (apart from one that was damaged on purpose), and has every
   iteration of the metrics if the trainer ended by itself (exit codes 0 and 130). A trainer that is interrupted while it
-  starts up may also leave metrics and checkpoints exactly as it found them.
+  starts may also leave metrics and checkpoints unchanged.
 
-At the end of each training its metrics must be without a gap, all steps made, and its parameters those of the same
-training without a fault, to the last bit; but for `central`, which promises no bits, and for trainings over Ray whose
-lost workers were replaced, which begin other episodes. What Ray writes into its own folder is its own. The first
-failure ends it all with exit code 1, and the folder is kept. Linux only.
+At the end of each training, its metrics must have no gap, all steps must be made, and its parameters must equal those
+of the same training without a fault, to the last bit. Exceptions are `central`, which promises no bits, and trainings
+over Ray whose lost workers were replaced, because these begin other episodes. Files in Ray's own folder do not count.
+The first failure ends the script with exit code 1, and the folder is kept. Linux only.
 """
 
 import argparse
@@ -57,19 +57,19 @@ from hybridppo.run_directory.lines import as_json
 
 MARK = "HYBRIDPPO_CHAOS"
 SIGNALS = {"SIGKILL": 3, "SIGTERM": 2, "SIGINT": 2, "SIGUSR1": 1}
-"""How often each, in proportion."""
+"""The relative frequency of each signal."""
 ROWS = 64
 MOST_LOSSES = 4
-"""Of workers in the life of a trainer that replaces them."""
+"""The most lost workers of a trainer that replaces them."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much there is to do, and how long it may take.
+    """The length of a training, and the longest time without progress.
 
     Args:
-        iterations: of a training.
-        hang_seconds: without progress, after which it hangs.
+        iterations: iterations of a training.
+        hang_seconds: seconds without progress after which a training counts as hung.
     """
 
     iterations: int
@@ -84,12 +84,12 @@ class Limits:
 
 
 class FailureError(Exception):
-    """A promise that was broken."""
+    """A training has broken a promise."""
 
 
 @dataclass
 class Counts:
-    """What has happened so far, in all trainings together."""
+    """The counts of faults and outcomes so far, of all trainings together."""
 
     faults: collections.Counter[str] = field(default_factory=collections.Counter)
     runs: int = 0
@@ -100,7 +100,7 @@ class Counts:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, kind: str, fault: str, ending: str, lines: int) -> int:
-        """Count a fault that was survived; how many there are now."""
+        """Count a fault that the training has survived; return the number of faults so far."""
         with self.lock:
             self.faults[fault] += 1
             self.endings[ending] += 1
@@ -110,7 +110,7 @@ class Counts:
 
 
 class Trainer:
-    """One process of `hybridppo train` or `hybridppo resume`, in a session of its own, and all that it starts."""
+    """A process of `hybridppo train` or `hybridppo resume` in its own session, and all processes that it starts."""
 
     def __init__(self, command: Sequence[str], temporary: Path, hang_seconds: float) -> None:
         self.mark, self._hang_seconds = uuid.uuid4().hex, hang_seconds
@@ -142,11 +142,11 @@ class Trainer:
 
     @property
     def said(self) -> str:
-        """The end of what it wrote to stderr."""
+        """The end of its output to stderr."""
         return "".join(self._said)
 
     def others(self) -> list[psutil.Process]:
-        """The processes alive that it started, wherever they hang now."""
+        """The living processes that it started, whatever their parent is now."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -156,7 +156,7 @@ class Trainer:
         return found
 
     def check_gone(self) -> None:
-        """That nothing of it is left, processes and files."""
+        """Require that no process or file of it is left."""
         deadline = time.monotonic() + self._hang_seconds
         while left := [*map(str, self.others()), *self._files()]:
             if time.monotonic() > deadline:
@@ -170,7 +170,7 @@ class Trainer:
         return [str(path) for path in (*in_memory, *self.temporary.rglob("*"))]
 
     def end(self) -> None:
-        """Kill all of it, whatever state it is in."""
+        """Kill all of its processes, in any state."""
         for process in [*self.others(), psutil.Process(self.process.pid) if self.process.poll() is None else None]:
             if process is not None:
                 with contextlib.suppress(psutil.Error):
@@ -179,7 +179,7 @@ class Trainer:
 
 
 class Run:
-    """One training: faults, resumptions, and its end."""
+    """A training with its faults, resumptions and end."""
 
     def __init__(
         self, folder: Path, moments: random.Random, seed: int, name: str, limits: Limits, counts: Counts
@@ -194,12 +194,12 @@ class Run:
         self.found = self.written()
 
     def survived(self, fault: str, ending: str) -> None:
-        """Count a fault, and tell of it."""
+        """Count a fault, and print it."""
         total = self._counts.add(self.name, fault, ending, self.lines())
         print(f"{total:6} {self.name:10} {fault:18} {ending:20} at {self.lines()} lines", flush=True)
 
     def start(self) -> Trainer:
-        """The command that a user would give now."""
+        """The command to start or resume the training."""
         self.found = self.written()
         command = [*self.kind.command, "resume", str(self.path), "--no-progress"]
         if not (self.path / "config.json").exists():
@@ -218,16 +218,16 @@ class Run:
         return self.metrics(), checkpoints.folders(self.path / "checkpoints")
 
     def lines(self) -> int:
-        """Whole lines of metrics."""
+        """The number of complete lines of metrics."""
         return self.metrics().count(b"\n")
 
     def last_iteration(self) -> int:
-        """The iteration of the last line; a full disk may have kept lines before it away."""
+        """The iteration of the last line; earlier lines may be missing because of a full disk."""
         metrics = self.metrics().splitlines()
         return int(json.loads(metrics[-1])["iteration"]) if metrics else 0
 
     def wait(self, trainer: Trainer, *, more_lines: int | None = None) -> bool:
-        """Until the process ends, or has logged so many lines more (True then). No progress is a failure."""
+        """Wait until the process ends (False), or has logged `more_lines` more (True). No progress is a failure."""
         start = seen = self.lines()
         progress_at = time.monotonic()
         while trainer.process.poll() is None:
@@ -242,7 +242,7 @@ class Run:
         return False
 
     def hit(self) -> tuple[str, str]:
-        """One fault: start, wait for the moment, strike, check; which it was, and how the process ended."""
+        """Start, wait for a random moment, cause a fault, and check; return the fault and how the process ended."""
         trainer = self.start()
         try:
             strikes = {"signal": 3, "damage": 1, "disk": 1}
@@ -262,7 +262,7 @@ class Run:
             raise
 
     def signalled(self, trainer: Trainer) -> tuple[str, str]:
-        """Any signal at any moment: a third of them while the trainer starts up."""
+        """Send any signal at any moment; a third of the signals come while the trainer starts."""
         name = self.moments.choices(list(SIGNALS), list(SIGNALS.values()))[0]
         if self.moments.random() < 1 / 3:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -275,7 +275,7 @@ class Run:
         return name, self.ended(trainer, {0, 130, -number})
 
     def kill_worker(self, trainer: Trainer) -> tuple[str, str]:
-        """SIGKILL to a worker: the trainer says so and ends."""
+        """Send SIGKILL to a worker: the trainer must report the loss and end."""
         self.strike(trainer, signal.SIGKILL)
         ending = self.ended(trainer, {0, 1})
         if ending == "exit 1" and "SIGKILL" not in trainer.said:
@@ -283,7 +283,7 @@ class Run:
         return "worker killed", ending
 
     def lose_workers(self, trainer: Trainer) -> tuple[str, str]:
-        """Workers that are killed or fall silent: the trainer says so, and goes on with others in their place."""
+        """Kill or stop workers: the trainer must report the losses, and continue with others in their place."""
         for more in reversed(range(self.moments.randint(1, MOST_LOSSES))):
             is_silent = self.kind.stops_workers and self.moments.random() < 0.25
             number = signal.SIGSTOP if is_silent else signal.SIGKILL
@@ -301,7 +301,7 @@ class Run:
         return name, "went on"
 
     def strike(self, trainer: Trainer, number: signal.Signals) -> bool:
-        """Send a signal to one of the workers; whether there was one."""
+        """Send a signal to one of the workers; return whether there was one."""
         found = []
         for process in trainer.others():
             with contextlib.suppress(psutil.Error):
@@ -314,7 +314,7 @@ class Run:
         return True
 
     def damage(self, trainer: Trainer) -> tuple[str, str]:
-        """A killed trainer, and a newest checkpoint that is not what was written."""
+        """Kill the trainer, and damage its newest checkpoint."""
         trainer.process.kill()
         ending = self.ended(trainer, {0, -signal.SIGKILL})
         found = checkpoints.folders(self.path / "checkpoints")
@@ -338,7 +338,7 @@ class Run:
         return "checkpoint damaged", ending
 
     def fill_disk(self, trainer: Trainer) -> tuple[str, str]:
-        """No file may grow for a while, as on a full disk; then there is room again, and training has gone on."""
+        """Let no file grow for a while, as on a full disk; the training must continue, then and later."""
         import resource
 
         no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -356,7 +356,7 @@ class Run:
         return "disk full", "went on"
 
     def ended(self, trainer: Trainer, codes: set[int]) -> str:
-        """Wait for the end of the process, and check what it left."""
+        """Wait for the end of the process, and check its files and processes."""
         self.wait(trainer)
         code = trainer.process.returncode
         trainer.check_gone()
@@ -383,7 +383,7 @@ class Run:
         return f"exit {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
     def finish(self) -> None:
-        """Let it run to its end, undisturbed, and look at what it has become."""
+        """Let it run to its end without faults, and check the result."""
         trainer = self.start()
         try:
             self.ended(trainer, {0})
@@ -413,7 +413,7 @@ def train_command(kind: Kind, settings: str, limits: Limits, seed: int, path: Pa
 
 
 def reference(folder: Path, kind: Kind, limits: Limits, seed: int) -> Path:
-    """The same training without a fault, which stays for comparison."""
+    """Run the same training without a fault, for comparison."""
     assert kind.reference is not None  # or nothing is compared
     path = folder / f"reference-{kind.reference.replace(' ', '_')}-{seed}"
     if not path.exists():
@@ -423,7 +423,7 @@ def reference(folder: Path, kind: Kind, limits: Limits, seed: int) -> Path:
 
 
 def trainings(folder: Path, arguments: argparse.Namespace, job: int, counts: Counts, stop: threading.Event) -> None:
-    """One training after the other, until there were enough faults in all."""
+    """Run one training after the other, until there were enough faults in all."""
     moments, number = random.Random(f"{arguments.seed}/{job}"), 0
     limits, names = Limits(arguments.iterations, arguments.hang_seconds), kinds_named(arguments.kinds)
     while counts.faults.total() < arguments.faults and not stop.is_set():
@@ -459,7 +459,7 @@ def trainings(folder: Path, arguments: argparse.Namespace, job: int, counts: Cou
 
 
 def kinds_named(names: Sequence[str]) -> list[str]:
-    """Those of groups, and those that are named themselves."""
+    """The kinds of these groups, and kinds that are named themselves."""
     found = [kind for name in names for kind in KINDS.get(name, [name])]
     if unknown := set(found) - ALL_KINDS.keys():
         raise SystemExit(f"unknown kinds {sorted(unknown)}: there are {', '.join([*KINDS, *ALL_KINDS])}")
@@ -467,14 +467,14 @@ def kinds_named(names: Sequence[str]) -> list[str]:
 
 
 def runs_in(name: str) -> list[Any]:
-    """What was kept before."""
+    """The results that were saved before."""
     path = machine.RESULTS / f"{name}.json"
     found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     return found
 
 
 def main() -> int:
-    """Strike until there were enough faults, or one was lost."""
+    """Cause faults until there were enough, or one was not survived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200, help="how many (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of which faults, and when")

@@ -1,4 +1,4 @@
-"""What `chaos.py` strikes at: placements, and policies that spread a training over processes. One joins by a line."""
+"""The trainings of `chaos.py`: placements, and policies that divide a training among processes. Another is one line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,14 @@ class Kind:
 
     Args:
         settings: flags of the command.
-        reference: those of a training in one process that ends with the same bits; None if a seed gives none.
-        workers: texts in the command lines of the processes that may be lost; empty if there are none.
-        replaces: whether another is started in place of a lost one, and the training goes on.
-        keeps_bits: whether that changes no bit.
-        seconds_to_start: within which the trainer may be struck while it starts.
-        stops_workers: whether a worker may be lost by falling silent, too.
-        command: what Python runs.
+        reference: flags of a training in one process that ends with the same bits; None if a seed does not give the
+            same bits again.
+        workers: texts in the command lines of the processes that may be lost; empty if there are no such processes.
+        replaces: whether a lost process is replaced, and the training continues.
+        keeps_bits: whether a replacement changes no bit.
+        seconds_to_start: seconds of the start within which faults may hit the trainer.
+        stops_workers: whether a worker may also be lost by being stopped.
+        command: the arguments of Python.
     """
 
     settings: str
@@ -37,7 +38,7 @@ CPU = "--placement cpu"
 WORKERS = f"{CPU} --num-workers 2"
 OVERLAP = "--placement overlap --sampling-device cpu --learning-device cpu"
 COPIES = f"{CPU} --vectorization sync"
-"""The environments of REPLACING: restarts need copies, and an environment's own vectorised form has other bits."""
+"""The reference for REPLACING: restarts need copies, and an environment's own vectorised form has other bits."""
 REPLACING = f"{CPU} --on-env-error restart --worker-timeout 20"
 GRU = "--recurrent gru --recurrent-size 8 --sequence-length 8"
 TENSORS = (str(Path(__file__).with_name("train_torch_cartpole.py")),)

@@ -1,16 +1,17 @@
-"""Which placement wins for which network? The published experiment on CartPole, on this machine, in one command.
+"""Compare placements for several networks: the published experiment on CartPole, on this machine, in one command.
 
     python scripts/compare_placements.py
     python scripts/compare_placements.py --hidden-sizes 64 512,512 --seeds 3
     python scripts/compare_placements.py --quick --output comparison
 
-Trains CartPole for 500 episodes with networks of one and two hidden layers, an update after each episode and after each
-rollout of 8 environments, under every placement that this machine can run, and beside them the textbook's loop in plain
-torch; then DDPG (Pendulum) and PPO with a pool of past trajectories, which publish every update, every tenth or every
-fiftieth, and update while they sample or after it. Prints Markdown tables and
-which of the article's conclusions hold here, and writes the figures (JSON), the tables (Markdown) and a picture (PNG).
-How busy a GPU is shows only where `nvidia-ml-py` is installed. Takes about half an hour on two CPU cores; `--quick`
-a fraction of one.
+It trains in CartPole for 500 episodes, with networks of one and two hidden layers, under every placement that this
+machine can run, and with the textbook's loop in plain torch. An update follows each episode, or each rollout of 8
+environments. Then it trains DDPG (Pendulum) and PPO with a pool of past trajectories, which publish every update, every
+tenth or every fiftieth, and update during sampling or after it.
+
+It prints Markdown tables, and says which of the article's conclusions hold here. It writes the figures (JSON), the
+tables (Markdown) and a picture (PNG). The use of a GPU is shown only if `nvidia-ml-py` is installed. It takes about
+half an hour on two CPU cores; `--quick` takes far less.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def report(line: str) -> None:
-    """A line a turn."""
+    """Print a line for each turn."""
     print(f"  {line}", file=sys.stderr)
 
 

@@ -1,15 +1,15 @@
-"""Random configurations, arguments and files: each must end in a clear error or in a run that works.
+"""Try random configurations, arguments and files: each must end in a clear error or in a run that works.
 
     python scripts/fuzz.py --cases 10000
 
-A third of the cases gives `PPOConfig` and `train` random values, some of which nobody should give. The others alter the
-files of a finished run, of vectors or of images (config.json, metrics.jsonl, state.json, tensors.safetensors): bits are
-flipped, bytes cut, inserted and repeated, whole files exchanged; or the meaning of a file is changed and its checksums
-are made anew, as a stranger could do it. Then the run is loaded, evaluated or resumed. Only `HybridPPOError` may be
-raised, and nothing that is in a file may run: the interpreter's audit events are watched. What is accepted, but is too
-large to be tried, is counted apart.
+A third of the cases gives `PPOConfig` and `train` random values, some of them invalid. The others alter the files of a
+finished run, with observations that are vectors or images (config.json, metrics.jsonl, state.json,
+tensors.safetensors): bits are flipped; bytes are cut, inserted and repeated; files are exchanged; or the meaning of a
+file is changed and its checksums are computed again, as an attacker could do. Then the run is loaded, evaluated or
+resumed. Only `HybridPPOError` may be raised, and no code in a file may run: the script watches the interpreter's audit
+events. Settings that are accepted, but too large to try, are counted separately.
 
-Hypothesis draws the cases, and shrinks a case that fails to the smallest one. The same seed draws the same cases.
+Hypothesis draws the cases, and shrinks a failing case to the smallest one. The same seed draws the same cases.
 """
 
 import argparse
@@ -56,19 +56,19 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 class Dots(gym.Env[Any, Any]):
-    """Images of a dot, which is to be named."""
+    """Images of a dot, whose row the agent must name."""
 
     observation_space = gym.spaces.Box(0, 255, (4, 5, 1), np.uint8)
     action_space = gym.spaces.Discrete(4)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """A first dot."""
+        """Show the first dot."""
         super().reset(seed=seed)
         self._step = 0
         return self._observation(), {}
 
     def step(self, action: Any) -> Any:
-        """The next one."""
+        """Show the next dot."""
         reward, self._step = float(action == self._dot), self._step + 1
         return self._observation(), reward, False, self._step == 10, {}
 
@@ -83,15 +83,15 @@ gym.register("Dots-v0", Dots)
 
 
 class TooLargeError(Exception):
-    """The case was accepted, and would take too long or too much memory to try."""
+    """The case was accepted, but would take too long or too much memory to try."""
 
 
 class Case:
-    """What is tried.
+    """A case to try.
 
     Args:
-        what: printed if it fails, since some values cannot be printed.
-        try_in: tries it in a folder.
+        what: a description that is printed if the case fails, because some values cannot be printed.
+        try_in: tries the case in a folder.
     """
 
     def __init__(self, what: str, try_in: Callable[[Path], None]) -> None:
@@ -136,7 +136,7 @@ ANYTHING = st.one_of(
     ),
     st.builds(_nested, st.sampled_from([5, 500])),
 )
-"""A value of any kind that Python or JSON has, with a liking for edges."""
+"""A value of any kind that Python or JSON has, often an extreme one."""
 
 SENSIBLE: dict[str, Any] = {
     "num_envs": [1, 2, 4],
@@ -158,16 +158,16 @@ SENSIBLE: dict[str, Any] = {
     "fast_updates": [True, False],
     "squash_actions": [True, False],
 }
-"""Changes of a configuration that are meant to work."""
+"""Changes of a configuration that should work."""
 ARGUMENTS = (
     *("seed", "placement", "num_workers", "vectorization", "autoreset_mode", "checkpoint_seconds", "keep_checkpoints"),
     *("evaluation_episodes", "total_steps", "total_episodes", "env", "on_env_error", "worker_timeout", "action_masks"),
 )
-"""Arguments of `train` that are given random values."""
+"""Arguments of `train` that get random values."""
 
 
 def _some(draw: Draw, names: Any, counts: list[int]) -> list[str]:
-    """Some of the names; one of the counts says how many."""
+    """Some of the names; their number is one of the counts."""
     count = draw(st.sampled_from(counts))
     names = sorted(names)
     found: list[str] = draw(st.lists(st.sampled_from(names), min_size=count, max_size=count, unique=True))
@@ -175,7 +175,7 @@ def _some(draw: Draw, names: Any, counts: list[int]) -> list[str]:
 
 
 def is_tiny(config: PPOConfig) -> bool:
-    """Whether it can be tried here."""
+    """Whether the configuration is small enough to try."""
     small = config.num_envs <= 16 and config.num_steps <= 128 and config.num_epochs <= 4
     episodes = config.episodes_per_rollout is None or config.episodes_per_rollout <= 4
     return small and episodes and sum(config.hidden_sizes) <= 256 and (config.torch_threads or 1) <= 4
@@ -186,7 +186,7 @@ def is_tiny(config: PPOConfig) -> bool:
 
 @st.composite
 def configurations(draw: Draw) -> Case:
-    """Random fields and arguments, then two iterations."""
+    """Train two iterations with random fields and arguments."""
     changes = {name: draw(st.sampled_from(SENSIBLE[name])) for name in _some(draw, SENSIBLE, [1, 2, 3, 4, 5, 6])}
     for name in _some(draw, [field.name for field in fields(PPOConfig)], [0, 0, 1, 2]):
         changes[name] = draw(ANYTHING)
@@ -218,7 +218,7 @@ def _try_configuration(changes: dict[str, Any], arguments: dict[str, Any], folde
 
 @st.composite
 def altered_runs(draw: Draw, bases: list[Files]) -> Case:
-    """Altered files, then a run that is loaded, evaluated or resumed."""
+    """Alter files; then load, evaluate or resume the run."""
     files = dict(draw(st.sampled_from(bases)))
     told = [alter(draw, files) for _ in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
     use = draw(st.sampled_from(["load", "load best", "evaluate", "resume", "resume"]))
@@ -253,7 +253,7 @@ def _try_files(files: Files, use: str, folder: Path) -> None:
 
 
 def settings_in(files: Files) -> dict[str, Any]:
-    """What config.json says, if anything."""
+    """The settings in config.json; empty if they are invalid."""
     try:
         settings = json.loads(files["config.json"])
         return settings if isinstance(settings, dict) else {}
@@ -290,7 +290,7 @@ def may_run(files: Files) -> bool:
 
 
 def alter(draw: Draw, files: Files) -> str:
-    """Change one file, or exchange two; what was done, in words."""
+    """Change one file, or exchange two; return a description of the change."""
     name = draw(st.sampled_from(sorted(files)))
     before = files[name]
     kind = draw(st.sampled_from(["bytes", "bytes", "meaning", "meaning", "meaning", "exchange", "missing"]))
@@ -314,7 +314,7 @@ def _difference(before: bytes, after: bytes) -> str:
 
 
 def alter_bytes(draw: Draw, data: bytes) -> bytes:
-    """Flip, cut, insert, repeat."""
+    """Flip, cut, insert or repeat bytes."""
     changed = bytearray(data)
     for _ in range(draw(st.sampled_from([1, 1, 4, 50]))):
         place, kind = draw(st.integers(0, len(changed))), draw(st.integers(0, 5))
@@ -332,7 +332,7 @@ def alter_bytes(draw: Draw, data: bytes) -> bytes:
 
 
 def alter_meaning(draw: Draw, files: Files, name: str) -> None:
-    """Change a value within, and make the checksums anew."""
+    """Change a value in a file, and compute the checksums again."""
     try:
         if name.endswith("tensors.safetensors"):
             files[name] = alter_tensors(draw, files[name])
@@ -353,7 +353,7 @@ def alter_meaning(draw: Draw, files: Files, name: str) -> None:
 
 
 def alter_value(draw: Draw, value: Any) -> Any:
-    """Replace, delete or rename one place of the tree."""
+    """Replace, delete or rename one value in a JSON tree."""
     value = copy.deepcopy(value)
     places: list[tuple[Any, Any]] = []
 
@@ -406,7 +406,7 @@ def alter_tensors(draw: Draw, data: bytes) -> bytes:
 
 
 def text_of(value: Any) -> bytes:
-    """As JSON, numbers of thousands of digits included."""
+    """The value as JSON, also numbers with thousands of digits."""
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
@@ -416,7 +416,7 @@ def text_of(value: Any) -> bytes:
 
 
 def signed(content: Any) -> bytes:
-    """A state.json whose checksum is right."""
+    """A state.json with a valid checksum."""
     if isinstance(content, dict):
         content.pop("sha256", None)
         before = sys.get_int_max_str_digits()
@@ -455,7 +455,7 @@ def _audit(event: str, arguments: Any) -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Within it, no event of `FORBIDDEN_EVENTS` may occur."""
+    """A context in which no event of `FORBIDDEN_EVENTS` may occur."""
     global _watching
     _events.clear()
     _watching = True
@@ -472,10 +472,11 @@ def _too_long(signum: int, frame: Any) -> None:
 
 
 def fuzz(cases: int, seed: int) -> collections.Counter[str]:
-    """Run the cases; how they ended.
+    """Run the cases; return the number of each outcome.
 
     Raises:
-        Exception: what a case ended in that is neither a clear error nor a working run; a group of several kinds.
+        Exception: the error of a case that is neither a clear error nor a working run; a group if there are several
+            kinds of errors.
     """
     endings: collections.Counter[str] = collections.Counter()
     root = Path(tempfile.mkdtemp(prefix="hybridppo-fuzz-"))
@@ -529,11 +530,11 @@ def _ending(case: Case, folder: Path) -> str:
 
 
 _hooks: list[Callable[..., None]] = []
-"""An audit hook cannot be taken away again: it is added once."""
+"""An audit hook cannot be removed again, so it is added only once."""
 
 
 def main() -> int:
-    """Run as many cases as asked for; 1 if one failed."""
+    """Run the cases; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000, help="how many (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of all of them")

@@ -70,7 +70,7 @@ IF_NAMED: dict[str, str] = {
     "agents": "agents",
     "runners": "runners",
 }
-"""The same for the other rooms, which are tried only if `--files` names them."""
+"""The tests of the other rooms, which are tried only if `--files` names them."""
 NOT_BY_DEFAULT = (
     "hybridppo/auto",
     "agents/common/recorded_step.py",
@@ -80,7 +80,7 @@ NOT_BY_DEFAULT = (
 
 
 def selected_tests(path: str) -> tuple[str, ...]:
-    """The tests that are to see a mistake in a file."""
+    """The tests that should find a mistake in a file."""
     rows = IF_NAMED | TESTS
     room = max((room for room in rows if path.startswith(room)), key=len, default=None)
     if room is None:

@@ -1,12 +1,12 @@
-"""Mutation testing: small mistakes put into the core rooms, one at a time, and which of them no test sees.
+"""Mutation testing: puts small mistakes into the core rooms, one at a time, and lists those that no test finds.
 
-    python scripts/mutants.py --sample 150 --seed 0          # some of all: a quarter of an hour
-    python scripts/mutants.py --files agents/ppo/loss.py   # all of some files or folders
-    python scripts/mutants.py --survivors                    # those again that have survived before
+    python scripts/mutants.py --sample 150 --seed 0          # a sample: a quarter of an hour
+    python scripts/mutants.py --files agents/ppo/loss.py     # all mutants of some files or folders
+    python scripts/mutants.py --survivors                    # all mutants that have survived before
 
-A mutant is killed by a test that fails, or by tests that take far longer than without it. Results are kept: a run that
-was broken off goes on where it was, and what has changed since is a new mutant. Survivors that were looked at are in
-docs/developers/testing.md. Exit code 1 where any survives. Needs a system with `fork`, and Numba for what is compiled.
+A mutant is killed by a test that fails, or by tests that take far longer than without it. Results are kept: a stopped
+run continues, and a mutant of changed code is a new mutant. docs/developers/testing.md reports on survivors. The exit
+code is 1 if any mutant survives. It needs a system with `fork`, and Numba for compiled code.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKS = "not slow and not gpu and not wheel"
-"""Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
+"""Tests that need extra packages run, too, if the packages are installed: only they test compiled code."""
 END = os.pipe()
 LARGEST_MEMORY = 8 * 2**30  # of a process: a mistake may well ask for more and more
 
@@ -47,7 +47,7 @@ def _end_with_the_script() -> None:
 
 
 def _run(tree: Path, tests: tuple[str, ...]) -> None:
-    """In a process of its own: the tests of a tree. Its exit code is pytest's."""
+    """Run the tests of a tree, in a separate process that ends with pytest's exit code."""
     os.setsid()
     os.close(END[1])
     threading.Thread(target=_end_with_the_script, daemon=True).start()
@@ -63,7 +63,7 @@ def _run(tree: Path, tests: tuple[str, ...]) -> None:
 
 
 class Tree:
-    """A copy of the tree, in which one set of tests runs at a time."""
+    """A copy of the source tree, in which one set of tests runs at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class Tree:
         shutil.copytree(ROOT, path, symlinks=True, ignore=left_out)
 
     def start(self, tests: tuple[str, ...], mutant: Mutant | None, seconds: float) -> None:
-        """Begin to run tests, with a mutant in place."""
+        """Put a mutant into the tree, and begin to run tests."""
         self.mutant, self.began, self.seconds = mutant, time.monotonic(), seconds
         if mutant is not None:
             source = (ROOT / mutant.path).read_bytes()
@@ -85,7 +85,7 @@ class Tree:
         self.process.start()
 
     def outcome(self) -> str | None:
-        """How they ended; None while they run."""
+        """The outcome of the tests; None while they run."""
         code = self.process.exitcode
         if code is None and time.monotonic() < self.began + self.seconds:
             return None
@@ -93,7 +93,7 @@ class Tree:
         return "timeout" if code is None else "survived" if code == 0 else "killed"
 
     def end(self) -> None:
-        """Kill them, and whatever they have started; without the mutant, the tree is ready for the next."""
+        """Kill the tests and all processes that they have started, and remove the mutant from the tree."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)
         self.process.join()
@@ -102,7 +102,7 @@ class Tree:
 
 
 def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.Namespace) -> None:
-    """Run the tests of each mutant, and keep what came of it."""
+    """Run the tests of each mutant, and save the outcomes."""
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         trees = [Tree(Path(folder) / str(i)) for i in range(options.jobs)]
         limits: dict[tuple[str, ...], float] = {}
@@ -132,7 +132,7 @@ def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.N
 
 
 def main() -> int:
-    """Choose, run, and list the survivors."""
+    """Choose mutants, run their tests, and list the survivors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", nargs="+", help="files or folders; the core rooms where none are named")
     parser.add_argument("--sample", type=int, help="how many, at random; all where it is not given")

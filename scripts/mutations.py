@@ -1,6 +1,6 @@
-"""Small mistakes that a file might have: other operators, other constants, what is negated, what is left out.
+"""Small mistakes in a file: other operators, other constants, negated conditions, missing statements.
 
-For `mutants.py`, which puts them in one at a time.
+`mutants.py` puts them into the file one at a time.
 """
 
 import ast
@@ -36,7 +36,7 @@ def mutants_of(path: str, source: bytes) -> Iterator[Mutant]:
 
 
 def _changes(node: Any) -> Iterator[tuple[Any, str]]:
-    """Pieces of a tree, each with what to write instead; neither types, nor what is only said."""
+    """Pieces of a syntax tree, each with its replacement; type annotations, docstrings and messages are left out."""
     kind, operator = type(node), type(getattr(node, "op", None))
     if kind in (ast.JoinedStr, ast.Assert) or (kind is ast.If and "TYPE_CHECKING" in ast.unparse(node.test)):
         return

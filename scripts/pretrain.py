@@ -1,13 +1,13 @@
-"""Trains the agents of `hybridppo.pretrained`: one, several, or all that are missing.
+"""Train the agents of `hybridppo.pretrained`: one, several, or all that are missing.
 
     python scripts/pretrain.py CartPole-v1
     python scripts/pretrain.py
     python scripts/pretrain.py --check      # every agent over 100 episodes, beside its card
 
-A run is in a folder below `--runs`; a stopped one goes on. After it, the agent is evaluated over 100 episodes, and its
-file, its card and a picture of an episode are written into `hybridppo/tools/pretrained/`, and the table of
-`docs/gallery.md` is made anew. Needs the extras of the
-environments, `plot` for the pictures and `compiled`; MuJoCo draws with MUJOCO_GL=egl if there is no screen.
+A run has a folder below `--runs`; a stopped run continues. After the run, the agent is evaluated over 100 episodes. Its
+file, its card and a picture of an episode are written into `hybridppo/tools/pretrained/`, and the table in
+`docs/gallery.md` is written again. This needs the extras of the environments, `plot` for the pictures, and `compiled`.
+Without a screen, MuJoCo needs MUJOCO_GL=egl to draw.
 """
 
 import argparse
@@ -36,25 +36,25 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
 EPISODES, POINTS = 100, 40
 FRAMES, HEIGHT = 4, 160
 MOST_STEPS, IN_VIEW = 240, 30
-"""Of the episode that the picture is made of; MuJoCo's cameras stand still."""
+"""Steps of the episode in the picture, and the fewer steps for MuJoCo, whose cameras do not follow the body."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What an agent is trained with."""
+    """The training of an agent."""
 
     total_steps: int
     config: AnyConfig
     env: str | None = None
     """The environment, if its name is not the agent's."""
     package: str = "gymnasium"
-    """The package with the environment, whose version is on the card."""
+    """The package of the environment; its version is on the card."""
     seed: int = 0
     env_kwargs: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of `train`."""
     train_in: str | None = None
-    """A faster form of the environment, in which it is trained."""
+    """A faster form of the environment, for the training."""
 
 
 def ours(**changes: Any) -> PPOConfig:
@@ -73,9 +73,9 @@ SMALL_IMAGES: dict[str, Any] = {
     "hidden_sizes": (64,), "shared_trunk": True, "activation": "relu",
 }  # fmt: skip
 TABLES: dict[str, Any] = {"num_steps": 128, "num_minibatches": 8, "num_epochs": 4, "learning_rate": 1e-3}
-"""Of environments whose observations are numbers of states."""
+"""Settings for environments whose observations are numbers of states."""
 MANY: dict[str, Any] = {"num_steps": 512, "num_minibatches": 32}
-"""Rollouts of 4,096 steps, in minibatches of 128."""
+"""Settings with rollouts of 4,096 steps and minibatches of 128."""
 GAME = {"snapshot_every": 8_000, "pool": 30, "latest": 0.5, "opponents": "uniform"}
 
 AGENTS: dict[str, Asked] = {
@@ -159,7 +159,7 @@ AGENTS: dict[str, Asked] = {
 
 
 def train(name: str, asked: Asked, run_dir: Path, seed: int) -> None:
-    """Train the agent, or go on with a run that was stopped."""
+    """Train the agent, or continue a stopped run."""
     if (run_dir / "config.json").exists():
         hybridppo.resume(run_dir, total_steps=asked.total_steps, progress=sys.stderr.isatty())
         return
@@ -177,7 +177,7 @@ def train(name: str, asked: Asked, run_dir: Path, seed: int) -> None:
 
 
 def card_of(name: str, asked: Asked, run_dir: Path, seed: int, agent: Any) -> dict[str, Any]:
-    """The card of an agent, which is evaluated for it."""
+    """Evaluate an agent, and return its card."""
     env = asked.env or name
     evaluation = hybridppo.evaluate_agent(
         agent, env, episodes=EPISODES, seed=10_000, env_kwargs=asked.env_kwargs, progress=False
@@ -243,13 +243,13 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
 
 
 def write(card: dict[str, Any]) -> None:
-    """Write a card, its curve in one line."""
+    """Write a card, with its curve on one line."""
     text = as_json({**card, "curve": "CURVE"}).replace('"CURVE"', as_json(card["curve"], indent=None).rstrip())
     file_of(card["name"], ".json").write_text(text, encoding="utf-8")
 
 
 def page(text: str) -> str:
-    """The page of the gallery with its table made anew."""
+    """The page of the gallery with a new table."""
     heads = ("agent", "at work", "return of 100 episodes", "steps")
     rows = []
     for name, card in cards().items():
@@ -262,7 +262,7 @@ def page(text: str) -> str:
 
 
 def differences() -> dict[str, dict[str, float]]:
-    """The return of every agent over 100 other episodes, beside that of its card."""
+    """Print the return of every agent over 100 other episodes, beside that on its card."""
     found = {}
     for name, card in cards().items():
         agent = hybridppo.pretrained(name)
@@ -276,7 +276,7 @@ def differences() -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    """Train what is asked for, or what is missing."""
+    """Train the agents on the command line, or those that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(AGENTS)}; default: all without a card")
     parser.add_argument("--seed", type=int, help="another than the table's")

@@ -1,4 +1,4 @@
-"""Find sentences that must be read twice: in pages, notebooks, docstrings (and so in `--help`) and comments.
+"""Find patterns of hard sentences in pages, notebooks, docstrings (and so in `--help`) and comments.
 
     python scripts/prose.py
     python scripts/prose.py docs hybridppo/runs
@@ -59,7 +59,7 @@ def faults_of(text: str) -> Iterator[tuple[int, str]]:
 
 
 def main() -> int:
-    """Print each fault; the exit code."""
+    """Print each fault; return the exit code."""
     files = [file for name in sys.argv[1:] or PAGES + CODE for file in ((ROOT / name), *(ROOT / name).rglob("*"))]
     found = [
         f"{file.relative_to(ROOT)}:{line + offset}: {fault}"

@@ -1,10 +1,10 @@
 """Build the site: every page of `docs/`, the notebooks, and the reference, as HTML.
 
-    make docs                               the notebooks are run, which takes some minutes
-    python scripts/site.py --no-notebooks   they are shown without what they print
+    make docs                               runs the notebooks, which takes some minutes
+    python scripts/site.py --no-notebooks   shows the notebooks without their outputs
 
-What git knows of the tree is copied to `build/site/source`, so that links between pages, notebooks and sources lead
-where they lead in the repository, and Sphinx makes `build/site/html` of it. A warning is an error.
+All files in git are copied to `build/site/source`, so that links between pages, notebooks and sources lead to the same
+places as in the repository. Sphinx makes `build/site/html` from them. A warning is an error.
 """
 
 import argparse
@@ -18,7 +18,7 @@ SITE = ROOT / "build" / "site"
 
 
 def copy_tree(to: Path) -> None:
-    """The files that git knows, and new ones that it does not ignore."""
+    """The files in git, and new files that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -36,7 +36,7 @@ def copy_tree(to: Path) -> None:
 
 
 def main() -> int:
-    """Build; the exit code."""
+    """Build the site; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--notebooks", action=argparse.BooleanOptionalAction, default=True, help="run them")
     parser.add_argument("--output", type=Path, default=SITE / "html")

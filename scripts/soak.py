@@ -1,12 +1,12 @@
-"""A long small training: memory, file handles and threads must stay as they are.
+"""A long training of a small network: memory, file handles and threads must not grow.
 
     python scripts/soak.py                        # 2,000 iterations: about half a minute
     python scripts/soak.py --iterations 1000000   # as long as you like
     python scripts/soak.py --placement overlap
 
-CartPole, 8 environments x 128 steps, two hidden layers of 64, with a run directory and a checkpoint every second. What
-the process holds is looked at after a warm-up and at the end. Exit code 1 if the memory has grown by 5 MB or more,
-or if there are more handles, threads or processes than before.
+It trains in CartPole, 8 environments x 128 steps, two hidden layers of 64, with a run directory and a checkpoint every
+second. It compares the resources of the process at the end with those after a warm-up. The exit code is 1 if memory has
+grown by 5 MB or more, or if there are more handles, threads or processes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PLACEMENTS = {"cpu": (SingleDevice("cpu"), 0), "workers": (SingleDevice("cpu"), 
 
 
 def held() -> dict[str, float]:
-    """What this process and those that it started hold now."""
+    """The resources of this process and of the processes that it has started."""
     me = psutil.Process()
     everyone = [me, *me.children(recursive=True)]
     return {
@@ -39,7 +39,7 @@ def held() -> dict[str, float]:
 
 
 def soak(iterations: int, warmup: int, placement: str, run_dir: Path) -> dict[str, Any]:
-    """Train; what was held after `warmup` iterations and after all of them."""
+    """Train; return the resources after `warmup` iterations, and after all iterations."""
     chosen, workers = PLACEMENTS[placement]
     seen: dict[int, dict[str, float]] = {}
     config = PPOConfig(num_envs=8, num_steps=128, hidden_sizes=(64, 64))
@@ -73,14 +73,14 @@ def soak(iterations: int, warmup: int, placement: str, run_dir: Path) -> dict[st
 
 
 def is_steady(result: dict[str, Any]) -> bool:
-    """Whether nothing has grown."""
+    """Whether no resource has grown."""
     before, after = result["after_warm_up"], result["at_the_end"]
     counts = all(after[name] <= before[name] for name in ("handles", "threads", "processes"))
     return counts and result["growth_mb"] < MOST_GROWTH_MB
 
 
 def main() -> int:
-    """Train, print, judge."""
+    """Train, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=2000, help="in all (default %(default)s)")
     parser.add_argument("--warmup", type=int, default=200, help="of them before the first look (default %(default)s)")

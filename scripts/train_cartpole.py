@@ -3,9 +3,9 @@
     python scripts/train_cartpole.py
     python scripts/train_cartpole.py --placement hybrid --seed 1 --total-steps 50000
 
-This is `hybridppo train` with the flags below; flags that you give replace them. SETTINGS are PPO's: they are left out
-for another agent and with --tuned. The training ends with an evaluation and, if matplotlib is installed, with a picture
-of the learning curve in the run directory.
+This is `hybridppo train` with the flags below; your flags replace them. SETTINGS are for PPO: they are left out for
+another agent, and with --tuned. After the training, the agent is evaluated. If matplotlib is installed, the learning
+curve is drawn into the run directory.
 """
 
 import sys
@@ -28,7 +28,7 @@ SETTINGS = (
 
 
 def arguments(given: list[str]) -> list[str]:
-    """The arguments of the command line; of a flag that is there twice, the last one counts."""
+    """The arguments of the command line; if a flag occurs twice, the last one counts."""
     env_id, flags = "CartPole-v1", given
     if given and not given[0].startswith("-"):
         env_id, *flags = given

@@ -1,9 +1,9 @@
-"""Trains CartPole in torch under `GPUOnly` on the CPU, for `chaos.py`: no flag names environments of tensors.
+"""Trains in `TorchCartPole` under `GPUOnly` on the CPU, for `chaos.py`: no flag of `hybridppo` names such environments.
 
     python scripts/train_torch_cartpole.py train CartPole --distribution gpu:2:2 --run-dir runs/poles
     python scripts/train_torch_cartpole.py resume runs/poles
 
-Flags are those of `hybridppo`, as far as there are any; it ends as that does.
+It takes some flags of `hybridppo`, and has the same exit codes.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 
 
 def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
-    """The poles of a shard."""
+    """The environments of a shard."""
     return TorchCartPole(num_envs, device)
 
 
 def main() -> int:
-    """Train, or go on."""
+    """Train, or resume."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("train", "resume"))
     parser.add_argument("name", help="of the environment, which is not looked at; or a run directory")

@@ -1,4 +1,4 @@
-"""An environment of one's own, with constants, a helper, an array in its state, and noise in its steps."""
+"""A user's environment, with constants, a helper, an array in its state, and noise in its steps."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -10,7 +10,7 @@ SLOTS = (0.25, 0.5)
 
 
 def fall(height, by):
-    """A helper."""
+    """A helper function."""
     return height - by
 
 
@@ -21,7 +21,7 @@ def fall(height, by):
     episode_length=30,
 )
 class Catch:
-    """A ball falls; the paddle is to be below it."""
+    """A ball falls, and the paddle must be below it."""
 
     def reset(state, random):
         state.ball[0] = compiled.integers(random, WIDTH)

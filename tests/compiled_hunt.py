@@ -1,4 +1,4 @@
-"""An environment of several agents of one's own: hunters on a line, and prey that leaves when it is caught."""
+"""A user's environment of several agents: hunters on a line, and prey that leaves when it is caught."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -17,7 +17,7 @@ HUNTERS, PREY, LENGTH = 2, 3, 12
     state_space=Box(-100.0, 100.0, (HUNTERS + PREY + 1,), np.float32),
 )
 class Hunt:
-    """Each step moves by one, more or less; prey is caught by the hunter beside it."""
+    """Each step moves by one in either direction; the hunter beside it catches prey."""
 
     def reset(agent, state, random):
         state.x[agent] = compiled.integers(random, 10)

@@ -1,4 +1,4 @@
-"""Environments of kinds that others are not: several choices at once, and agents whose actions are numbers."""
+"""Environments with rare spaces: several choices at once, and agents whose actions are numbers."""
 
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete

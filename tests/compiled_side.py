@@ -1,4 +1,4 @@
-"""A sampler's parts by hand, to compare compiled loops with the plain form."""
+"""A sampler assembled by hand, to compare compiled loops with the plain form."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""What every test runs under.
+"""Fixtures and settings of every test.
 
-torch is imported by functions only: the process that gives tests to others does without.
+Only functions import torch here: the process that distributes tests to others does without.
 """
 
 import gc
@@ -42,13 +42,13 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and IN_MEMORY.is_dir() and shutil.d
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """The process that gives tests to others starts the warm processes for all of them."""
+    """The process that distributes tests to others starts the warm processes for all of them."""
     if session.config.getoption("dist", "no") != "no" and not hasattr(session.config, "workerinput"):
         share_warm_processes()
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """More processes than cores (`-n auto`): tests wait a third of their time for processes that start and end."""
+    """Use more processes than cores (`-n auto`): tests wait a third of their time for processes to start and end."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -59,14 +59,14 @@ EXTRAS = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.extras\b", re.MULTILIN
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of the extras are not imported without them: what they import takes seconds."""
+    """Skip files of the extras without them, as what they import takes seconds."""
     if collection_path.suffix != ".py" or "not extras" not in config.option.markexpr:
         return None
     return EXTRAS.search(collection_path.read_text(encoding="utf-8")) is not None or None
 
 
 def pytest_collection_finish() -> None:
-    """From now on garbage is collected, among what tests make, and not among what was imported."""
+    """From now on, collect garbage only among what tests make, and not among what was imported."""
     gc.enable()
     gc.freeze()
     gc.set_threshold(20_000)  # by Python's own, collecting takes an eighth of a short training
@@ -78,7 +78,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers, learners and runs are copies of a process that is warm, but where tests look at how they start."""
+    """Workers, learners and runs are copies of a warm process, except in tests that look at how they start."""
     from hybridppo.distribution import launching
     from hybridppo.runners.workers import local
     from hybridppo.tools.experiments import side_by_side
@@ -93,13 +93,13 @@ def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def no_commit_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Git takes longer than all else that a short run writes; `test_origin.py` asks it."""
+    """Do not ask git, which takes longer than all else that a short run writes; `test_origin.py` does."""
     monkeypatch.setattr(origin, "COMMIT", ("no-git",))
 
 
 @pytest.fixture(scope="session")
 def second_device() -> str:
-    """The name of a device that is not the CPU's, see second_device.py."""
+    """The name of a device other than the CPU, see second_device.py."""
     from second_device import register
 
     return register()

@@ -1,8 +1,8 @@
-"""What stands for a GPU in the tests of its kernels: Numba's simulator, and the CPU's own loops.
+"""Stand-ins for a GPU in the tests of its kernels: Numba's simulator, and the CPU's own loops.
 
-`SimulatedLauncher` runs the very kernels, as Python, thread by thread (NUMBA_ENABLE_CUDASIM=1, set before Numba is
-loaded: `simulated_cuda.py`). `TwinLauncher` does what a kernel is to do by the CPU's compiled loops, on tensors of the
-CPU or of the second device, in no time: for tests of those who launch.
+`SimulatedLauncher` runs the kernels themselves, as Python, thread by thread (NUMBA_ENABLE_CUDASIM=1, set before Numba
+is loaded: `simulated_cuda.py`). `TwinLauncher` does a kernel's work by the CPU's compiled loops, on tensors of the
+CPU or of the second device. It is fast, and meant for tests of the code that launches kernels.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 def numpy_of(tensor: Tensor) -> Array:
-    """The memory of a tensor, also of one that the second device hides."""
+    """The memory of a tensor, even if the second device hides it."""
     hidden: Tensor = getattr(tensor, "hidden", tensor)
     return hidden.detach().numpy()
 
@@ -42,7 +42,7 @@ class SimulatedLauncher:
 
 
 class TwinLauncher:
-    """The same by the CPU's loops."""
+    """The same with the CPU's loops."""
 
     launches = 0
 

@@ -32,11 +32,11 @@ from hybridppo.system import accelerator
 from hybridppo.system.accelerator import Accelerator
 
 Clock = dict["Stream", int]
-"""Of each stream, how many of its operations are known to be over."""
+"""For each stream, how many of its operations are known to be over."""
 
 
 class RaceError(AssertionError):
-    """A read of what was not waited for, or a write to what may still be read."""
+    """A read of data that was not waited for, or a write to data that may still be read."""
 
 
 class Stream:
@@ -55,7 +55,7 @@ class Stream:
         self._machine.wait_for(self, self.given)
 
     def wait_stream(self, other: "Stream") -> None:
-        """Let what comes after wait for all that the other has been given."""
+        """Let later operations wait for all that the other stream has been given."""
         merge(self.known, {**other.known, other: other.given})
 
 
@@ -83,10 +83,10 @@ class Graph:
     operations: list[tuple[Any, Any, Any, Any]] = field(default_factory=list)
     machine: "Machine | None" = None
     stream: Stream | None = None
-    """Where it was recorded."""
+    """The stream in which it was recorded."""
 
     def replay(self) -> None:
-        """Do them again, at the same addresses, in the current stream."""
+        """Repeat the operations, at the same addresses, in the current stream."""
         assert self.machine is not None, "nothing was recorded"
         with torch.no_grad():
             for operation, args, kwargs, results in self.operations:
@@ -106,13 +106,13 @@ class Access:
 
 
 class Machine:
-    """The streams, what was given to them, and what is known to be over."""
+    """The streams, what they were given, and what is known to be over."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.over: Clock = {}
         self.waits = 0
-        """How often the host has waited, and for a stream that was not over."""
+        """How often the host has waited, and how often for a stream that was not over."""
         self.streams = [Stream(self, "default")]
         self.log: list[tuple[str, Any, Stream]] = []
         """Thread, operation and stream, in order."""
@@ -194,7 +194,7 @@ class Machine:
     # Operations
 
     def compute(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
-        """What `second_device._compute` gives, once it is clear that it may be done where and when it is done."""
+        """The result of `second_device._compute`, after a check that the operation is allowed here and now."""
         if operation.is_view:
             return self._compute(operation, *args, **kwargs)
         with self._lock:
@@ -252,7 +252,7 @@ class Machine:
         self._write(tensor, self.stream, "a replay")
 
     def _cross(self, operation: Any, arguments: dict[str, Any], results: Any, stream: Stream) -> None:
-        """What a copy between the devices means for the host."""
+        """The effects of a copy between the devices on the host."""
         if tells_the_host(operation, arguments, results):
             stream.synchronize()
         if operation not in (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default):
@@ -276,7 +276,7 @@ class Machine:
 
 
 def tells_the_host(operation: Any, arguments: dict[str, Any], results: Any) -> bool:
-    """Whether the host has to know what is in a tensor: a number, a truth, or how many elements are chosen."""
+    """Whether the host must know a tensor's contents: a number, a truth value, or how many elements are selected."""
     packet = operation.overloadpacket
     if packet in SIZED_BY_CONTENTS or packet is torch.ops.aten._local_scalar_dense:
         return True
@@ -320,7 +320,7 @@ def address_of(tensor: Tensor) -> int:
 
 
 def fill_later(target: Tensor) -> Any:
-    """Make the target nonsense, and give what makes it right."""
+    """Fill the target with nonsense; returns a function that makes it right."""
     values = target.clone()
     target.fill_(float("nan") if target.is_floating_point() else 1 if target.dtype == torch.bool else 99)
     return lambda: target.copy_(values)
@@ -337,7 +337,7 @@ def still_equal(source: Tensor) -> Any:
 
 
 class FakeAccelerator(Accelerator):
-    """The pretended device, as the library asks for it."""
+    """The simulated device, as the library asks for it."""
 
     is_asynchronous = True
 
@@ -398,7 +398,7 @@ class FakeAccelerator(Accelerator):
 
 @contextlib.contextmanager
 def pretended_accelerator() -> Iterator[Machine]:
-    """Within it, the second device is asynchronous, as far as the library can tell."""
+    """Within this context, the second device looks asynchronous to the library."""
     device = torch.device(second_device.register())
     machine = Machine(device)
     compute, backward, kinds = second_device._compute, Tensor.backward, dict(accelerator.KINDS)

@@ -1,4 +1,4 @@
-"""What learners may divide between them, each kind of batch that there is: a further one joins by a line."""
+"""Every kind of batch that learners may divide between them. To add one, add a line."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Kind:
-    """Something in which trainings differ.
+    """A way in which trainings differ.
 
     Args:
         config: fields of `PPOConfig`.
@@ -31,9 +31,9 @@ KINDS = {
     "pool": Kind({"pool_size": 3}),
     "pool, autograd": Kind({"pool_size": 3, "fast_updates": False}),
 }
-"""Sequences are shorter at the end of a rollout of 16 or 32 steps."""
+"""With shorter sequences at the end of a rollout of 16 or 32 steps."""
 
 
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    """Those of a kind's tests: what Numba compiles needs the packages of an extra."""
+    """The marks of a kind's tests: what Numba compiles needs the packages of an extra."""
     return [pytest.mark.extras] if "compiled" in name else []

@@ -1,4 +1,4 @@
-"""Optimisation loops for tests: with a backend of one's choice, alone."""
+"""Optimization loops for tests: alone, with any backend."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from hybridppo.system.recording import Record
 
 
 def loop_of(agent: Any, backend: Any = Backend) -> OptimizationLoop:
-    """A loop with this backend, whatever the agent would take."""
+    """A loop with this backend, instead of the agent's own choice."""
     return OptimizationLoop(agent, backend(agent), Exchange())
 
 
 def recorded_loop_of(agent: Any, record: Record, backend: Any = Backend) -> tuple[OptimizationLoop, RecordedStep]:
-    """A loop whose steps are recorded."""
+    """A loop with recorded steps."""
     loop = loop_of(agent, backend)
     loop.whole_step = RecordedStep(loop, agent, record)
     return loop, loop.whole_step
 
 
 def record_steps(agent: PPO, record: Record) -> None:
-    """Let the agent replay its steps until its parameters move."""
+    """Let the agent replay its steps until its parameters change."""
     agent.loop()
     agent._loop, _ = recorded_loop_of(agent, record)

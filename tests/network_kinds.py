@@ -1,4 +1,4 @@
-"""Every kind of network that a configuration can ask for. A further kind joins by a line in `KINDS`."""
+"""Every kind of network that a configuration can ask for. To add one, add a line to `KINDS`."""
 
 from typing import Any
 
@@ -25,18 +25,18 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "state-dependent exploration, squashed": {"use_sde": True, "sde_sample_freq": 3, "squash_actions": True},
 }  # fmt: skip
-"""What differs from the defaults, by name."""
+"""For each name, what differs from the defaults."""
 
 NEED_EXTRAS = ("compiled",)
-"""Which need the packages of an extra; they are tried with those."""
+"""Kinds that need the packages of an extra; they are tested with those."""
 OF_THE_DEFAULT_TESTS = (
     "shared trunk", "gru", "mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration"
 )  # fmt: skip
-"""Which between them have everything that the others have; those are tried in slow tests."""
+"""Kinds that together have everything that the others have; the slow tests run those."""
 
 
 def marks_of(kind: str) -> list[pytest.MarkDecorator]:
-    """Those of a kind's tests."""
+    """The marks of a kind's tests."""
     if kind in NEED_EXTRAS:
         return [pytest.mark.extras]
     return [] if kind in OF_THE_DEFAULT_TESTS else [pytest.mark.slow]
@@ -48,7 +48,7 @@ def acts_by_numbers(kind: str) -> bool:
 
 
 def short_pendulum() -> gym.Env[Any, Any]:
-    """Episodes that all are cut short, within a rollout."""
+    """Episodes that are all cut short, within a rollout."""
     return gym.make("Pendulum-v1", max_episode_steps=11)
 
 

@@ -1,4 +1,4 @@
-"""PPO's configuration in tests: that of the benchmarks, under which every part of the loss is at work."""
+"""PPO's configuration in tests: that of the benchmarks, which uses every part of the loss."""
 
 from benchmarks.settings import cleanrl as ppo_config
 

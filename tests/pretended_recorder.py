@@ -1,10 +1,10 @@
-"""What stands for the recording of CUDA graphs where there is no CUDA."""
+"""A stand-in for the recording of CUDA graphs without CUDA."""
 
 from collections.abc import Callable
 
 
 class PretendedRecorder:
-    """Runs the step as a recording does before it records, and replays by running it."""
+    """Runs the step as a recording does before it records, and replays by running it again."""
 
     def __init__(self) -> None:
         self.recordings = 0

@@ -1,8 +1,8 @@
-"""Processes that tests start, and that end when the tests do, however those end: also when they are killed.
+"""Processes that tests start. They end when the tests do, even if those are killed.
 
-Importing torch takes most of a short process. So where processes can be forked, one process of the tests has imported
-the library already (`warm_process.py`), and every other is a copy of it. What a test says of imports, of variables that
-are read when something is imported, or of how the interpreter starts, it must not say of such a copy: `warm=False`.
+Importing torch takes most of a short process. So where processes can be forked, one process has imported
+the library already (`warm_process.py`), and every other is a copy of it. Tests that depend on imports, on variables
+that are read during an import, or on how the interpreter starts need `warm=False`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import IO, Any
 import psutil
 
 CAN_FORK = sys.platform == "linux"
-"""Forked processes of macOS may not use its own libraries."""
+"""Forked processes on macOS may not use its own libraries."""
 FOLDER = Path(__file__).parent
 
 
@@ -51,7 +51,7 @@ def start_python(*arguments: object, warm: bool = True, **options: Any) -> "subp
 def run_python(
     *arguments: object, check: bool = False, timeout: float = 300.0, warm: bool = True, **options: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """Likewise, to its end; what it says is kept."""
+    """Run it to its end, and capture its output."""
     process = start_python(*arguments, warm=warm, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     try:
         output, errors = process.communicate(timeout=timeout)
@@ -65,11 +65,11 @@ def run_python(
 
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""What the library says to worker processes, of variables that are read when NumPy is imported."""
+"""Environment variables that the library sets for worker processes, and that are read when NumPy is imported."""
 
 
 class WarmSubprocess:
-    """In the place of `subprocess` where the library starts worker processes: they are copies of one that is warm."""
+    """Replaces `subprocess` where the library starts worker processes: they are copies of a warm one."""
 
     DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
     kind = "--serve-workers"
@@ -87,7 +87,7 @@ class WarmSubprocess:
 
 
 class WarmTrainers:
-    """In the place of `subprocess` where the library starts learners or whole runs, which read what they are told."""
+    """Replaces `subprocess` where the library starts learners or whole runs, which read their input."""
 
     PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
 
@@ -109,11 +109,11 @@ class WarmTrainers:
 
 
 _copies: dict[psutil.Process, str] = {}
-"""Processes that are no children of this one, and what module each of them runs."""
+"""Processes that are not children of this one, and the module that each of them runs."""
 
 
 def processes_of(module: str) -> list[psutil.Process]:
-    """Those that run a module for this process: its children, or copies of a warm one."""
+    """Processes that run a module for this process: its children, or copies of a warm one."""
     found = [copy for copy, runs in living_copies().items() if runs == module]
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -123,7 +123,7 @@ def processes_of(module: str) -> list[psutil.Process]:
 
 
 def living_copies() -> dict[psutil.Process, str]:
-    """Processes of workers and learners that are copies of a warm one, and what module each of them runs."""
+    """Processes of workers and learners that are copies of a warm one, and the module that each of them runs."""
     for copy in list(_copies):
         with contextlib.suppress(psutil.NoSuchProcess):
             if copy.is_running() and copy.status() != psutil.STATUS_ZOMBIE:
@@ -133,7 +133,7 @@ def living_copies() -> dict[psutil.Process, str]:
 
 
 def started_processes() -> set[psutil.Process]:
-    """All that this one has started, but for those that are warm; copies of these are among them."""
+    """All processes that this one has started, without the warm ones; their copies are included."""
     found, warm = set(living_copies()), {server.pid for server, _ in _warm.values()}
     for child in psutil.Process().children():
         if child.pid not in warm:
@@ -143,12 +143,12 @@ def started_processes() -> set[psutil.Process]:
 
 
 def worker_processes() -> list[psutil.Process]:
-    """The worker processes of this one."""
+    """This process's workers."""
     return processes_of("hybridppo.runners.workers.process")
 
 
 class _WarmProcess:
-    """What tests and the library use of `subprocess.Popen`, of a copy of a warm process, in a session of its own."""
+    """The part of `subprocess.Popen` that tests and the library use; a copy of a warm process in its own session."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class _WarmProcess:
 
 
 class _Stream:
-    """Where a stream of a process goes, as `Popen` is told: to be read here, nowhere, or where ours goes."""
+    """A process's stream as `Popen` gets it: to be read here, discarded, or shared with ours."""
 
     def __init__(self, stream: Any, inherited: int) -> None:
         self.pipe: IO[str] | None = None
@@ -239,7 +239,7 @@ class _Stream:
             self.handle = inherited if stream is None else stream.fileno()
 
     def handed_over(self) -> None:
-        """The process has it: what is ours of it is closed, so that the end can be seen."""
+        """Close our end, as the process has its own, so that the end can be seen."""
         if self._owned is not None:
             os.close(self._owned)
             self._owned = None

@@ -32,11 +32,11 @@ _CROSSINGS = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 
 
 _ABOUT_TENSORS = (torch.ops.aten._has_compatible_shallow_copy_type.default,)
-"""Operations whose answers are about tensors, and not about what is in them."""
+"""Operations that ask about a tensor, and not about its contents."""
 
 
 class Crossings:
-    """What has crossed, by the name of the operation: to the host, numbers and truths among it, and to the device."""
+    """Copies, by the name of the operation: to the host (numbers and truth values included), and to the device."""
 
     def __init__(self) -> None:
         self.to_host: list[str] = []
@@ -48,7 +48,7 @@ _counting: list[Crossings] = []
 
 @contextmanager
 def counted_crossings() -> Iterator[Crossings]:
-    """Within it, whatever crosses between the devices is counted."""
+    """Count all copies between the devices within this context."""
     crossings = Crossings()
     _counting.append(crossings)
     try:
@@ -111,7 +111,7 @@ class SecondTensor(Tensor):
 
 
 def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the CPU makes of the hidden tensors, hidden again; an error where tensors of the CPU are among them."""
+    """The CPU's results for the hidden tensors, hidden again; an error if CPU tensors are among the arguments."""
     given: dict[int, Tensor] = {}
 
     def hidden(value: Any) -> Any:
@@ -187,18 +187,18 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._thnn_fused_gru_cell.default: _gru_cell,
     torch.ops.aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
 }
-"""Operations that torch asks of every device but the CPU."""
+"""Operations that torch needs of every device but the CPU."""
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:
-    """The value with `function` applied to it, or to each of its own where it is a list or a tuple."""
+    """Apply `function` to a value, or to each member of a list or tuple."""
     if isinstance(value, (list, tuple)):
         return type(value)([_each(function, one) for one in value])
     return function(value)
 
 
 class Module:
-    """`torch.second`: what torch and those who wait for a device ask of it."""
+    """`torch.second`: what torch and code that waits for a device need of it."""
 
     waits = 0
 
@@ -224,7 +224,7 @@ class Module:
 
 
 def is_possible() -> bool:
-    """Whether this torch takes a device from Python."""
+    """Whether this version of torch accepts a device written in Python."""
     return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
 
 
@@ -239,7 +239,7 @@ def announce() -> None:
 
 @cache
 def register() -> str:
-    """Make the device known to torch, from now on in this process; its name, as torch writes it."""
+    """Register the device with torch, from now on in this process; returns its name, as torch writes it."""
     if not is_possible():
         pytest.skip(f"torch {torch.__version__} takes no device from Python")
     # As after any other tests: were the device not announced, this file alone would show it too.

@@ -1,4 +1,4 @@
-"""Registers the second device where it is imported: in the processes of learners, by the option `imports`."""
+"""Registers the second device when imported: learners' processes import it by the option `imports`."""
 
 import second_device
 

@@ -1,7 +1,7 @@
-"""Of the cases of a test, those that the default tests run: the others are for `make slow`.
+"""Which cases of a test run by default; the others run by `make slow`.
 
-Every member of a kind is in at least one default test of where it may go wrong; what is left out are its combinations
-with what others in the same test have gone through already.
+Every member of a kind is in at least one default test of where it may go wrong. Left out are its combinations
+with what others in the same test have covered already.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,7 +11,7 @@ import pytest
 
 
 def only_by_default(chosen: Collection[str], cases: Iterable[Any]) -> list[Any]:
-    """The cases, plain values or `pytest.param`s, where those whose name is not among `chosen` are marked slow.
+    """The cases, plain values or `pytest.param`s; those whose name is not in `chosen` are marked slow.
 
     A case is named by its id, or else by its values with commas between.
     """

@@ -3,7 +3,7 @@
     NUMBA_ENABLE_CUDASIM=1 python tests/simulated_cuda.py NAME          # on Numba's simulator: test_cuda_simulated.py
     compare(name, torch.device("cuda:0"))                               # on a GPU: test_cuda_on_gpu.py
 
-Gives what was seen, once everything agreed; as a script, as one line of JSON. What does not agree is an error.
+Returns what it observed once everything agreed; a script prints it as a line of JSON. A difference is an error.
 """
 
 import json
@@ -53,7 +53,7 @@ ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     "in place": (tag_on_grid(taggers=3, runners=32, side=12, episode_length=6, nearest=2), 1, 7),
 }
 LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12, "Pendulum-v1": 12}
-"""Of episodes, so that some are truncated."""
+"""Length of episodes, so that some are truncated."""
 
 
 def side(
@@ -66,7 +66,7 @@ def side(
 
 
 def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: float = 2e-6) -> dict[str, int]:
-    """How often what has come to pass, and how many fields were compared and had the same bits."""
+    """How often each event has happened, and how many fields were compared and had the same bits."""
     source, num_envs, num_steps = ENVIRONMENTS[name]
     if name in LIMITS:
         source = replace(compiled_form(source), episode_length=LIMITS[name])

@@ -1,4 +1,4 @@
-"""An environment of known optimum for every kind of space. A further kind joins by a line in `KINDS`."""
+"""An environment with known optimum for every kind of space. To add a kind, add a line to `KINDS`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ LENGTH = 8
 
 
 def draw(space: gym.Space, generator: np.random.Generator) -> Any:
-    """A member of a space; unlike `space.sample()`, from a generator that is the environment's own."""
+    """A member of a space, drawn from the environment's own generator, unlike `space.sample()`."""
     if isinstance(space, Dict):
         return {key: draw(part, generator) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -40,7 +40,7 @@ def score(space: gym.Space, wanted: Any, action: Any) -> float:
 
 
 def best(space: gym.Space) -> float:
-    """The most that an action can score."""
+    """The highest score of an action."""
     if isinstance(space, (Dict, Tuple)):
         parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
         return sum(map(best, parts))
@@ -48,7 +48,7 @@ def best(space: gym.Space) -> float:
 
 
 def draw_mask(space: gym.Space, wanted: Any, generator: np.random.Generator) -> Any:
-    """A mask as `space.sample` takes it, which allows what is wanted and perhaps more."""
+    """A mask for `space.sample`, which allows the wanted action and perhaps more."""
     if isinstance(space, Dict):
         return {key: draw_mask(part, wanted[key], generator) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -75,7 +75,7 @@ def one_choice(n: int, wanted: int, generator: np.random.Generator) -> np.ndarra
 
 
 def require_allowed(space: gym.Space, mask: Any, action: Any) -> None:
-    """Raise where an action is not what its mask allows."""
+    """Raise an error if the mask does not allow an action."""
     if isinstance(space, Dict):
         for key, part in space.spaces.items():
             require_allowed(part, mask[key], action[key])
@@ -98,7 +98,7 @@ def require_allowed(space: gym.Space, mask: Any, action: Any) -> None:
 
 
 class Identity(gym.Env[Any, Any]):
-    """The action is to be what is observed, in the same space. An action that is none of the space is an error.
+    """The action must repeat the observation, in the same space. An action outside the space is an error.
 
     With `masks`, `info["action_mask"]` allows some of the actions, and another is an error.
     """
@@ -135,7 +135,7 @@ class Identity(gym.Env[Any, Any]):
 
 
 class Camera(Identity):
-    """An image shows the choice that is wanted, and a vector the number."""
+    """An image shows the wanted choice, and a vector the wanted number."""
 
     def __init__(self, masks: bool = False, channels_first: bool = False) -> None:
         super().__init__(Tuple((Discrete(3, start=1), Box(-1.0, 1.0, (1,)))), masks)
@@ -155,7 +155,7 @@ class Camera(Identity):
 
 
 class Recalled(Camera):
-    """What is wanted was shown the step before, so that only a memory knows it; at the first step it is shown."""
+    """What is wanted was shown one step before, so that only a memory knows it; the first step shows its own."""
 
     def _draw(self) -> None:
         shown = draw(self.action_space, self.np_random)
@@ -168,7 +168,7 @@ class Recalled(Camera):
 
 
 class TwoCameras(Identity):
-    """Nothing but images, of two sizes: the action is what is lit in them."""
+    """Only images, of two sizes: the action must name what is lit in them."""
 
     def __init__(self) -> None:
         super().__init__(MultiDiscrete([3, 2]))
@@ -190,7 +190,7 @@ NESTED = Dict(
 
 @dataclass(frozen=True)
 class KindOfSpace:
-    """A kind's environment, and what is known of it."""
+    """A kind's environment, and what is known about it."""
 
     make: Callable[..., gym.Env[Any, Any]]
     best: float
@@ -200,7 +200,7 @@ class KindOfSpace:
     has_masks: bool = True
     """Whether `make` takes `masks=True`."""
     learned_in: int = 40_000
-    """Steps."""
+    """Steps of an episode."""
 
 
 def identity(space: gym.Space, has_masks: bool = True, **config: Any) -> KindOfSpace:

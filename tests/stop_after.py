@@ -1,4 +1,4 @@
-"""A training that is planned to be long, for what is done only in such, and ends after a few iterations."""
+"""A training that is planned to be long, and so does what only long ones do, but ends after a few iterations."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import hybridppo
 
 
 class StopAfter(hybridppo.Callback):
-    """Ends the training after so many iterations."""
+    """Ends the training after this many iterations."""
 
     def __init__(self, iterations: int = 1) -> None:
         self._iterations = iterations

@@ -14,7 +14,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 
 
 class ScriptedTensors:
-    """Episodes that no action changes, a script for each environment, as `ScriptedEnv`; reset within the step."""
+    """Episodes that no action changes, a script for each environment, like `ScriptedEnv`; reset within the step."""
 
     single_observation_space: gym.Space[Any] = Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -50,7 +50,7 @@ class ScriptedTensors:
 
 
 class Forgetful(TorchCartPole):
-    """CartPole whose state cannot be saved, and that gives no final observations."""
+    """CartPole with a state that cannot be saved, and without final observations."""
 
     get_state = None  # type: ignore[assignment]
 
@@ -59,7 +59,7 @@ class Forgetful(TorchCartPole):
 
 
 class Guessing:
-    """The action that an observation shows is worth 1: the choices, numbers or images of any space.
+    """The action that an observation shows is rewarded by 1: the choices, numbers or images of any space.
 
     Every episode has four steps, and all that is shown follows from the number of the step and of the environment.
     """
@@ -99,7 +99,7 @@ def batched(samples: Sequence[Any], device: str) -> Any:
 
 
 class Grouped(TorchCartPole):
-    """CartPole in observation groups, as Isaac Lab has them; `critic` has the step of the episode, and how it goes."""
+    """CartPole in observation groups, like Isaac Lab's; `critic` has the step of the episode, and two squares."""
 
     single_observation_space: Any = gym.spaces.Dict(
         policy=TorchCartPole.single_observation_space, critic=Box(-np.inf, np.inf, (3,), np.float32)
@@ -121,7 +121,7 @@ class Grouped(TorchCartPole):
 
 
 class Broken(TorchCartPole):
-    """CartPole whose step, from the third on, gives what `change` makes of its five results."""
+    """CartPole; from the third step on, `change` alters the step's five results."""
 
     def __init__(self, num_envs: int, change: Callable[[list[Any]], Any], device: str = "cpu") -> None:
         super().__init__(num_envs, device)
@@ -134,7 +134,7 @@ class Broken(TorchCartPole):
 
 
 class Flocks:
-    """Agents of two kinds, each of which is to do what it observes; they leave one after the other.
+    """Agents of two kinds, each of which must do what it observes; they leave one after the other.
 
     A `sign` observes one of four numbers, one-hot in four, and names it. A `pointer` observes numbers, of which the
     second is the target, and gives numbers, of which the first is to be near it. With `alike`, both are signs; with
@@ -165,7 +165,7 @@ class Flocks:
         self.time = torch.zeros(num_envs, dtype=torch.int64, device=device)
         """`[N]`, steps of the episodes."""
         self.count = torch.zeros(num_envs, dtype=torch.int64, device=device)
-        """`[N]`, all steps: observations follow from these."""
+        """`[N]`, total steps: observations follow from these."""
         self.seed = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._ends = self._length - torch.arange(3, device=device)
 

@@ -24,7 +24,7 @@ OWN = ("agent", "loss", "modules", "advantages", "config")
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a training with fewer steps than the page has."""
+    """The arguments of a training with fewer steps than on the page."""
     config = options.get("config") or PPOConfig()
     if isinstance(config, PPOConfig):
         config = replace(config, num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2)
@@ -35,7 +35,7 @@ def small(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_written(name: str, **options: Any) -> Any:
-    """What a block trains, with other options."""
+    """A block's training, with other options."""
     found: list[Any] = []
     train = hybridppo.train
 

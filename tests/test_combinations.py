@@ -1,4 +1,4 @@
-"""Every pair of features in one small training: it trains and goes on to the same bits, or is refused in words."""
+"""Every pair of features in one small training: it trains and resumes to the same bits, or a clear error refuses it."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ from hybridppo.rollouts.advantages import gae
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that a training may have.
+    """A feature that a training may have.
 
     Args:
         config: fields of `PPOConfig`.
@@ -62,7 +62,7 @@ FEATURES = {
 
 
 def env_of(features: Iterable[Feature]) -> Any:
-    """A function that makes the environment of some features."""
+    """A function that makes the environment for some features."""
     options: dict[str, Any] = {}
     for feature in features:
         options |= feature.env
@@ -70,7 +70,7 @@ def env_of(features: Iterable[Feature]) -> Any:
 
 
 def merged(features: Iterable[Feature], what: str) -> dict[str, Any]:
-    """The fields of the configuration (`config`), or the arguments of `train` (`options`), of some features."""
+    """The fields of the configuration (`config`), or the arguments of `train` (`options`), for some features."""
     return {name: value for feature in features for name, value in getattr(feature, what).items()}
 
 
@@ -96,12 +96,12 @@ REFUSED = {
     "learners and CUDA graphs": "cuda_graphs=True does not work with distribution multi:2",
     "whole episodes and learners": "episodes_per_rollout=4 does not work with distribution multi:2: use distribution=",
 }
-"""By pair, what the error says."""
+"""For each pair, the text of the error."""
 
 
 NAMES = list(FEATURES)
 NEIGHBOURS = {pair for pair, (one, other) in PAIRS.items() if NAMES.index(other) - NAMES.index(one) in (1, 4)}
-"""Pairs of the default tests: each feature is in several of them. The others are tried with the extras."""
+"""Pairs of the default tests, in which each feature occurs several times. The others run with the extras."""
 
 
 def marks_of(pair: str) -> list[pytest.MarkDecorator]:
@@ -175,13 +175,13 @@ def test_the_page_says_which_pairs_combine() -> None:
 
 
 WAYS = ("several policies", "self-play", "critics that see more", "turns")
-"""Ways to train many agents, each of which is tried with every other, and with each of `WITH_AGENTS`."""
+"""Ways to train many agents; each is tried with every other, and with each of `WITH_AGENTS`."""
 OF_ONE = ("agents that leave", "bf16", "export")
 """Features that are not tried again here: agents of `ToyAgents` leave anyway."""
 
 
 class OwnPPO(hybridppo.PPO):
-    """An algorithm of one's own."""
+    """A user's own algorithm."""
 
 
 WITH_AGENTS = {name: feature for name, feature in FEATURES.items() if name not in OF_ONE} | {
@@ -196,7 +196,7 @@ WITH_AGENTS = {name: feature for name, feature in FEATURES.items() if name not i
     "keys of observations": Feature({"actor_keys": ("own",)}),
     "TD3": Feature(options={"config": TD3Config(num_envs=2)}, env={"kind": "numbers"}),
 }
-"""A further option joins by a line."""
+"""To add an option, add a line."""
 SINGLE, NO_MAPPING = "whole episodes come from one environment", "does not work with several policies (config is a"
 REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
     "stacked frames": dict.fromkeys(WAYS, "frame_stack=2 is for environments of one agent: leave it out"),
@@ -223,9 +223,9 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
         "turns": "an agent with a replay buffer learns from environments of one agent",
     },
 }  # fmt: skip
-"""By option and way, what the error says."""
+"""For each option and way, the text of the error."""
 NOT_TRIED = {"TD3": {"critics that see more"}, "networks of your own": {*WAYS}, "keys of observations": {*WAYS}}
-"""Combinations that are not refused: TD3 has no such field, and the others need networks or spaces of their own."""
+"""Combinations that are left out: TD3 has no such field, and the others need networks or spaces of their own."""
 
 
 def in_turns(**options: Any) -> Any:
@@ -233,7 +233,7 @@ def in_turns(**options: Any) -> Any:
 
 
 def settings_of_agents(*names: str) -> tuple[Any, dict[str, Any]]:
-    """The environment of some ways and options, and the arguments of `train`."""
+    """The environment for some ways and options, and the arguments of `train`."""
     features = [WITH_AGENTS[name] for name in names if name in WITH_AGENTS]
     env: Any = partial(in_turns if "turns" in names else ToyAgents, **env_of(features).keywords)
     options: dict[str, Any] = {"seed": 0, "placement": "cpu", "progress": False, **merged(features, "options")}

@@ -1,4 +1,4 @@
-"""What the documents point to is there."""
+"""What the documents refer to exists."""
 
 import configparser
 import re
@@ -45,7 +45,7 @@ def test_every_cell_about_another_library_has_its_source() -> None:
 
 
 def test_what_is_said_to_install_can_be_installed() -> None:
-    """No package index has hybridppo: it is installed from a clone, with extras that there are."""
+    """No package index has hybridppo: it must be installed from a clone, with extras that exist."""
     folders = ("hybridppo", "agents", "runners", "benchmarks", "examples", "scripts", "docs", "notebooks")
     files = [
         path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".ipynb")

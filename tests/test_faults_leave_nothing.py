@@ -1,4 +1,4 @@
-"""Whatever ends a training, no process, thread, handle or file of it stays: `docs/reliability.md` has the list."""
+"""However a training ends, it leaves no process, thread, handle or file: `docs/reliability.md` has the list."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Each promise about files, disks and run directories, kept: `docs/reliability.md` has the list."""
+"""Each promise about files, disks and run directories: `docs/reliability.md` has the list."""
 
 import contextlib
 import json
@@ -262,7 +262,7 @@ def can_mount() -> bool:
 
 
 def train_on_a_disk_that_fills(tmp_path: Path, how: str) -> dict[str, Any]:
-    """What the script above saw, in a process of its own; afterwards the folder holds the run."""
+    """The results of the script above, in a process of its own; afterwards the folder holds the run."""
     script = tmp_path / "script.py"
     script.write_text(ON_A_FULL_DISK)
     disk = tmp_path / "disk"

@@ -1,4 +1,4 @@
-"""Each promise about training itself, kept: `docs/reliability.md` has the list."""
+"""Each promise about training itself: `docs/reliability.md` has the list."""
 
 import re
 import subprocess
@@ -36,7 +36,7 @@ def train(env: Any = "CartPole-v1", config: PPOConfig = CONFIG, **options: Any) 
 
 
 class EnormousRewards(gym.Env[Any, Any]):
-    """Ordinary for `after` steps; from then on, rewards no square of which fits 32 bits."""
+    """Ordinary for `after` steps; from then on, the squares of rewards do not fit into 32 bits."""
 
     observation_space, action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
 
@@ -179,7 +179,7 @@ def test_memory_needs_of_recurrent_networks_by_hand() -> None:
 
 
 class ExhaustedNetwork(torch.nn.Module):
-    """Fails as a GPU without memory does."""
+    """Fails like a GPU without free memory."""
 
     def __init__(self, network: torch.nn.Module) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ print("done")
 @pytest.mark.skipif(sys.platform != "linux", reason="has a folder that nobody can write to")
 @pytest.mark.parametrize("home", ["no home", pytest.param("/proc/nobody", marks=pytest.mark.extras)])
 def test_a_training_without_a_run_directory_needs_nowhere_to_write(home: str) -> None:
-    """Neither a home nor a working directory."""
+    """Neither a home folder nor a working directory exists."""
     done = run_python("-c", NOWHERE_TO_WRITE, home, cwd="/proc", warm=False)
     assert done.stdout.strip() == "done", done.stderr
 

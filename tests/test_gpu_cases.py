@@ -1,4 +1,4 @@
-"""What is promised of a GPU, case by case: on one, and as far as possible on the CPU and on a pretended accelerator."""
+"""The promises for a GPU, case by case: on one, and as far as possible on the CPU and on a simulated accelerator."""
 
 import warnings
 from collections.abc import Iterator

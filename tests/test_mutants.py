@@ -1,4 +1,4 @@
-"""The mistakes that mutation testing makes are ones that a file might have, and nothing else."""
+"""Mutation testing makes only mistakes that a file might contain."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the package is made of, and what importing it costs."""
+"""The package's parts, and the cost of importing it."""
 
 import ast
 import configparser
@@ -33,13 +33,13 @@ FLOORS = (
     {"commands", ""},
     {"__main__"},
 )
-"""The rooms of each floor, from the ground: a folder with all within it, or a file beside them. A room imports from
-lower floors, imports for type checking included."""
+"""The rooms of each floor, from the ground up: a folder with all within it, or a file beside them. A room imports only
+from lower floors, imports for type checking included."""
 
 
 @functools.cache
 def imports(source: str) -> tuple[str, ...]:
-    """The full names of all that a Python source imports."""
+    """The full names of all imports in a Python source."""
     return tuple(names_imported(source))
 
 
@@ -56,7 +56,7 @@ def is_within(name: str, package: str) -> bool:
 
 
 def sources() -> dict[str, Path]:
-    """Every source of the library, by its name when imported."""
+    """Every source of the library, by its module name."""
     found = {}
     for folder in ("hybridppo", "agents", "runners"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -72,7 +72,7 @@ SOURCES = sources()
 
 
 def room_of(module: str) -> str:
-    """The room that a module of the library is in; "" for the library's own face."""
+    """The room of a library's module; "" for the package's top level."""
     return (*module.split("."), "")[1]
 
 
@@ -223,7 +223,7 @@ print(json.dumps(seen))
 
 @functools.cache
 def fresh() -> dict[str, Any]:
-    """What a process of its own saw that imported the library, then torch by it, and trained."""
+    """The findings of a separate process that imported the library, then torch by it, and trained."""
     process = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True, cwd=ROOT)
     seen: dict[str, Any] = json.loads(process.stdout)
     return seen

@@ -23,7 +23,7 @@ PROGRAMS = {
     "scontrol": "echo node1; echo node2",
     "ray": "exit 0",
 }
-"""What stands in for each program of a cluster, in the language of the shell."""
+"""Stand-ins for each program of a cluster, as shell scripts."""
 VARIABLES = {
     "SLURM_JOB_NAME": "job",
     "SLURM_JOB_ID": "7",

@@ -45,7 +45,7 @@ INSTALL = ("-m", "pip", "install", "--constraint", ROOT / "constraints.txt")
 
 @pytest.fixture(scope="module", autouse=True)
 def _not_compiled_beforehand() -> Iterator[None]:
-    """Bytecode of all that is installed takes pip longer than all else, and most of it is never imported."""
+    """Do not compile bytecode of installed packages: it takes pip longer than all else, and most is never imported."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_COMPILE", "1")
         yield
@@ -53,7 +53,7 @@ def _not_compiled_beforehand() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that has torch by its exact version, as the Makefile installs it first, and nothing else."""
+    """An environment with the exact torch version that the Makefile installs first, and nothing else."""
     made = tmp_path_factory.mktemp("torch") / "venv"
     venv.create(made, with_pip=True)
     run(python_of(made), *INSTALL, "torch", cwd=made)
@@ -67,7 +67,7 @@ def python_of(environment: Path) -> Path:
 
 
 def copy_of(environment: Path, path: Path) -> Path:
-    """Another environment with what is installed in this one, whose files are not copied but linked."""
+    """Another environment with this one's packages, whose files are not copied but linked."""
     venv.create(path, with_pip=True)
     (packages,) = environment.rglob("site-packages")
     place = path / packages.relative_to(environment)
@@ -84,7 +84,7 @@ def build_wheel(source: Path, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree, links kept, without what earlier builds left in it."""
+    """A copy of the tree, with its links, and without what earlier builds left in it."""
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         return {*LEFT_OUT(folder, names), *(["runs"] if Path(folder) == ROOT else [])}  # not the room of this name

@@ -12,7 +12,7 @@ from space_kinds import draw
 import hybridppo
 
 AgentScript = Sequence[tuple[int, str]]
-"""Length and end of each of an agent's episodes: "terminated", "truncated", "both"; of length 0 it is not there."""
+"""Length and end of each of an agent's episodes: "terminated", "truncated", "both"; with length 0 it is absent."""
 
 
 def scripted_reward(episode: int, agent: int, step: int) -> float:
@@ -20,7 +20,7 @@ def scripted_reward(episode: int, agent: int, step: int) -> float:
 
 
 class ScriptedAgents:
-    """Episodes that no action changes: observations are (episode, agent, steps done), each seen only once.
+    """Episodes that no action changes. Observations are (episode, agent, steps done), each seen only once.
 
     `actions` holds the mapping of every step. An agent that has left is spoken of no more.
     """
@@ -76,7 +76,7 @@ class ScriptedAgents:
 
 
 class Matching:
-    """Each agent is to name what it observes: reward 1 where it does. They leave one after the other.
+    """Each agent must name what it observes, and is rewarded by 1 if it does. They leave one after the other.
 
     The `i`-th agent stays for `length - i` steps; every second is truncated. With `masks`, what is observed is allowed
     and one thing besides, and an action that is not is an error. In every other episode, the last agent is not there.
@@ -156,11 +156,11 @@ AGENT_KINDS: dict[str, Callable[..., Matching]] = {
         Matching, space=gym.spaces.Dict({"camera": Box(0, 255, (3, 3, 1), np.uint8), "wanted": Discrete(4)})
     ),
 }
-"""A further kind joins by a line."""
+"""To add a kind, add a line."""
 
 
 class FaultyAgents(ScriptedAgents):
-    """Two agents in episodes of 10 steps, in which `fault` has the last word on what `reset` or `step` returns.
+    """Two agents in episodes of 10 steps, in which `fault` may alter what `reset` or `step` returns.
 
     It is called with the environment and that, as `env.steps` counts the steps of its life, from 1 on.
     """
@@ -179,7 +179,7 @@ class FaultyAgents(ScriptedAgents):
 
 
 class Unlike:
-    """Agents of two kinds whose spaces differ: each is to do what it observes, and is rewarded if it does.
+    """Agents of two kinds with different spaces: each must do what it observes, and is rewarded if it does.
 
     A `sign` observes one of four, and names it. A `pointer` observes six numbers, of which the second is the target and
     the others are noise, and gives two numbers, of which the first is to be near the target. Agents leave one after the
@@ -247,7 +247,7 @@ LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 
 
 class NoughtsAndCrosses(gym.Env[Any, Any]):
-    """Tic-tac-toe as one gymnasium environment, which observes, rewards and forbids what PettingZoo's does."""
+    """Tic-tac-toe as one gymnasium environment, with the observations, rewards and masks of PettingZoo's."""
 
     observation_space = Box(0, 1, (3, 3, 2), np.int8)
     action_space = Discrete(9)
@@ -277,7 +277,7 @@ def noughts_and_crosses() -> Any:
 
 
 class TakingTurns:
-    """A parallel environment as PettingZoo's AEC form of it: agents say what they do in turn, and then it is stepped.
+    """A parallel environment in PettingZoo's AEC form: agents choose actions in turn, and then it is stepped.
 
     Args:
         env: as this module has them.

@@ -1,4 +1,4 @@
-"""Small environments that are fixed by their seeds, for tests of what combines. Free of torch, for worker processes."""
+"""Small environments that depend only on their seeds, for tests of combinations. Worker processes need no torch."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ EPISODE = 5
 
 
 class Toy(gym.Env[Any, Any]):
-    """Episodes of 5 steps, which the seed decides whole; some are truncated, and a large number asks for large actions.
+    """Episodes of 5 steps, which depend only on the seed. Some are truncated; a large number asks for large actions.
 
     Args:
         kind: "numbers" for actions of a Box, else choices.

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 Script = Sequence[tuple[int, str]]
-"""Length and end of each episode; "terminated", "truncated" or "both". Begins anew when it is through."""
+"""Length and end of each episode: "terminated", "truncated" or "both". After the last, the first comes again."""
 
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
 
@@ -32,7 +32,7 @@ def scripted_end(script: Script, episode: int, step: int) -> tuple[bool, bool]:
 
 
 class ScriptedEnv(gym.Env[Any, Any]):
-    """Episodes that no action changes. Observations are (episode, steps done): each is seen only once.
+    """Episodes that no action changes. Observations are (episode, steps done), each seen only once.
 
     `actions` holds every action that `step` was called with. With `reuse_buffer`, all observations are
     the same array, overwritten.
@@ -82,7 +82,7 @@ class ScriptedRow:
 
 
 def scripted_rows(script: Script, mode: AutoresetMode) -> Iterator[ScriptedRow]:
-    """The rows that a `ScriptedEnv` gives, without end."""
+    """The rows of a `ScriptedEnv`, without end."""
     for episode in count():
         length = script[episode % len(script)][0]
         for step in range(length):
@@ -99,12 +99,12 @@ def scripted_return(script: Script, episode: int) -> float:
 
 
 def scripted_vector(scripts: Sequence[Script], mode: AutoresetMode, **options: Any) -> SyncVectorEnv:
-    """A scripted environment for each script."""
+    """An environment for each script."""
     return SyncVectorEnv([partial(ScriptedEnv, script, **options) for script in scripts], autoreset_mode=mode)
 
 
 class UndeclaredVector(VectorEnv[Any, Any, Any]):
-    """A vector of scripted environments that resets on the next step, and does not say so."""
+    """A vector of scripted environments that resets on the next step, and does not declare it."""
 
     metadata: dict[str, Any] = {}  # noqa: RUF012 - as gymnasium has it
 
@@ -134,7 +134,7 @@ class UndeclaredVector(VectorEnv[Any, Any, Any]):
 
 
 class IdentityDiscrete(gym.Env[Any, Any]):
-    """Reward 1 where the action is the number observed, else 0; the best return is `length`."""
+    """Reward 1 if the action is the observed number, else 0; the best return is `length`."""
 
     def __init__(self, n: int = 4, length: int = 8) -> None:
         self.observation_space = self.action_space = Discrete(n)
@@ -176,7 +176,7 @@ class IdentityBox(gym.Env[Any, Any]):
 
 
 class Catch(gym.Env[Any, Any]):
-    """A ball falls, and a paddle as wide as it is to be under it at the end: reward 1 if it is, else 0.
+    """A ball falls, and a paddle as wide as the ball must be below it at the end: reward 1 if it is, else 0.
 
     Observations are images `[rows, columns, 1]`, or `[1, rows, columns]`.
     """
@@ -207,7 +207,7 @@ class Catch(gym.Env[Any, Any]):
 
 
 class HighestAllowed(gym.Env[Any, Any]):
-    """Reward 1 for the highest action of those allowed, else 0; the best return is `length`.
+    """Reward 1 for the highest of the allowed actions, else 0; the best return is `length`.
 
     Others are allowed at every step, an action that is not is an error, and none is allowed when the episode has ended.
     Observations say nothing.
@@ -241,7 +241,7 @@ class HighestAllowed(gym.Env[Any, Any]):
 
 
 class FaultyEnv(gym.Env[Any, Any]):
-    """Episodes of `length` steps in which all is well, but for what `fault` makes of it.
+    """Episodes of `length` steps without mistakes, except for those that `fault` makes.
 
     `fault` is called with the environment and what `reset` or `step` would return, and returns it, or something else,
     or raises. `env.seed` is what the environment was last reset with, `env.steps` counts the steps of its life, and
@@ -307,7 +307,7 @@ def wait_forever() -> None:
 
 
 class TMaze(gym.Env[Any, Any]):
-    """A corridor at whose start alone a sign says which way to turn at its end: 1 for the way it says, else -1.
+    """A corridor: a sign at its start says which way to turn at its end. Reward 1 for this way, else -1.
 
     Observations are the sign (0 but at the start) and whether this is the junction. What cannot remember gets 0.
     """
@@ -331,7 +331,7 @@ class TMaze(gym.Env[Any, Any]):
 
 
 class DelayedCopy(gym.Env[Any, Any]):
-    """A symbol that must be said again after some blank steps, and not before: 1 if it is, else 0."""
+    """A symbol that must be repeated after some blank steps, and not before: reward 1 if it is, else 0."""
 
     def __init__(self, length: int = 10, symbols: int = 4) -> None:
         self.observation_space, self.action_space = Discrete(symbols + 2), Discrete(symbols)

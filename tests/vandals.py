@@ -1,7 +1,7 @@
-"""Environments that write into everything that they were given and that they have returned, for the tests to import.
+"""Environments that overwrite everything that they were given and have returned, for the tests to import.
 
-At each call a vandal first checks that what it was given before is as it was then, and destroys all of it and all that
-it has returned. Else it is the environment within it.
+At each call, a vandal first checks that what it was given before is unchanged, and then destroys all of it and all that
+it has returned. Otherwise it behaves like the environment within it.
 """
 
 import copy
@@ -49,7 +49,7 @@ class Vandalism:
         self._returned: list[Any] = []
 
     def take(self, given: Any) -> Any:
-        """A copy of what was given now; what was given and returned before is destroyed."""
+        """Copy what was given now, and destroy what was given and returned before."""
         for one, before in self._given:
             assert same(one, before), f"what was given has become {one}, and was {before}"
         for value in (*(one for one, _ in self._given), *self._returned):
@@ -58,7 +58,7 @@ class Vandalism:
         return copy.deepcopy(given)
 
     def give(self, result: Any) -> Any:
-        """What is returned; what was given for it is destroyed at once."""
+        """Note what is returned, and destroy at once what was given for it."""
         for one, _ in self._given:
             destroy(one)
         self._given = []
@@ -68,7 +68,7 @@ class Vandalism:
 
 
 def as_array(value: Any) -> Any:
-    """A number or a truth as an array, which can be written into."""
+    """A number or a truth value as an array, which can be overwritten."""
     return np.array(value) if isinstance(value, float | bool | np.generic) else value
 
 

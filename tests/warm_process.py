@@ -1,9 +1,9 @@
 """A process of the tests, and the one that others are copies of: see `processes.py`.
 
 python warm_process.py ARGUMENTS            as `python ARGUMENTS`, until the standard input is closed
-python warm_process.py --serve ADDRESS      import the library, and fork for everybody who asks there
-python warm_process.py --serve-workers ADDRESS      the same with what worker processes import, which is without torch
-python warm_process.py --serve-workers-with-torch ADDRESS       with both
+python warm_process.py --serve ADDRESS      import the library, and fork for everyone who connects there
+python warm_process.py --serve-workers ADDRESS      the same with the imports of worker processes, which lack torch
+python warm_process.py --serve-workers-with-torch ADDRESS      with these and torch
 """
 
 import contextlib
@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
-    """As the interpreter does with these arguments, while whoever started this is there."""
+    """Run as the interpreter does with these arguments, while the process that started this one exists."""
     first, *rest = arguments
     # In the place of this file's folder, in which `hybridppo` are the tests of it.
     sys.path[0] = "" if first in ("-c", "-m") else os.path.dirname(os.path.abspath(first))
@@ -47,14 +47,14 @@ def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
 
 
 def import_trainers() -> None:
-    """What trainings import."""
+    """Import what trainings import."""
     import hybridppo.commands.main
     import hybridppo.training.resume
     import hybridppo.training.train  # noqa: F401
 
 
 def import_workers() -> None:
-    """What worker processes import: all that their module needs, but not itself, as it is run."""
+    """Import what worker processes import: all that their module needs, but not the module, which is run."""
     import hybridppo.runners.workers.process  # noqa: F401
 
     del sys.modules["hybridppo.runners.workers.process"]
@@ -68,7 +68,7 @@ SERVES = {
 
 
 def serve(address: str) -> None:
-    """Fork for whoever asks, and say how each copy ended, until the standard input is closed."""
+    """Fork for everyone who asks, and report how each copy ended, until the standard input is closed."""
     os.setsid()  # no group that a signal goes to
     if hasattr(signal, "pthread_sigmask"):  # whoever is first may have blocked some, as the library does for its own
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -116,7 +116,7 @@ def serve(address: str) -> None:
 
 
 def _read(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """What is asked for, None if whoever asked was killed meanwhile; and the handles of its streams."""
+    """The request and the handles of its streams; None if the asking process was killed meanwhile."""
     line, handles, _, _ = socket.recv_fds(connection, 1, 3)
     while not line.endswith(b"\n"):
         more = connection.recv(65536)
@@ -134,7 +134,7 @@ def _tell_how_copies_ended(asking: dict[int, socket.socket]) -> None:
 
 
 def _become(asked: dict[str, Any], handles: list[int]) -> None:
-    """Be the process that was asked for; never returns."""
+    """Become the requested process; never returns."""
     code = 1
     try:
         for target, handle in enumerate(handles):
@@ -171,7 +171,7 @@ def _exit_code(ended: SystemExit) -> int:
 
 
 def _end(code: int) -> None:
-    """As the interpreter ends: threads are waited for, what was registered for the exit is done, all is written."""
+    """End as the interpreter does: wait for threads, run the registered exit functions, and flush all output."""
     import atexit
 
     try:

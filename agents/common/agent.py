@@ -1,4 +1,4 @@
-"""The common part of PPO and DDPG: what an agent keeps beside its networks, and how its updates are shared."""
+"""The base class of PPO and DDPG: `act`, the optimisation loop, shared updates, noise of modules, and saving."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -87,13 +87,13 @@ class PolicyAgent:
         Args:
             observation: as the environment returns it; with `actor_keys`, other parts may be missing. With `batch`, as
                 gymnasium's vector environments return it: an array `[N, *shape]`, or a container of arrays.
-            deterministic: True for the most probable action, or the actor's own for DDPG and TD3; False for a random
-                one, whose generator the operating system seeds.
+            deterministic: True for the most probable action (for DDPG and TD3, the actor's own); False for a random
+                one, drawn from a generator that the operating system seeds.
             action_mask: the allowed actions, as `action_space.sample(mask)` takes them: the environment's
                 `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence with
                 a mask for each observation.
             state: the state of a recurrent agent: None at the start of an episode, then the state that the last call
-                returned. With `batch`, `[N, size]`; a row of zeros starts an episode.
+                returned. With `batch`, `[N, size]`, in which a row of zeros starts an episode.
             batch: whether `observation` is a batch; the result is then a batch, too.
 
         Returns:
@@ -117,7 +117,7 @@ class PolicyAgent:
         return observation
 
     def loop(self) -> OptimizationLoop:
-        """The optimisation loop, made anew after the parameters have moved."""
+        """The optimisation loop; a new one after the parameters have moved."""
         if self._loop is None or self._loop_binding != self.parameters.binding:
             self._depends_on_training = depend_on_training(*self._learning_networks)
             self.optimizer.keep_learning_rates_on_host()  # except for recorded steps

@@ -45,7 +45,7 @@ class LearningAgent(Protocol):
 
 
 class Extras:
-    """What a custom loss measures besides (`Loss.extra`), one row for each minibatch of an update.
+    """The extra metrics of a custom loss (`Loss.extra`), one row for each minibatch of an update.
 
     Args:
         taken: names of other metrics.
@@ -60,7 +60,7 @@ class Extras:
         """Add the numbers of a minibatch.
 
         Raises:
-            ConfigurationError: if a value is no scalar, a name is that of another metric, or names differ from before.
+            ConfigurationError: if a value is no scalar, another metric has the name, or the names have changed.
         """
         if not extra and not self.names:
             return
@@ -101,10 +101,10 @@ class Extras:
 
 
 class Exchange:
-    """What an update exchanges with other processes: here, nothing.
+    """Shares an update with other processes; this base class shares nothing.
 
-    A rollout may consist of parts (`Rollout.parts`), each of which becomes a batch; only an exchange that takes several
-    gets several.
+    A rollout may consist of parts (`Rollout.parts`), each of which becomes a batch. Only the exchanges that support
+    several parts get several.
     """
 
     is_alone = True
@@ -116,7 +116,7 @@ class Exchange:
         return found
 
     def batch(self, own: Sequence[Any]) -> Any:
-        """What the epochs go over, from the batch of each part."""
+        """The batch that the epochs learn from, made of the batch of each part."""
         (found,) = own
         return found
 
@@ -168,9 +168,9 @@ class OptimizationLoop:
         """Makes steps in place of `step`, with the same arguments: a recorded one (`recorded_step.py`), or compiled."""
 
     def epoch(self, batch: Any, order: Any, sizes: Sequence[int], setting: Any) -> Tensor:
-        """One epoch: the rows of the batch in this order, cut into minibatches of these sizes, a step on each.
+        """Make one epoch: cut the rows of the batch, in this order, into minibatches of these sizes; step on each.
 
-        With a memory, sequences in place of rows. Advantages are those that `Batch.weighed` returns.
+        With a memory, sequences take the place of rows. The batch has the advantages that `Batch.weighed` returns.
 
         Returns:
             The statistics of every step, the last of which is the norm of the gradient, `[len(sizes), K]`.
@@ -188,7 +188,7 @@ class OptimizationLoop:
         return torch.cat((_stacked(statistics), _stacked(norms).unsqueeze(1)), 1)
 
     def steps(self, minibatches: Iterable[tuple[Any, tuple[Any, ...]]]) -> list[list[Any]]:
-        """A step on each minibatch, given with the settings of its passes; what each has measured.
+        """Step on each minibatch, which comes with the settings of its passes; return what each step measured.
 
         Raises:
             Stopped: before a step if the agent's `should_stop` returns True.
@@ -202,7 +202,7 @@ class OptimizationLoop:
         return measured
 
     def step(self, minibatch: Any, passes: tuple[Any, ...]) -> list[Any]:
-        """For each pass the gradient, clipping and Adam.
+        """For each pass, compute the gradient, clip it, and step Adam.
 
         Returns:
             For each pass the statistics, and the norm of the gradient if it is measured.

@@ -1,8 +1,8 @@
 """An optimizer step recorded once as a CUDA graph, and replayed: one launch for each minibatch instead of a hundred.
 
-A recording is of one size of minibatch. It costs a wait for the device and several steps, so a size is recorded when
-it occurs in a second update; until then, its steps are ordinary ones. If rollouts are whole episodes, most sizes never
-come back.
+A recording is valid for one minibatch size. It costs a wait for the device and several steps, so a size is recorded
+only when it occurs in a second update; until then, its steps are ordinary ones. If rollouts are whole episodes, most
+sizes occur only once.
 
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
@@ -19,9 +19,9 @@ from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record, tried
 
 MAX_RECORDINGS = 32
-"""How many sizes of minibatches are recorded; they vary if environments spend rows on resets. A recording is never
-removed for another: they share a stream and its workspace of matrix products, which torch (2.12 and newer, pytorch
-issue 193402) may free with the first graph that is destroyed, while the other graphs still use it."""
+"""How many minibatch sizes are recorded; sizes vary if environments spend rows on resets. A recording never replaces
+another: all recordings share a stream and its workspace of matrix products, which torch (2.12 and newer, pytorch issue
+193402) may free when the first graph is destroyed, while other graphs still use it."""
 
 
 def recorder_for(agent: LearningAgent) -> Record | None:
@@ -36,9 +36,9 @@ class RecordedStep:
     Minibatches are dataclasses of tensors.
 
     Args:
-        loop: whose step it is.
-        agent: with its parameters where they stay.
-        record: records; it may run the step several times first, which is undone.
+        loop: the loop whose step is recorded.
+        agent: the agent; its parameters must not move any more.
+        record: records a function. It may run the step several times first; the effect is undone.
     """
 
     def __init__(self, loop: OptimizationLoop, agent: LearningAgent, record: Record) -> None:
@@ -52,12 +52,12 @@ class RecordedStep:
         self._counts = _no_counts()
 
     def metrics(self) -> dict[str, float]:
-        """How many steps since the last call were recorded, how many replayed, and how many neither."""
+        """The number of steps since the last call that were recorded, that were replayed, and of all others."""
         counts, self._counts = self._counts, _no_counts()
         return counts
 
     def __call__(self, minibatch: Any, passes: tuple[Any, ...]) -> list[Any]:
-        """As the step of the loop; the minibatch is copied into the tensors of its recording."""
+        """Make a step of the loop; the minibatch is copied into the tensors of the recording."""
         passes = tuple(setting if isinstance(setting, str) else self._on_device(setting) for setting in passes)
         kind = len(minibatch), *(setting for setting in passes if isinstance(setting, str))
         if kind not in self._recordings:
@@ -71,14 +71,14 @@ class RecordedStep:
         return self._recordings[kind].replay(minibatch)
 
     def _on_device(self, number: float | Tensor) -> Tensor:
-        """A number in the tensor that recordings read."""
+        """The tensor that recordings read, with this number in it."""
         if number is not self._last_number:
             self._number.fill_(number)
             self._last_number = number
         return self._number
 
     def _recorded(self, minibatch: Any, passes: tuple[Any, ...]) -> "_Recording":
-        """Record a step, and replay it once to see that it works; both are undone.
+        """Record a step, and replay it once as a test; the effects of both are undone.
 
         Raises:
             DeviceError: if the replay did not make one step of the optimizer.
@@ -115,7 +115,7 @@ class _Recording:
         self._minibatch, self._extras = minibatch.map(torch.clone), extras
         self._shapes: list[torch.Size] = []
         self._row: Tensor | None = None
-        """All that the step has measured, with the extras of the loss last; allocated before it is recorded."""
+        """The measurements of the step, with the extras of the loss last; allocated before the step is recorded."""
 
         def recorded() -> None:
             measured = [*step(self._minibatch), extras.pop(minibatch.returns)]

@@ -2,9 +2,9 @@
 
     hybridppo.train(..., schedules={"learning_rate": "cosine:0.05", "entropy_coef": lambda done: 0.01 * (1.0 - done)})
 
-A function takes the share of the training that is done, 0 to 1, and gives the value. A name (`CURVES`) stands for a
-share of the configured value. A number after it is a warm-up: for that share of the training the value rises linearly
-from 0, and the curve takes the rest. `adaptive` is for the learning rate alone (`AdaptiveRate`).
+A function takes the share of the training that is done, 0 to 1, and returns the value. A name is a curve (`CURVES`) by
+which the configured value is multiplied. A number after the name is a warm-up: during that share of the training, the
+value rises linearly from 0, and the curve takes the rest. `adaptive` is only for the learning rate (`AdaptiveRate`).
 """
 
 import copy
@@ -178,8 +178,8 @@ def _checked(field: str, value: Any, done: float) -> float:
 class AdaptiveRate:
     """A learning rate that falls if the policy changes too much, and rises if it changes too little.
 
-    The rule is rsl_rl's. There it uses the analytic KL divergence of each minibatch, here the mean `approx_kl` of each
-    epoch, which every backend measures.
+    The rule is rsl_rl's. rsl_rl applies it to the analytic KL divergence of each minibatch. Here, it is applied to the
+    mean `approx_kl` of each epoch, which every backend measures.
     """
 
     least, most = 1e-5, 1e-2

@@ -21,13 +21,13 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Transitions
 
 STATISTICS = ("value_loss", "q_value", "policy_loss")
-"""What steps measure, in order: the first two in the pass of the critics, the last in that of the actor."""
+"""The statistics of a step, in order: the first two from the pass of the critics, the last from that of the actor."""
 CRITIC, ACTOR = "critic", "actor"
 """The passes of a step, named after the networks that learn."""
 
 
 class Optimized(Protocol):
-    """What backends need of an agent. Its parameters stay where they are: after they have moved, make another."""
+    """What backends need of an agent. A backend is valid until the parameters move; then another must be made."""
 
     config: DDPGConfig
     actor: nn.Module

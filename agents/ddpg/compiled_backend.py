@@ -1,6 +1,6 @@
 """The optimizer step of DDPG and TD3 compiled, for MLPs on a CPU; equal to autograd's up to rounding.
 
-A step is one call, on one thread or two. Numba compiles `compiled_loops.py` once and keeps it
+A step is one call, on one thread or two. Numba compiles `compiled_loops.py` once and keeps the machine code
 (`hybridppo/compiled/modules.py`).
 """
 
@@ -78,7 +78,7 @@ class CompiledStep:
         return not agent.has_own_loss and is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
 
     def __call__(self, minibatch: Transitions, passes: tuple[str, ...]) -> list[Tensor]:
-        """As `OptimizationLoop.step`."""
+        """Make a step, like `OptimizationLoop.step`."""
         settings, rates, moves_actor = self._settings, self._agent.optimizer.learning_rates, ACTOR in passes
         statistics = np.zeros(len(STATISTICS), np.float32)
         settings[loops.ACTOR_RATE], settings[loops.CRITIC_RATE] = rates["actor"], rates["critic"]

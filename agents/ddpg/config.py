@@ -27,7 +27,8 @@ class DDPGConfig:
     num_envs: int = 1
     """Environments that are stepped together."""
     train_frequency: int = 1
-    """Steps of each environment between two updates. With large numbers, sampling and updates take long turns."""
+    """Steps of each environment between two updates. With a large number, sampling and updates alternate in long turns.
+    """
     gradient_steps: int | None = None
     """Optimizer steps per update; None for as many as environment steps were sampled (train_frequency * num_envs)."""
     batch_size: int = 256
@@ -35,8 +36,8 @@ class DDPGConfig:
     buffer_size: int = 1_000_000
     """Transitions in the replay buffer, of all environments together; new ones replace the oldest."""
     buffer_on: BufferSide = field(default="learner", metadata=SAME_RESULT)
-    """Where the replay buffer is: with the "learner", where every transition is copied once, or on the "host", where
-    minibatches are copied instead: for buffers that do not fit into a GPU's memory."""
+    """Where the replay buffer is: "learner" for the learning device, to which every transition is copied once; or
+    "host" for main memory, from which minibatches are copied, for buffers that do not fit into a GPU's memory."""
     learning_starts: int = 1_000
     """Environment steps of all environments before the first update; their actions are drawn uniformly."""
     steps_per_iteration: int = 1_000
@@ -51,22 +52,23 @@ class DDPGConfig:
     gamma: float = 0.99
     """Discount per step."""
     n_steps: int = 1
-    """Steps of a target whose rewards are summed before the critic's value."""
+    """Number of steps whose rewards a target sums before it adds the critic's value."""
     tau: float = 0.005
-    """How far the target networks move towards the networks after a step of the actor."""
+    """The share of the way that target networks move towards the learned networks after each step of the actor."""
     exploration: Exploration = "gaussian"
     """Noise on the actions while sampling: "gaussian", independent in every step, or "ou", an Ornstein-Uhlenbeck
     process."""
     exploration_std: float = 0.1
-    """Deviation of the noise, for actions from -1 to 1 (scaled to the bounds of their space afterwards)."""
+    """Standard deviation of the noise, for actions from -1 to 1 (which are then scaled to the bounds of their space).
+    """
     ou_theta: float = 0.15
-    """The share of an Ornstein-Uhlenbeck process that decays in a step."""
+    """The share of the Ornstein-Uhlenbeck noise that decays in each step."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Sizes of the hidden layers of actor and critics."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """False always uses autograd, the reference, whatever compiled_updates is."""
+    """False always uses autograd, the reference, even with compiled_updates."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
     """On a CPU, let Numba compile the update once (the extra `compiled`): the same result up to rounding, with the same
     bits on one and on two torch threads."""
@@ -150,9 +152,9 @@ class TD3Config(DDPGConfig):
     policy_delay: int = 2
     """Optimizer steps of the critics for each step of the actor and of the target networks."""
     target_noise_std: float = 0.2
-    """Deviation of the noise on the actions of targets, which smooths the critics' targets."""
+    """Standard deviation of the noise on the actions of targets, which smooths the critics' targets."""
     target_noise_clip: float = 0.5
-    """Largest absolute value of that noise."""
+    """Largest absolute value of the noise on the actions of targets."""
     num_critics: ClassVar[int] = 2
 
     def __post_init__(self) -> None:

@@ -5,8 +5,8 @@
     metrics = agent.update(agent.minibatches(replay))
 
 Sources: Lillicrap et al., "Continuous control with deep reinforcement learning", 2016; Fujimoto et al., "Addressing
-Function Approximation Error in Actor-Critic Methods", 2018. Where implementations differ: the target networks follow
-whenever the actor is stepped, as in TD3; observations are not normalised, and weights are not decayed.
+Function Approximation Error in Actor-Critic Methods", 2018. Implementations differ. Here, the target networks follow
+each step of the actor, as in TD3; observations are not normalised, and weights are not decayed.
 """
 
 import copy
@@ -167,7 +167,7 @@ class DDPG(PolicyAgent):
     def minibatches(self, replay: Replay) -> Iterator[Any]:
         """The minibatches of the next update, in parts `[G, B, ...]`, on the device of the replay buffer.
 
-        Draws count after `update` has learned from them: until then, the same rows are drawn again.
+        Until `update` has learned from these minibatches, a further call draws the same rows again.
         """
         config, generator, exchange = self.config, self._ahead, self.loop().exchange
         generator.bit_generator.state = self._order.bit_generator.state

@@ -87,7 +87,7 @@ class Backend:
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
         """All steps of an epoch, as `OptimizationLoop.epoch`; None if the loop is to make them.
 
-        For backends that are much faster so. Not called if several processes share an update.
+        Some backends are much faster this way. The loop does not call it if several processes share an update.
         """
         return None
 
@@ -160,7 +160,7 @@ class Backend:
         return self._distribution.log_prob(torch.cat(outputs), actions)
 
     def _at_once(self, observations: Tensor | StackedRows) -> Iterable[Tensor]:
-        """Observations in parts that fit into memory: images in parts as large as a minibatch, others at once."""
+        """Observations in parts that fit into memory: images in parts as large as a minibatch, others as one part."""
         if isinstance(observations, StackedRows):
             size = max(1, self._config.minibatch_size)
             return (observations[start : start + size].made() for start in range(0, len(observations), size))

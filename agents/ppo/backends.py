@@ -21,13 +21,13 @@ from hybridppo.networks.parameters import FlatParameters
 logger = logging.getLogger(__name__)
 
 ROWS = 64
-"""Rows that are compared, or sequences: enough to meet every case of the formulas often."""
+"""Rows (or sequences) of the comparison: enough to cover every case of the formulas many times."""
 CLIP_RANGE = 0.2
-"""Any value is good."""
+"""Clip range of the comparison; any value would do."""
 TOLERANCE = 1e-3
-"""Relative error of the norm of a gradient. Rounding gives a thousandth of that, and a changed formula more."""
+"""Tolerated relative error of a gradient. Rounding causes a thousandth of it, and a changed formula more than it."""
 LARGEST = 3.0
-"""Limit of observations and actions that are compared."""
+"""Largest absolute value of observations and actions in the comparison."""
 
 
 def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
@@ -59,7 +59,7 @@ def reference(agent: Optimized) -> Backend:
 
 
 def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) -> bool:
-    """Whether a backend by hand computes the gradient of the loss; if not, a warning says so."""
+    """Whether a hand-written backend computes the gradient of the loss; if not, a warning says so."""
     what = difference(reference(agent), kind(_exact(agent)), agent.parameters, batch, agent.config.clip_range_vf or 1.0)
     if what is not None:
         logger.warning(
@@ -72,20 +72,20 @@ def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) 
 
 
 def difference(plain: Backend, by_hand: Backend, parameters: FlatParameters, batch: Any, limit: float) -> str | None:
-    """The first difference between a backend by hand and autograd, in words; None if they agree.
+    """The first difference between a hand-written backend and autograd, in words; None if they agree.
 
-    They are compared in float32, with parameters, observations and actions of about 1: with small deviations or large
-    values, rounding would make equal formulas differ. Only the gradient is changed.
+    They are compared in float32, with parameters, observations and actions of about 1, because with small deviations
+    or large values, rounding would make equal formulas differ. The call changes only the gradient.
 
     Args:
         plain: autograd, in float32.
-        by_hand: the backend by hand, in float32.
+        by_hand: the hand-written backend, in float32.
         parameters: the parameters of both.
         batch: a batch, some of whose rows are used.
-        limit: a limit of values, as `clip_range_vf`.
+        limit: how far a value may move, like `clip_range_vf`.
     """
     with _standardised(parameters):
-        rows = _telling(batch, plain, limit)
+        rows = _covering_every_case(batch, plain, limit)
         expected_statistics = _gradient(plain, rows)
         expected = parameters.gradient.clone()
         found_statistics = _gradient(by_hand, rows)
@@ -126,13 +126,13 @@ def _standardised(parameters: FlatParameters) -> Iterator[None]:
         parameters.values.data.copy_(before)
 
 
-def _telling(batch: Any, plain: Backend, limit: float) -> Any:
-    """Observations and actions of a batch with other columns, which cover every case of the formulas.
+def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Any:
+    """A batch with these observations and actions, whose other columns cover every case of the formulas.
 
     In a first minibatch, no ratio has moved and no value is clipped; if rewards are all equal, normalised advantages
-    are rounding errors. Here half of the ratios and of the values are well beyond their limits, on both sides, and none
-    is near one. Returns above a value are further from it than those below: else, if few rows repeat, their gradients
-    would cancel, and rounding errors would be left.
+    are rounding errors. In the returned batch, half of the ratios and of the values are well beyond their limits, on
+    both sides, and no ratio is near a limit. Returns above a value are further from it than returns below it: if few
+    rows repeat, their gradients would otherwise cancel and leave only rounding errors.
     """
     rows = batch.some(ROWS).made().map(_bounded)
     returns = rows.steps().returns

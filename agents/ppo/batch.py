@@ -33,9 +33,9 @@ class Batch:
     returns: Tensor
     weights: Tensor | None = None
     """With a pool or a decoupled correction of lag, `[B]`: the probability of each action before the update, divided by
-    that when it was taken; without a pool at most 1."""
+    its probability when it was taken; at most 1 without a pool."""
     shares: Tensor | None = None
-    """With a pool, `[B]`: the share of the clip range for this update; the same in every row."""
+    """With a pool, `[B]`: by what the clip range is multiplied in this update; the same in every row."""
     old_outputs: Tensor | None = None
     """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
 

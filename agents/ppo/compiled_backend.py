@@ -134,12 +134,12 @@ class CompiledBackend(Backend):
         return torch.from_numpy(values)
 
     def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """With one or two threads, a call takes as many minibatches as a moment allows, and gathers its rows itself."""
+        """With one or two threads, a call gathers and steps on several minibatches, for some milliseconds."""
         if self._num_threads > 2:
             return None
         packed, rows = self._pack(batch), order.numpy()
         parameters, step = self._views(clip_range)
-        starts = _whole([*accumulate(sizes, initial=0)])
+        starts = _as_int64([*accumulate(sizes, initial=0)])
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):
@@ -154,7 +154,7 @@ class CompiledBackend(Backend):
         self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
         statistics: Array,
     ) -> None:  # fmt: skip
-        """With two threads, this one has the actor and another the critic; they meet once in a minibatch."""
+        """With two threads, this thread steps the actor and another the critic; they meet once per minibatch."""
         signals, norms = meeting_place()
         networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
         settings = [self._settings, self._settings.copy()]  # in which each counts its steps
@@ -220,7 +220,7 @@ class CompiledBackend(Backend):
 
 
 def _sees_the_first_numbers(network: nn.Module) -> bool:
-    """Whether the numbers of a row that a network sees are all, or the first."""
+    """Whether a network sees all numbers of a row, or the first ones."""
     seen = columns_seen(network)
     return isinstance(seen, slice) or np.array_equal(seen, np.arange(len(seen)))
 
@@ -238,10 +238,10 @@ def _actions_of(distribution: Any) -> tuple[Array, Array]:
         sizes = leaf.sizes if isinstance(leaf, MultiCategorical) else [leaf.output_size]
         choices += [(size, column + i) for i, size in enumerate(sizes)]
         column += len(sizes)
-    return _whole(choices).reshape(-1, 2), _whole(numbers)
+    return _as_int64(choices).reshape(-1, 2), _as_int64(numbers)
 
 
-def _whole(numbers: Any) -> Array:
+def _as_int64(numbers: Any) -> Array:
     """Integers of the type that the loops are compiled for."""
     return np.array(numbers, np.int64)
 

@@ -51,7 +51,8 @@ def take_steps(
         starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
         network: the networks of this thread: 0 for the actor, 1 for the critic, or `BOTH`.
         signals: where both threads wait for each other, see `meet`.
-        norms: `[2, 2]`, the squared norms that both exchange, in turns: one may write while the other still reads.
+        norms: `[2, 2]`, the squared norms that both exchange; two places are used alternately, because one thread may
+            write while the other still reads.
         form: the networks and the actions, see below.
         settings: `[NUM_SETTINGS]`; includes the number of steps, which is increased.
         scratch: blocks `[L + 4, block, *]`, the last of which is one row; squares `[3 * L, *, *]`; and vectors `[2 * L
@@ -183,7 +184,7 @@ def policy_loss(
 ) -> None:  # fmt: skip
     """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`.
 
-    The outputs are overwritten: of choices by log-probabilities, of numbers by the noise of the actions.
+    It overwrites the outputs: those of choices by log-probabilities, those of numbers by the noise of the actions.
     """
     low, high = np.float32(1.0 - settings[CLIP_RANGE]), np.float32(1.0 + settings[CLIP_RANGE])
     share, d_entropy = np.float32(-1.0 / size), np.float32(-settings[ENTROPY_COEF] / size)

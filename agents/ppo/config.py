@@ -41,11 +41,11 @@ SCHEDULABLE = (
 RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
 """Numbers that `cuda_graphs` records and `torch_compile` compiles as constants."""
 USUAL_MINIBATCHES = 32
-"""Default minibatches per epoch,"""
+"""Default number of minibatches per epoch."""
 USUAL_MINIBATCH_SIZE = 64
-"""if they have at least so many samples,"""
+"""The fewest samples of a minibatch by default: then there are fewer minibatches."""
 USUAL_SEQUENCES = 8
-"""or, for recurrent networks, at least so many sequences: smaller minibatches take nearly as long."""
+"""The fewest sequences of a minibatch by default, because smaller minibatches take nearly as long."""
 BEFORE_ITS_FIELD = {"normalize_observations": False, "normalize_rewards": False}
 """Values of fields in runs that began before the fields existed."""
 LagCorrection = Literal["vtrace", "decoupled", "none"]
@@ -75,7 +75,7 @@ class PPOConfig:
     """PPO's settings. Invalid values are refused with the field and the rule."""
 
     num_envs: int = 4
-    """Environments that are stepped together. With several agents, each environment is as many rows as it has agents.
+    """Environments that are stepped together. With several agents, each environment has a row for each of its agents.
     """
     num_steps: int = 512
     """Steps of each environment per rollout, unless rollouts are whole episodes."""
@@ -84,18 +84,18 @@ class PPOConfig:
     num_steps."""
     pool_size: int = 1
     """Rollouts per update: the newest and older ones, weighted by the present probability of their actions (Queeney et
-    al., 2021). 1 is PPO. They are kept on the learning device."""
+    al., 2021). 1 is PPO. Older rollouts are kept on the learning device."""
     lag_correction: LagCorrection = "vtrace"
-    """The correction of returns and advantages for actions of older parameters, if max_lag of the placement is above 1:
+    """The correction of returns and advantages for actions by older parameters, if max_lag of the placement is above 1:
     "vtrace" (Espeholt et al., 2018); "decoupled", also V-trace, but with ratios clipped around the policy before the
-    update instead of the one that acted (Hilton et al., 2022); or "none". Try "decoupled" for continuous actions: in
-    the measured environments it learned more on HalfCheetah, and less on CartPole and LunarLander."""
+    update instead of the policy that acted (Hilton et al., 2022); or "none". Try "decoupled" for continuous actions: it
+    learned more on HalfCheetah, and less on CartPole and LunarLander."""
     num_epochs: int = 10
-    """Epochs per update: how often each rollout is learned from."""
+    """Epochs per update: how often the agent learns from each rollout."""
     num_minibatches: int | None = None
     """Minibatches per epoch. Must divide num_envs * num_steps, unless rollouts are whole episodes: sizes then differ by
-    at most one. None for 32, or fewer so that each has at least 64 samples or, with recurrent, 8 sequences. Rows that
-    are not steps, such as resets, are left out first; if too few are left, there are fewer minibatches."""
+    at most one. None for 32, or fewer so that each has at least 64 samples and, with recurrent, 8 sequences. Rows that
+    are not steps, such as resets, are left out first; if too few rows remain, there are fewer minibatches."""
     learning_rate: float = 3e-4
     """Learning rate of Adam."""
     critic_learning_rate: float | None = None
@@ -107,7 +107,7 @@ class PPOConfig:
     "learning_rate=cosine:0.05,entropy_coef=linear"; learning_rate may be adaptive. Also a dict or JSON."""
     desired_kl: float = 0.01
     """With learning_rate=adaptive, the target of an epoch's approximate KL divergence: above twice the target, the rate
-    is divided by 1.5; below half of it, multiplied. The rate stays between 1e-5 and 1e-2."""
+    is divided by 1.5; below half of the target, it is multiplied by 1.5. The rate stays between 1e-5 and 1e-2."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
@@ -118,7 +118,7 @@ class PPOConfig:
     """Reduce the clip range linearly to zero over the training."""
     clip_range_vf: float | None = None
     """How far a value may move in an update; None for no limit. CleanRL clips at 0.2, stable-baselines3 does not. A
-    limit suits values of about 1 and slows down those that must become large."""
+    limit suits values of about 1, and slows down learning if values must become large."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.5
@@ -130,10 +130,10 @@ class PPOConfig:
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
     normalize_observations: bool = True
-    """Normalise the numbers of observations by their mean and deviation so far, and clip them to 10. Choices, masks and
-    images are not changed."""
+    """Normalise the numbers of observations by their mean and standard deviation so far, and clip them to 10. Choices,
+    masks and images are not changed."""
     normalize_rewards: bool = True
-    """Divide rewards by the deviation of the discounted return so far, and clip them to 10. Metrics keep the
+    """Divide rewards by the standard deviation of the discounted return so far, and clip them to 10. Metrics keep the
     environment's units."""
     squash_actions: bool = False
     """Squash the actions of a Box with finite bounds by tanh, instead of clipping them."""
@@ -142,46 +142,49 @@ class PPOConfig:
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
     encoder_sizes: dict[str, Any] | None = None
-    """For observations that are a Dict or Tuple: sizes of hidden layers for one part, before all parts are joined, by
-    its key, such as {"speed": [32, 32]}; for images, after the convolutions. JSON on the command line."""
+    """For observations that are a Dict or Tuple: the sizes of hidden layers for single parts, by key, such as
+    {"speed": [32, 32]}. They come before all parts are joined, and after the convolutions of an image. JSON on the
+    command line."""
     actor_keys: tuple[str, ...] | None = None
-    """For observations that are a Dict or Tuple: keys of the parts that the actor sees; None for all. It acts and is
-    exported with these alone."""
+    """For observations that are a Dict or Tuple: keys of the parts that the actor sees; None for all. `act` and an
+    exported policy need only these parts."""
     critic_keys: tuple[str, ...] | None = None
-    """For observations that are a Dict or Tuple: keys of the parts that the critic sees; None for all. An actor need
-    not have them."""
+    """For observations that are a Dict or Tuple: keys of the parts that the critic sees; None for all. The critic may
+    see parts that the actor does not see."""
     critic_observes: CriticObserves = "own"
     """With several agents, what the critic sees besides an agent's own observation: nothing ("own"), the observations
-    of all other agents of its environment ("all"), or the environment's state() ("state"). Actors see only their own:
-    MAPPO (Yu et al., 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games")."""
+    of all other agents of its environment ("all"), or the environment's state() ("state"). The actor sees only the
+    agent's own observation: MAPPO (Yu et al., 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent
+    Games")."""
     layer_norm: bool = False
-    """Layer normalisation before each activation. NumPy does not support it: torch samples, and not in worker
-    processes."""
+    """Layer normalisation before each activation. NumPy does not support it, so torch samples, and worker processes
+    cannot be used."""
     shared_trunk: bool = False
-    """Let actor and critic share all but their last layers, which learn at the actor's rate: common for images."""
+    """Let actor and critic share all but their last layers, as is common for images. The shared layers learn at the
+    actor's rate."""
     orthogonal_init: bool = True
     """Initialise weights orthogonally and biases with zero; False for torch's own uniform initialisation."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions."""
     use_sde: bool = False
-    """State-dependent exploration for actions of a Box (gSDE, Raffin et al., 2021): a random matrix, applied to the
-    actor's last hidden layer, in place of noise in each step. It is smoother; use a log_std_init of -2 to -4."""
+    """State-dependent exploration for actions of a Box (gSDE, Raffin et al., 2021): noise in each step is replaced by a
+    random matrix, applied to the actor's last hidden layer. Motion is smoother; use a log_std_init of -2 to -4."""
     sde_sample_freq: int = -1
     """With use_sde, the steps of a rollout after which each environment gets a new matrix; -1 for one per rollout."""
     convolutions: Convolutions = "nature"
-    """Convolutions for images: "nature", small ones by the size of the image; "a3c", two, a third of the work of
-    nature's three; or "impala", residual ones, which learn more and take far longer. NumPy supports nature's only."""
+    """Convolutions for images: "nature", three layers, or one for small images; "a3c", two layers with a third of
+    nature's work; or "impala", residual layers, which learn more and take far longer. NumPy supports only "nature"."""
     recurrent: Recurrent | None = None
     """A recurrent network before the hidden layers of actor and critic: "lstm", "gru", or "mingru", whose updates are
-    the fastest; None for none."""
+    the fastest; None for no memory."""
     recurrent_size: int = 64
     """Size of the recurrent network's output."""
     sequence_length: int = 32
     """With recurrent, consecutive steps in a sequence: minibatches consist of sequences, and gradients reach back to
     their first step."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """Use the fastest update with the same result up to rounding: for MLPs on a CPU, gradients written out by hand.
-    False always uses autograd, the reference."""
+    """Use the fastest update that gives the same result up to rounding: for MLPs on a CPU, hand-written gradients in
+    NumPy. False always uses autograd, the reference."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the update of MLPs on a CPU, if fast_updates is True (needs Numba: the extra "compiled"): about twice as
     fast for small networks on one core, the same result up to rounding. A machine compiles once, in half a minute. Has
@@ -194,13 +197,13 @@ class PPOConfig:
     same result up to rounding, up to twice as fast for small networks. Needs a C++ compiler. The first update compiles
     for up to a minute."""
     precision: Precision = "fp32"
-    """Precision of matrix products in optimizer steps. "bf16" is for wide networks (from about 256) on hardware for it:
-    tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors rounded to 11
-    bits. "fp32" also turns off TF32 in convolutions, which torch itself leaves on."""
+    """Precision of matrix products in optimizer steps. "bf16" is for wide networks (from about 256) on hardware that
+    supports it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors
+    rounded to 11 bits. "fp32" also turns off TF32 in convolutions, where torch uses it by default."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
-    number rounds differently. More than one slows down small networks many times; try more from layers of about 512 and
-    minibatches of about 1024."""
+    number rounds differently. Small networks are many times slower with more than one thread; try more from layers of
+    about 512 and minibatches of about 1024 on."""
 
     def __post_init__(self) -> None:
         check_hidden_layers(self)
@@ -319,7 +322,7 @@ class PPOConfig:
 
     @property
     def units(self) -> int:
-        """What a rollout is cut into before it is shuffled: rows, or sequences for recurrent networks."""
+        """The number of rows of a rollout, or of sequences for recurrent networks, that an epoch shuffles."""
         return self.batch_size if self.memory is None else self.num_envs * self.memory.num_sequences(self.num_steps)
 
     @property

@@ -1,6 +1,6 @@
-"""PPO of other libraries on the work of `cases.py`: a file for each. They do not need this library.
+"""PPO of other libraries on the cases of `cases.py`, a file for each. They do not need this library.
 
-`turn.py` runs one. A `run(case, checkouts)` gives what `cases.work_done` does, or why the library cannot take the case.
+`turn.py` runs one. `run(case, checkouts)` returns what `cases.work_done` does, or why the library cannot take the case.
 """
 
 import importlib
@@ -29,7 +29,7 @@ TURNS = {
 
 
 def run(name: str, case: Case, checkouts: Path | None = None) -> dict[str, Any]:
-    """A turn of a library, on one torch thread. `checkouts` is that of `turn.py`."""
+    """A turn of a library, on one torch thread. `checkouts` is the argument of `turn.py`."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     found: dict[str, Any] = importlib.import_module(f"peers.{TURNS[name]}").run(case, checkouts)
@@ -37,7 +37,7 @@ def run(name: str, case: Case, checkouts: Path | None = None) -> dict[str, Any]:
 
 
 def network(case: Case, space: gym.Space[Any], outputs: int) -> torch.nn.Sequential:
-    """The case's network from observations of a space, flat or images of [H, W, C] bytes, to so many outputs."""
+    """The case's network from a space's observations, flat or images of [H, W, C] bytes, to this many outputs."""
     assert space.shape is not None
     layers: list[torch.nn.Module] = [_Numbers(case.has_images)]
     inputs = space.shape[0]

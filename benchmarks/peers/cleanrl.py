@@ -1,4 +1,4 @@
-"""CleanRL: its scripts, from a checkout, with layers as wide as the case says."""
+"""CleanRL: its scripts, from a checkout, with the case's layer widths."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
     """A turn of `ppo.py`.
 
     An iteration ends when the script prints its speed, and its learning begins when it first shuffles rows. Rows that
-    environments spend on a reset count as steps here, in its favour: it trains on them like on others.
+    environments spend on a reset count as steps here, in its favor: it trains on them as on others.
     """
     if checkouts is None:
         return {"left_out": "no package: scripts of a checkout (--checkouts)"}

@@ -1,4 +1,4 @@
-"""PureJaxRL: its script, from a checkout, with layers as wide as the case says."""
+"""PureJaxRL: its script, from a checkout, with the case's layer widths."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from cases import Case
 def run(case: Case, checkouts: Path | None) -> dict[str, Any]:
     """A turn of `ppo.py`: CartPole is gymnax's, a part of the compiled program, and values are clipped.
 
-    Iterations do not end for whoever looks on: the whole program is timed, after it has been compiled and run once.
+    The ends of iterations cannot be seen from outside: the whole program is timed, after it was compiled and run once.
     """
     if checkouts is None:
         return {"left_out": "no package: scripts of a checkout (--checkouts)"}

@@ -11,7 +11,7 @@ from cases import Case, Mark, work_done
 
 
 def scaled(env_id: str) -> gym.Env[Any, Any]:
-    """Images as numbers from 0 to 1: its convolutions take no bytes."""
+    """The environment with images as numbers from 0 to 1, because RLlib's convolutions take no bytes."""
     env = gym.make(env_id)
     seen = gym.spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
     return gym.wrappers.TransformObservation(env, lambda image: image.astype(np.float32) / 255, seen)

@@ -1,4 +1,4 @@
-"""rsl_rl, whose environments are tensors: here gymnasium's own vectorised ones behind its `VecEnv`."""
+"""rsl_rl, whose environments are tensors: here gymnasium's own vector environments behind its `VecEnv`."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from cases import Case, Stopwatch
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
-    """A turn of its runner without a log: learning is what its `update` does, sampling the rest."""
+    """A turn of its runner without a log: learning is the time in its `update`, sampling the rest."""
     from rsl_rl.env import VecEnv
     from rsl_rl.runners import OnPolicyRunner
     from tensordict import TensorDict
@@ -20,7 +20,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         return {"left_out": "its actions are continuous"}
 
     class Environments(VecEnv):
-        """Its form of them."""
+        """Gymnasium's environments as rsl_rl takes them."""
 
         num_envs, num_actions, device, cfg = case.num_envs, space.shape[0], "cpu", {}
         max_episode_length = 10**9  # gymnasium truncates

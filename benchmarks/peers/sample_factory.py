@@ -1,4 +1,4 @@
-"""Sample Factory, whose sampling waits for learning here as that of the others does, in one process."""
+"""Sample Factory in one process. Sampling waits for learning, as with the other libraries."""
 
 import tempfile
 import time
@@ -10,12 +10,12 @@ from cases import Case, Stopwatch
 
 
 def make(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> "gym.Env[Any, Any]":
-    """An environment, as it asks for one."""
+    """Make an environment, with the arguments that Sample Factory passes."""
     return gym.make(name, render_mode=render_mode)
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
-    """A turn of its APPO in serial mode: learning is what its learner's `train` does, sampling the rest."""
+    """A turn of its APPO in serial mode: learning is the time in its learner's `train`, sampling the rest."""
     from sample_factory.algo.learning.learner import Learner
     from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
     from sample_factory.envs.env_utils import register_env

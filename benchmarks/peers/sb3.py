@@ -13,7 +13,7 @@ from cases import Case, Mark, work_done
 
 
 def their_agent(case: Case, environments: Any, library: str = "stable_baselines3", name: str = "PPO") -> Any:
-    """The case's work in the words of stable-baselines3 or a relative of it: on the CPU, without a log."""
+    """The case's settings for stable-baselines3 or a relative of it: on the CPU, without a log."""
     PPO = getattr(importlib.import_module(library), name)  # noqa: N806 - a class
 
     heads = list(case.hidden_sizes)
@@ -48,7 +48,7 @@ def their_agent(case: Case, environments: Any, library: str = "stable_baselines3
 
 
 def their_environments(case: Case, vector: str, start_method: str | None = None) -> Any:
-    """Its environments without a monitor: `dummy` steps them in turn, `subproc` each in a process of its own."""
+    """Environments without a monitor: `dummy` steps them in turn, `subproc` each in a process of its own."""
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     makers = [partial(gym.make, case.env_id)] * case.num_envs
@@ -60,20 +60,20 @@ def their_environments(case: Case, vector: str, start_method: str | None = None)
 def run(
     case: Case, checkouts: Path | None = None, vector: str = "dummy", start_method: str | None = None
 ) -> dict[str, Any]:
-    """A turn of stable-baselines3, in environments that it makes."""
+    """A turn of stable-baselines3, with environments of its own making."""
     environments = their_environments(case, vector, start_method)
     return learn_by_stable_baselines3(case, their_agent(case, environments))
 
 
 def learn_by_stable_baselines3(case: Case, agent: Any, **options: Any) -> dict[str, Any]:
-    """Its training: sampling is what its `collect_rollouts` does, learning the rest. Closes the environments.
+    """Train: sampling is the time in its `collect_rollouts`, learning the rest. Closes the environments.
 
     `options` are further arguments of its `learn`.
     """
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Marking(BaseCallback):
-        """Notes when rollouts begin and end; a rollout's beginning is the end of the iteration before."""
+        """Notes when rollouts begin and end. A rollout begins when the iteration before it ends."""
 
         begins: list[float]
         sampled: list[tuple[float, int]]

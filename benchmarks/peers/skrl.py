@@ -12,9 +12,9 @@ from peers import network
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
-    """A turn of skrl on gymnasium's own vectorised environments: learning is what its `update` does, sampling the rest.
+    """A turn of skrl on gymnasium's vector environments: learning is the time in its `update`, sampling the rest.
 
-    Rows that environments spend on a reset count as steps here, in its favour: it trains on them like on others.
+    Rows that environments spend on a reset count as steps here, in its favor: it trains on them as on others.
     """
     from skrl.agents.torch.ppo import PPO
     from skrl.envs.wrappers.torch import wrap_env
@@ -29,7 +29,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     spaces: dict[str, Any] = {"observation_space": seen, "action_space": actions, "device": "cpu"}
 
     def rows(inputs: dict[str, Any]) -> torch.Tensor:
-        """Observations, which it gives to models flat."""
+        """Observations, which skrl passes to models flattened, in their own shape."""
         found: torch.Tensor = inputs["observations"]
         return found.reshape(-1, *seen.shape)
 
@@ -45,7 +45,7 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
             return self.net(rows(inputs)), {}
 
     class Continuous(GaussianMixin, Model):
-        """The mean of the actions, and their standard deviation, which no observation changes."""
+        """The mean of the actions, and a standard deviation that does not depend on the observation."""
 
         def __init__(self) -> None:
             Model.__init__(self, **spaces)

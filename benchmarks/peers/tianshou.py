@@ -11,7 +11,7 @@ from cases import Case, Stopwatch
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
-    """A turn of Tianshou, by its procedural parts: a collector and an algorithm, without its trainer and its log."""
+    """A turn of Tianshou's procedural API: a collector and an algorithm, without its trainer and its log."""
     from tianshou.algorithm import PPO
     from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
     from tianshou.algorithm.optim import AdamOptimizerFactory

@@ -13,7 +13,7 @@ from peers import network
 
 
 def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
-    """A turn of TorchRL, as its own scripts put the parts together, without its log."""
+    """A turn of TorchRL, assembled as in its own scripts, without its log."""
     from tensordict.nn import NormalParamExtractor, TensorDictModule
     from torchrl.collectors import Collector
     from torchrl.data import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer

@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("peer", choices=peers.TURNS)
     parser.add_argument("case", choices=cases)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
-    parser.add_argument("--checkouts", type=Path, help="the folder with `cleanrl` and `purejaxrl` as they are cloned")
+    parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl` and `purejaxrl`")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
     if arguments.processor_time:

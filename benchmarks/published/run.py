@@ -1,14 +1,14 @@
-"""Tables that others have published, made again with their settings, steps and seeds: theirs beside ours.
+"""Published tables, repeated with their settings, steps and seeds: theirs beside ours.
 
     python benchmarks/published/run.py
     python benchmarks/published/run.py --tables "CleanRL ppo.py" --jobs 2
     python benchmarks/published/run.py --rows Ant-v5 --seeds 1
 
-A run is a process and a folder below `--runs`; finished ones are not run again, stopped ones go on. A figure of
+Each run is a process and a folder below `--runs`; finished ones are skipped, stopped ones continue. A figure of
 `training` is the mean return of the last 100 episodes of the training; one of `evaluation` that of 100 episodes after
 it with the most probable actions; `best` is the highest of such evaluations, over 10 episodes, every 30,000 steps of
-the training: whichever the others took. Ours is the interquartile mean over seeds, with an
-interval of 95 % by bootstrap. Rows that have not been run stand in the table as such.
+the training. Each row uses the one that the others published. Ours is the interquartile mean over seeds, with a 95 %
+bootstrap interval. Rows that have not been run say so in the table.
 """
 
 import argparse
@@ -39,7 +39,7 @@ KEYS = {"training": "episode_return_mean", "evaluation": "evaluation_return_mean
 
 @dataclass(frozen=True)
 class Row:
-    """A figure that others have published, and how it is made again."""
+    """A published figure, and how it is repeated."""
 
     table: str
     env: str
@@ -219,14 +219,14 @@ def verdict(row: Row, middle: float, high: float) -> str:
 
 
 def main() -> None:
-    """Run what is missing, keep it, and print the table."""
+    """Run what is missing, save it, and print the table."""
     tables = tuple(dict.fromkeys(row.table for row in ROWS))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--tables", default=";".join(tables), help="with semicolons between (default: all): %(default)s"
     )
-    parser.add_argument("--rows", help="environments, with commas between (default: all of the tables)")
-    parser.add_argument("--seeds", type=int, help="instead of each row's own number")
+    parser.add_argument("--rows", help="environments, separated by commas (default: all of the tables)")
+    parser.add_argument("--seeds", type=int, help="of each row (default: the row's own number)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default %(default)s)")
     parser.add_argument("--runs", type=Path, default=Path("runs/published"), help="the folder of the runs")
     arguments = parser.parse_args()
@@ -243,7 +243,7 @@ def main() -> None:
 
 
 def keep(row: Row, asked: dict[int, RunAsked]) -> list[dict[str, Any]]:
-    """Write what a row has found into the results; all that they hold now."""
+    """Write a row's findings into the results; returns all that the results now have."""
     path = machine.RESULTS / "published.json"
     runs: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     for seed, run in asked.items():

@@ -1,4 +1,4 @@
-"""Environments as those who published figures made them, by functions with names: `worlds:flat_grid`."""
+"""Environments as the published figures used them, made by named functions: `worlds:flat_grid`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gymnasium.wrappers import FlattenObservation, TransformObservation
 
 
 def flat_grid(env_id: str) -> "gym.Env[Any, Any]":
-    """A world of MiniGrid as rl-baselines3-zoo flattens it: the image and the letters of the mission, as numbers."""
+    """A world of MiniGrid, flattened as in rl-baselines3-zoo: the image and the letters of the mission, as numbers."""
     from minigrid.wrappers import FlatObsWrapper
 
     env = FlatObsWrapper(gym.make(env_id))
@@ -18,7 +18,7 @@ def flat_grid(env_id: str) -> "gym.Env[Any, Any]":
 
 
 def flat_minatar(game: str, max_episode_steps: int) -> "gym.Env[Any, Any]":
-    """A game of MinAtar as gymnax has it and gymnax-blines observes it: numbers in a row, and no action repeats."""
+    """A game of MinAtar as in gymnax, with gymnax-blines' observations: a row of numbers, and no repeated actions."""
     import minatar.gym
 
     if f"MinAtar/{game}-v1" not in gym.registry:
@@ -30,7 +30,7 @@ def flat_minatar(game: str, max_episode_steps: int) -> "gym.Env[Any, Any]":
 
 
 def control(domain: str, task: str) -> "gym.Env[Any, Any]":
-    """A task of DeepMind's control suite as CleanRL takes it: by shimmy, flattened, 1,000 steps, which truncate."""
+    """A task of DeepMind's control suite as in CleanRL: by shimmy, flattened, truncated after 1,000 steps."""
     from dm_control import suite
     from shimmy import DmControlCompatibilityV0
 

@@ -1,5 +1,5 @@
-"""Placement `auto`: it tries a few candidates on the user's own work, and takes the fastest.
+"""Placement `auto`: tries a few candidates on the user's own work, and chooses the fastest.
 
-`trials.py` tries one candidate, `search.py` decides which are worth a trial, `auto.py` is what a training calls, and
+`auto.py` is called by a training. `search.py` decides which candidates are worth a trial, and `trials.py` tries one.
 `comparison.py` tries all candidates for a table. `named.py` turns names of placements into placements.
 """

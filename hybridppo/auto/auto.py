@@ -2,8 +2,8 @@
 
     result = hybridppo.train("CartPole-v1", total_steps=1_000_000, placement=Auto(max_lag=1))
 
-It tries a few candidates briefly (`search.py`), each as training would run under it (`trials.py`), logs its choice in
-one line, and training runs under the ordinary placement that was chosen.
+It tries a few candidates briefly (`search.py`), each in the way in which training would run under it (`trials.py`), and
+logs its choice in one line. The training then runs under the chosen placement.
 """
 
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and the table behind it."""
+    """The chosen placement, workers and threads, and the table of all trials."""
 
     placement: Placement
     num_workers: int | None
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Within:
-    """A process of a training that a distribution policy divides."""
+    """The process of a divided training for which `Auto` chooses."""
 
     label: str
     """The policy, as text."""
@@ -58,12 +58,12 @@ class Within:
 class Auto:
     """Tries placements briefly on the user's own work, and takes the fastest.
 
-    It takes only placements that do not change the result of a seed. Overlap, division of environments that share a
-    generator, and other numbers of torch threads must be allowed.
+    It chooses only placements that do not change the result of a seed. Overlap, division of environments that share a
+    generator, and other numbers of torch threads must be allowed explicitly.
 
     Args:
-        max_lag: 1 allows sampling and learning to overlap, with rollouts by parameters that are one update old. With
-            more, workers do not wait for each other, and parameters are at most so many updates old.
+        max_lag: 1 allows sampling and learning to overlap, with rollouts by parameters that are one update old. Above
+            1, workers do not wait for each other, and parameters are at most `max_lag` updates old.
     """
 
     max_lag: int = 0
@@ -87,13 +87,13 @@ class Auto:
         """Try candidates, and choose.
 
         Args:
-            source: what the environments are made from; trials make their own.
-            environments: as made for training, all or some of them; not touched.
-            config: of the agent.
-            total_steps: of the run.
-            num_workers: as asked for by the user; None leaves it open.
+            source: makes the environments; trials make their own from it.
+            environments: the environments of the training, or some of them; not stepped.
+            config: the agent's settings.
+            total_steps: environment steps of the run.
+            num_workers: the user's number; None to choose one.
             options: how the environments are made and stepped.
-            agent: the agent to train, which trials make copies of; None for the library's.
+            agent: the agent to train, which trials copy; None for the library's.
             seconds_to_make: how long it took to make `environments`.
             within: the process's part in a distribution; None without one.
         """

@@ -58,9 +58,9 @@ def compare_placements(
 
     Args:
         env: as for `hybridppo.train`.
-        config: of PPO.
-        seconds: how long to train under each, after a warm-up.
-        total_steps: of the run; what starts once is spread over it.
+        config: PPO's settings.
+        seconds: how long to train under each placement, after a warm-up.
+        total_steps: steps of the planned run, over which the time to start is spread.
         max_lag: 1 allows overlap to be chosen.
         num_workers: as for `hybridppo.train`.
         options: how the environments are made and stepped.
@@ -70,7 +70,7 @@ def compare_placements(
         `chosen` (a label), `candidates` (a dict for each, as `Trial.to_json`, with `is_chosen`) and `left_out`.
 
     Raises:
-        ConfigurationError: if nothing could be trained under, or an argument is invalid.
+        ConfigurationError: if training works under no placement, or an argument is invalid.
     """
     require_seconds("seconds", seconds)
     total_steps = require_whole("total_steps", total_steps)
@@ -96,7 +96,7 @@ def compare_placements(
 
 
 def fastest(trials: Sequence[Trial], total_steps: int) -> Trial:
-    """The trial whose run would end first; an earlier, simpler one wins if it is within the margin."""
+    """The trial whose run would end first; an earlier, simpler trial wins if it is at most a margin slower."""
     best = trials[0]
     for trial in trials[1:]:
         iterations = max(1, round(total_steps / trial.steps))

@@ -19,20 +19,20 @@ class PlacementOptions:
     placement: PlacementName = "auto"
     """Where to sample and where to learn; README.md has a table."""
     sampling_device: str | None = None
-    """Where migrate, hybrid and overlap sample; not given: cpu."""
+    """Where migrate, hybrid and overlap sample; None for cpu."""
     learning_device: str | None = None
-    """Where migrate, hybrid and overlap learn; not given: cuda."""
+    """Where migrate, hybrid and overlap learn; None for cuda."""
     max_lag: int | None = None
-    """How many updates old the parameters that sample may be: of overlap 1 or more (not given: 1), of hybrid 0 or more
-    (not given: 0), and at most so many of what auto takes (not given: 0). Above 1, workers do not wait for each other,
-    and a seed does not give the same result again."""
+    """How many updates old the parameters that sample may be: for overlap 1 or more (None for 1), for hybrid 0 or more
+    (None for 0). For auto, the largest value that it may choose (None for 0). Above 1, workers do not wait for each
+    other, and a seed does not give the same result again."""
 
     def resolve(self) -> Placement | Auto:
-        """The placement meant; `Auto` has yet to choose.
+        """The placement that the options name; `Auto` still has to choose one.
 
         Raises:
             ConfigurationError: for an option that the placement does not take.
-            DeviceError: if a device is not there.
+            DeviceError: if a device is missing.
         """
         devices = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
         if self.placement == "auto":
@@ -42,11 +42,11 @@ class PlacementOptions:
 
 
 def options_of(settings: dict[str, Any]) -> PlacementOptions:
-    """The options of the placement whose `settings()` these are.
+    """The options of the placement with these `settings()`.
 
     Raises:
-        ConfigurationError: if the command line has no such placement, as one with `publish_every`.
-        DeviceError: if a device is not there.
+        ConfigurationError: if the command line cannot name the placement, such as one with `publish_every`.
+        DeviceError: if a device is missing.
     """
     meant = placement_from_settings(settings).settings()
     candidates = [PlacementOptions("cpu")]
@@ -63,7 +63,7 @@ def options_of(settings: dict[str, Any]) -> PlacementOptions:
 
 
 def resolve_placement(placement: PlacementChoice) -> Placement | Auto:
-    """The placement meant by a name, or by itself; `Auto` has yet to choose."""
+    """The placement of a name, or the placement itself; `Auto` still has to choose one."""
     if placement == "auto":
         return Auto()
     if isinstance(placement, str):

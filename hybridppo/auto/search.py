@@ -1,4 +1,4 @@
-"""Which placement is the fastest: a few candidates are tried, each only if it could gain something over the best."""
+"""Finds the fastest placement: tries a few candidates, each only if it could be faster than the best so far."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ from hybridppo.system.figures import shown_seconds
 logger = logging.getLogger(__name__)
 
 MARGIN = 0.03
-"""A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
+"""The share by which a candidate must be faster than a simpler one; else the simpler one is chosen."""
 MAX_SECONDS, MAX_SHARE = 5.0, 0.05
 """The longest that all trials together may take: in seconds, and as a share of the run."""
 PLANNED = 0.8
@@ -47,7 +47,7 @@ class Limits:
     """What the search may choose."""
 
     total_steps: int
-    """Environment steps of the run, over which what starts once is spread."""
+    """Environment steps of the run, over which the time to start is spread."""
     cores: int
     """CPU cores that the training may use."""
     num_workers: int | None = None
@@ -64,7 +64,7 @@ class Limits:
     torch_threads: int = 1
     """The configured number."""
     accelerator: str | None = None
-    """A device beside the CPU. In tests the CPU's own name stands in for one."""
+    """A device besides the CPU. In tests, the name of the CPU stands in for it."""
     names: Sequence[Name] | None = None
     """The placements that may be taken; None for all."""
     seconds_to_make: float = 0.0
@@ -82,7 +82,7 @@ class Search:
     left_out: list[str] = field(default_factory=list)
     """Candidates that were not tried, with the reason."""
     hints: list[str] = field(default_factory=list)
-    """What would be faster, but is not allowed."""
+    """Candidates that would be faster, but are not allowed."""
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -101,7 +101,7 @@ class Search:
         if (reason := self._why_not()) is not None:
             self.left_out.append(reason)
             return self.baseline
-        first = self._first()
+        first = self._try_simplest()
         if first is None:
             return self.baseline
         self.best = first
@@ -139,8 +139,8 @@ class Search:
             return f"all: to make the environments once more would take {limits.seconds_to_make:.2g} s"
         return None
 
-    def _first(self) -> Trial | None:
-        """Try the simplest candidate. Its first iteration, as short as possible, shows how long the run will be."""
+    def _try_simplest(self) -> Trial | None:
+        """Try the simplest candidate. Its first iteration, as short as possible, shows how long the run will take."""
         smallest = self.training.smallest_share
         quick = self._try(self.baseline, 0.0, smallest)
         if quick is None:
@@ -148,7 +148,7 @@ class Search:
         self.best = quick
         run = self.iterations * quick.iteration
         self._budget = min(PLANNED * MAX_SECONDS, PLANNED * MAX_SHARE * run)
-        # Training needs what was loaded until here, too.
+        # The time so far does not count: training would have loaded the same modules.
         spent, self._start = time.perf_counter() - self._start, time.perf_counter()
         seconds = ITERATIONS * smallest * quick.iteration
         if self._budget < max(seconds, min(spent, 0.1)) and MAX_SHARE <= 1.0:
@@ -268,7 +268,7 @@ class Search:
             self._overlap(device)
 
     def _hints(self) -> None:
-        """If there is time left, try what is not allowed, and note what would be faster."""
+        """If there is time left, try candidates that are not allowed, and note those that would be faster."""
         limits, best, threads = self.limits, self.best.candidate, self.limits.torch_threads
         others: list[tuple[Candidate, float, str]] = []
         overlapping = self._overlapping(best.learning) if not limits.max_lag else None
@@ -315,9 +315,9 @@ class Search:
 
 
 def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
-    """Changes of the configuration to another arithmetic that this machine's CPU supports.
+    """Changes of the configuration that use another arithmetic, if this machine's CPU supports it.
 
-    Compiled updates only if they were compiled before, since compiling takes half a minute.
+    Compiled updates are among them only if this machine has compiled them before, since that takes half a minute.
     """
     config, found = training.config, list[tuple[tuple[str, Any], ...]]()
     is_plain = config.fast_updates and not config.compiled_updates and config.precision == "fp32"

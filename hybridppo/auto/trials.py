@@ -1,4 +1,4 @@
-"""A trial: a placement is tried as training would run under it, on its own environments and agent."""
+"""A trial: trains briefly under a placement, as the training itself would, with its own environments and agent."""
 
 import contextlib
 import math
@@ -47,7 +47,7 @@ class Candidate:
     num_workers: int = 0
     torch_threads: int = 1
     lag: int = 1
-    """How many updates the parameters that sample may be behind, if sampling overlaps."""
+    """By how many updates the parameters that sample may be behind, if sampling and learning overlap."""
     changes: tuple[tuple[str, Any], ...] = ()
     """Fields of the configuration that are changed, with their values."""
 
@@ -70,7 +70,7 @@ class Candidate:
 
     @property
     def placement(self) -> Placement:
-        """The placement. Between equal devices it copies, or there would be nothing to compare."""
+        """The placement. Between equal devices it makes real copies: else it would be the same as `cpu`."""
         if self.name in ("cpu", "cuda"):
             return SingleDevice(self.learning)
         if self.name == "overlap":
@@ -81,7 +81,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """Seconds of an iteration under a candidate; the first three add up to it."""
+    """Seconds of an iteration under a candidate: the first three fields add up to it."""
 
     candidate: Candidate
     sampling: float
@@ -146,8 +146,8 @@ class Training:
 
         Args:
             candidate: what to try.
-            seconds: how long.
-            share: of an iteration; PPO's rollouts are shorter by it, with as many minibatches fewer.
+            seconds: how long to train.
+            share: the share of an iteration to try: PPO's rollouts are shortened to it, with fewer minibatches.
 
         Raises:
             HybridPPOError, RuntimeError, MemoryError: as training under the candidate would.

@@ -25,9 +25,9 @@ class Check(Command):
     env_id: EnvId
     """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     steps: int = 2000
-    """How many steps to make at most."""
+    """The largest number of steps to make."""
     seconds: float = SECONDS_TO_STEP
-    """Stop stepping after this time."""
+    """Seconds after which to stop stepping."""
     seed: int = 0
     """Seed of the environment and of the actions."""
     json: bool = False
@@ -49,19 +49,19 @@ class Placements(Command):
     total_steps: int = 500_000
     """Steps of the planned run, over which the time to start is spread."""
     max_lag: int = 0
-    """1 or more lets auto take overlap, whose rollouts come from parameters one update old."""
+    """1 or more allows overlap, whose rollouts come from parameters that are one update old."""
     num_workers: int | None = None
-    """Processes that step the environments. Not given: every number that may be worth it."""
+    """Processes that step the environments; None for every number that may pay off."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
     distributions: bool = False
-    """Compare the distributions instead (docs/distribution.md), each trained for some seconds. Takes a minute or more:
-    learners are started, and Ray, if it is installed."""
+    """Compare the distributions instead (docs/distribution.md), each trained for some seconds. This takes a minute or
+    more, because it starts learners, and Ray if it is installed."""
     address: str | None = None
     """Address of a running Ray cluster, auto or HOST:PORT, for --distributions."""
     seconds: float = 1.0
-    """How long to train under each, after a warm-up."""
+    """Seconds of training under each placement, after a warm-up."""
     plot: Path | None = None
-    """Draw the table into this PNG (needs matplotlib)."""
+    """A PNG file to draw the table into (needs matplotlib)."""
     json: bool = False
     """Print the table as JSON."""
     progress: bool = True
@@ -96,16 +96,16 @@ class Placements(Command):
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Report what this machine has and whether everything works on it, within two minutes; exit 1 if not."""
+    """Report what this machine has and whether everything works on it, within two minutes; exit with 1 if not."""
 
     env: str = "CartPole-v1"
     """The environment whose speed is measured."""
     seconds: float = 2.0
-    """How long to train under each placement."""
+    """Seconds of training under each placement."""
     json: Path | None = None
-    """Also write the whole report into this file, to attach to a bug report."""
+    """A file to write the whole report into, to attach to a bug report."""
     thorough: bool = False
-    """Compare every placement, precision and CUDA device, however long it takes."""
+    """Compare every placement, precision and CUDA device, without a time limit."""
 
     def run(self) -> int:
         """Run the checks, and print what they find."""
@@ -125,7 +125,7 @@ class Doctor(Command):
 
 @dataclass(frozen=True)
 class Benchmark(Command):
-    """Train a suite of environments on several seeds, side by side. If stopped, the same command goes on."""
+    """Train a suite of environments on several seeds, side by side. If stopped, the same command continues it."""
 
     suite: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
     """classic, box2d or mujoco; environment ids separated by commas; or a .json file with settings of your own."""
@@ -134,11 +134,11 @@ class Benchmark(Command):
     settings: Literal["tuned", "defaults"] = "tuned"
     """Settings tuned for each environment, or the library's defaults."""
     total_steps: int | None = None
-    """Steps of each run. Not given: those that the settings were made for."""
+    """Steps of each run; None for the steps that the settings were made for."""
     output: Path = Path("benchmark")
     """The folder of the runs, the table and the picture."""
     jobs: int | None = None
-    """Runs at once. Not given: one for each core."""
+    """Number of runs at once; None for one per core."""
     progress: bool = True
     """Show a progress bar."""
 
@@ -152,30 +152,30 @@ class Benchmark(Command):
 
 @dataclass(frozen=True)
 class Tune(Command):
-    """Search for settings of PPO with optuna. If stopped, the same command goes on."""
+    """Search for settings of PPO with optuna. If stopped, the same command continues the search."""
 
     env_id: EnvId
     """The environment."""
     total_steps: int = 100_000
     """Environment steps of each trial."""
     trials: int = 50
-    """How many settings to try."""
+    """Number of combinations of settings to try."""
     fixed: dict[str, Any] | None = None
     """Settings that are not searched: fields of PPOConfig, such as '{"recurrent": "lstm"}'."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
     start_from: str | None = None
-    """A run directory, or a file that an agent was saved to, whose networks every trial starts from. Needs
-    hidden_sizes, activation and normalize_observations in --fixed."""
+    """A run directory, or a file written by agent.save, with networks that every trial starts from. Needs hidden_sizes,
+    activation and normalize_observations in --fixed."""
     placement: Literal["cpu", "cuda", "migrate", "hybrid", "overlap"] = "cpu"
-    """Where every trial samples and learns. Trials share the cores, one for each."""
+    """Where every trial samples and learns. Each trial has one core."""
     sampling_device: str | None = None
-    """Where migrate, hybrid and overlap sample; not given: cpu."""
+    """Where migrate, hybrid and overlap sample; None for cpu."""
     learning_device: str | None = None
-    """Where migrate, hybrid and overlap learn; not given: cuda."""
+    """Where migrate, hybrid and overlap learn; None for cuda."""
     output: Path = Path("tune")
     """The folder of the search."""
     jobs: int | None = None
-    """Runs at once. Not given: one for each core."""
+    """Number of runs at once; None for one per core."""
     seed: int = 0
     """Seed of the search and of the runs."""
     progress: bool = True
@@ -195,7 +195,7 @@ class Tune(Command):
         print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
 
     def _flags_of_train(self) -> list[str]:
-        """The flags with which `train` trains as the trials did, with the settings that were found."""
+        """The flags of `train` that train like the trials, with the best settings."""
         names = [*fields_of(EnvironmentOptions), "start_from", "placement", "sampling_device", "learning_device"]
         given = {**asdict(self), **asdict(self.environment)}
         usual = {**asdict(Tune(self.env_id)), **asdict(EnvironmentOptions())}

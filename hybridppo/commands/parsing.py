@@ -1,4 +1,4 @@
-"""Shared by all commands: exit codes, the base class, and parsing."""
+"""What all commands share: exit codes, the base class, and parsing."""
 
 import contextlib
 import json
@@ -93,7 +93,7 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
 
 
 def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
-    """Name our flags for those that other libraries have, if that is what was wrong."""
+    """If a flag is one of another library, name ours in the error."""
     if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
         print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
     with contextlib.suppress(SystemExit):  # something else is wrong as well, and was reported
@@ -106,7 +106,7 @@ def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """The flags that give options of a run these values."""
+    """The flags for these options of a run."""
     kinds = {name: option.type for name, option in fields_of(*GROUPS).items()}
     flags: list[str] = []
     for name, value in options.items():

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Run whole episodes with a checkpoint of a run; with others, let each agent play against each other.
+    """Run whole episodes with a checkpoint of a run; or with others, let every agent play against every other.
 
-    A table then has the score of each agent against each: a win counts 1, a draw 0.5. Agents draw their actions, and a
-    seat is drawn in each game.
+    A table then has the score of each agent against each other one: a win counts 1, a draw 0.5. Agents draw their
+    actions at random, and seats are drawn in each game.
     """
 
     run_dir: RunDir
@@ -34,16 +34,16 @@ class Evaluate(Command):
     others: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="OTHER...")] = ()
     """Folders of other runs, or agents' files, to play against."""
     env: str | None = None
-    """The environment: an id, or a function as module:function. Not given: the run's own."""
+    """The environment: an id, or a function as module:function; None for the run's own."""
     episodes: int = 20
-    """How many episodes; with others, how many games of each pair."""
+    """Number of episodes; with others, number of games of each pair."""
     seed: int = 0
     """Seed of the environments and of sampled actions."""
     deterministic: bool = True
     """Take the most probable actions."""
     checkpoint: WhichCheckpoint = "latest"
-    """The latest checkpoint, or the best: the one with the highest mean return, by evaluations during training if there
-    were any, else over 100 episodes of training."""
+    """The latest checkpoint, or the best: the one with the highest mean return, of evaluations during training if there
+    were any, else of 100 episodes of training."""
     json: bool = False
     """Print the result as JSON."""
     progress: bool = True
@@ -82,7 +82,7 @@ class Evaluate(Command):
 
 
 def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:
-    """The table of a round robin: a row for each agent, with its score against each other and the mean of them."""
+    """The table of a round robin: a row for each agent, with its score against every other, and the mean of these."""
     rows = [
         [name, *(f"{row[other]:.2f}" if other in row else "" for other in scores), f"{fmean(row.values()):.2f}"]
         for name, row in scores.items()
@@ -92,23 +92,23 @@ def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:
 
 @dataclass(frozen=True)
 class Plot(Command):
-    """Draw the returns of runs: seeds of one configuration together, with other configurations beside them.
+    """Draw the returns of runs: a line for each configuration, from the runs of all its seeds.
 
-    Seeds are drawn as their interquartile mean with a bootstrap band. Runs whose settings differ only in what cannot
-    change a result, such as --num-workers, count as seeds of one configuration.
+    The line is the interquartile mean of the seeds, with a bootstrap band. Runs whose settings differ only in options
+    that cannot change a result, such as --num-workers, count as seeds of one configuration.
     """
 
     run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_DIR...")]
-    """Folders of runs, or folders that contain such."""
+    """Run directories, or folders that contain run directories."""
     output: Path = Path("curves.png")
     """The picture, .png or .svg."""
     by: Literal["steps", "seconds"] = "steps"
-    """What returns are drawn over: environment steps, or seconds of training."""
+    """The horizontal axis: environment steps, or seconds of training."""
     confidence: float = 0.95
     """Confidence of the band."""
     label: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
-    """What to call the runs: one label for each folder that is given, or one for each configuration, in their order.
-    Not given: the settings in which they differ."""
+    """A label for the runs: one for each folder on the command line, or one for each configuration, in their order.
+    Without labels, the settings in which they differ name the runs."""
 
     def run(self) -> None:
         """Draw, and list what was drawn."""
@@ -137,16 +137,16 @@ class Report(Command):
 
 @dataclass(frozen=True)
 class Play(Command):
-    """Write episodes of a run's agent into a video, or show them in a window."""
+    """Record episodes of a run's agent in a video, or show them in a window."""
 
     run_dir: RunDir
     """The run's folder."""
     output: Path | None = None
-    """The video, .mp4. Not given: video.mp4 in the run's folder."""
+    """The video, .mp4; None for video.mp4 in the run's folder."""
     episodes: int = 1
-    """How many episodes."""
+    """Number of episodes."""
     window: bool = False
-    """Show them in the environment's own window instead."""
+    """Show the episodes in the environment's own window, without a video."""
     seed: int = 0
     """Seed of the environment and of sampled actions."""
     deterministic: bool = True
@@ -154,9 +154,9 @@ class Play(Command):
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best."""
     against: Path | None = None
-    """Another run, or an agent's file, whose agent has all seats but the first."""
+    """Another run, or an agent's file. Its agent has all seats but the first."""
     most_steps: int | None = None
-    """Stop after this many steps, even within an episode. Not given: 3000 for a video, no limit for a window."""
+    """Steps after which to stop, even within an episode; without it, 3000 for a video, and no limit in a window."""
 
     def run(self) -> None:
         """Play, and print the returns."""
@@ -177,7 +177,7 @@ class Play(Command):
 
 
 def episode_lines(played: "Played", *, by_kind: bool = True) -> list[str]:
-    """A line for every episode; with several agents, a line with the mean return of each kind of agent, or of each."""
+    """A line for every episode; with several agents, a line with the mean return of each kind, or of each agent."""
     if not played.agents:
         pairs = zip(played.returns, played.lengths, strict=True)
         return [f"episode: return {shown_number(value)}, {length} steps" for value, length in pairs]
@@ -190,10 +190,10 @@ def episode_lines(played: "Played", *, by_kind: bool = True) -> list[str]:
 
 @dataclass(frozen=True)
 class Export(Command):
-    """Write a run's policy into a file for other machines: .onnx, .pt2 for torch and C++, or .npz for NumPy alone.
+    """Write a run's policy into a file for other machines: .onnx, .pt2 for torch and C++, or .npz for NumPy.
 
-    An existing file of that name is replaced once the new one is whole. The module numpy_policy.py, which reads .npz,
-    is written beside it; another file of that name is not replaced.
+    An existing file of that name is replaced when the new one is complete. With .npz, the module numpy_policy.py, which
+    reads the file, is written beside it; a different file named numpy_policy.py is not replaced.
     """
 
     run_dir: RunDir
@@ -203,9 +203,9 @@ class Export(Command):
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best."""
     check_steps: int = 1000
-    """Number of observations on which the file is compared with the agent; 0 for none."""
+    """Number of observations on which the file is compared with the agent; 0 to skip the comparison."""
     policy: str | None = None
-    """Which policy, by its name, if the run has several."""
+    """The name of the policy to export, if the run has several."""
 
     def run(self) -> None:
         """Export, and print what was compared."""
@@ -222,12 +222,12 @@ class Export(Command):
 
 @dataclass(frozen=True)
 class Watch(Command):
-    """Show a run in the terminal while it trains, until it ends. Ctrl-C leaves the run alone."""
+    """Show a run in the terminal until it ends. Ctrl-C ends only the display, not the run."""
 
     run_dir: RunDir
     """The run's folder, on this machine or a shared disk."""
     seconds: float = 1.0
-    """Seconds between two looks at its files."""
+    """Seconds between two readings of its files."""
 
     def run(self) -> None:
         """Watch until the run ends, or Ctrl-C."""
@@ -243,7 +243,7 @@ class Watch(Command):
 
 @dataclass(frozen=True)
 class Agents(Command):
-    """List the trained agents that come with the library, for hybridppo.pretrained; or show the card of one."""
+    """List the trained agents of the library (hybridppo.pretrained), or show the card of one."""
 
     name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
     """The agent whose card is shown."""

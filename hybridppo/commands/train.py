@@ -40,25 +40,25 @@ class Train(Command):
     env_id: EnvId
     """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     agent: AgentName = "ppo"
-    """What learns. Its settings are flags: --agent td3 --help shows those of TD3."""
+    """The algorithm. Its settings are flags: --agent td3 --help shows those of TD3."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
         default_factory=lambda: RunOptions(total_steps=500_000)
     )
     placement: Annotated[PlacementOptions, tyro.conf.arg(name="")] = field(default_factory=PlacementOptions)
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
     tuned: bool = False
-    """Begin with settings and steps that are known to suit the environment; other flags change them. Not every
-    environment has an entry."""
+    """Use settings and steps that are known to suit the environment; other flags change them. Not every environment has
+    an entry."""
     tuned_from: Path | None = None
-    """Begin with the settings and steps in this file, which `hybridppo tune` has written; other flags change them."""
+    """Use the settings and steps in this file, which `hybridppo tune` has written; other flags change them."""
     settings_of: Annotated[Path | None, tyro.conf.arg(name="config", metavar="FILE")] = None
-    """Begin with the settings of a run, by its config.json: --config runs/x/config.json. Other flags change them, and
-    ENV_ID may be left out."""
+    """Use the settings in a run's config.json: --config runs/x/config.json. Other flags change them, and ENV_ID may be
+    left out."""
     run_dir: Path | None = None
-    """The folder to make and write to; without it, a fresh one under runs/."""
+    """The folder to make and write to; None for a new one under runs/."""
     compiled: bool = False
     """Let Numba compile the environments, if they have a compiled form, and the updates of multilayer perceptrons on a
-    CPU: --vectorization compiled and --compiled-updates in one (needs the extra "compiled")."""
+    CPU. This is --vectorization compiled and --compiled-updates in one flag (needs the extra "compiled")."""
     profile: bool = False
     """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
     plot: bool = False
@@ -66,13 +66,13 @@ class Train(Command):
     progress: bool = True
     """Show a progress bar."""
     policies: dict[str, Any] | None = None
-    """Train several policies: JSON that holds the name of each and the settings in which it differs from the flags, as
-    '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'. A run directory in the place of settings is a policy that
-    acts and does not learn."""
+    """Train several policies: a JSON object with the name of each policy and the settings in which it differs from the
+    flags, as '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'. With a run directory in place of settings, the
+    policy acts and does not learn."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def with_tuned_defaults(self) -> "Train":
-        """The command with the tuned settings, and no other flag than `--tuned` and `--tuned-from`.
+        """The command with the tuned settings, and no flags but `--tuned` and `--tuned-from`.
 
         Raises:
             ConfigurationError: if the environment has no tuned settings, or the agent is not PPO.
@@ -88,7 +88,7 @@ class Train(Command):
         return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
     def run(self) -> int:
-        """Train, and say what came of it."""
+        """Train, and print the result."""
         if self.tuned:
             from hybridppo.tools.experiments.tuning import tuned_entry
 
@@ -110,7 +110,7 @@ class Train(Command):
         return report(result)
 
     def _config_of_each(self, policies: Mapping[str, Any]) -> dict[str, PPOConfig | str]:
-        """The settings of each policy: the flags', with the policy's own instead.
+        """The settings of each policy: those of the flags, changed by the policy's own.
 
         Raises:
             ConfigurationError: if the agent is not PPO, or a setting is wrong.
@@ -130,7 +130,7 @@ class Train(Command):
 
 
 def with_settings_of_run(arguments: Sequence[str]) -> Train | None:
-    """The command with the settings of the run whose `config.json` the arguments name (`--config`); None without one.
+    """The command with the settings of the run that `--config` names; None without `--config`.
 
     Raises:
         RunDirectoryError: if there is no such file, or it is damaged.
@@ -160,7 +160,7 @@ def with_settings_of_run(arguments: Sequence[str]) -> Train | None:
 
 
 def _require_no_python(path: str, settings: Settings) -> None:
-    """Refuse the settings of a run that the command line cannot train again."""
+    """Refuse the settings of a run with parts that only Python can make again."""
     config, needs = settings.config, dict(settings.own)
     if not settings.env_is_registered:
         needs["env"] = settings.env_id
@@ -177,7 +177,7 @@ def _require_no_python(path: str, settings: Settings) -> None:
 
 
 def _shared_and_own(config: PoliciesConfig) -> tuple[PPOConfig, dict[str, Any]]:
-    """The settings of the first policy, and of every policy the settings that differ from them."""
+    """The settings of the first policy; and for every policy, the settings that differ from these."""
     first, shared = next((one, one.to_json()) for one in config.policies.values())
     own = {
         policy: {name: value for name, value in each.to_json().items() if value != shared[name]}
@@ -193,7 +193,7 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
 
 def _command_of(name: str) -> type[Train]:
     """`Train` with the flags of an agent."""
-    if name == "ppo" or name not in AGENTS:  # what there is not, its own flag refuses
+    if name == "ppo" or name not in AGENTS:  # the parser refuses an unknown name
         return Train
     config = AGENTS[name].config
     fields: list[Any] = [
@@ -226,13 +226,13 @@ def _draw_learning_curve(run_dir: Path) -> None:
 
 
 def _changes() -> type[Any]:
-    """The options that a run may change, each None for the run's own."""
+    """The options that `resume` may change; None keeps the run's own."""
     sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
     options = fields_of(*GROUPS)
     flags = []
     for name in changeable_names():
         kind: Any = options[name].type
-        flag = tyro.conf.arg(help=f"{sentences.get(name, '')} Not given: the run's own.")
+        flag = tyro.conf.arg(help=f"{sentences.get(name, '')} None keeps the run's own.")
         flags.append((name, Annotated[kind | None, flag], field(default=None)))
     return make_dataclass("Changes", flags, frozen=True)
 
@@ -242,22 +242,22 @@ Changes = _changes()
 
 @dataclass(frozen=True)
 class Resume(Command):
-    """Go on with a run from its newest checkpoint."""
+    """Continue a run from its newest checkpoint."""
 
     run_dir: RunDir
     """The run's folder."""
     changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     placement: PlacementName | None = None
-    """Another placement than the run's own."""
+    """A placement in place of the run's own."""
     sampling_device: str | None = None
-    """Where migrate, hybrid and overlap sample; not given: cpu. Needs --placement."""
+    """Where migrate, hybrid and overlap sample; None for cpu. Needs --placement."""
     learning_device: str | None = None
-    """Where migrate, hybrid and overlap learn; not given: cuda. Needs --placement."""
+    """Where migrate, hybrid and overlap learn; None for cuda. Needs --placement."""
     progress: bool = True
     """Show a progress bar."""
 
     def run(self) -> int:
-        """Resume, and say what came of it."""
+        """Resume, and print the result."""
         result = resume(
             self.run_dir,
             placement=self._placement(),
@@ -275,7 +275,7 @@ class Resume(Command):
 
 
 def report(result: TrainResult) -> int:
-    """Print what came of a training and where its run directory is; the exit code."""
+    """Print the result of a training and the path of its run directory; return the exit code."""
     if result.run_dir is None:  # one of several learners that torchrun has started: only the first reports
         return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
     if not result.saved:

@@ -1,4 +1,4 @@
-"""Code that Numba compiles: environments, from the same functions that Python runs, and perceptrons.
+"""Code that Numba compiles: environments, whose functions Python can run as well, and updates of perceptrons.
 
     from hybridppo import compiled
 

@@ -1,12 +1,12 @@
-"""A definition as a module of CUDA kernels, and what launches them: the only file that knows Numba's CUDA.
+"""Compiles a definition to CUDA kernels, and launches them. No other file uses Numba's CUDA.
 
     launcher = cuda_launcher(definition, torch.device("cuda:0"))
     states = launcher.array(tensor, definition.state)
     launcher.launch("step_all", blocks, threads, states, ...)
 
-The module is text, like the CPU's (`building.py`): a few lines that say what a thread, a barrier and the memory of a
-block are, and below them the environment's functions and the loops around them. To have it compiled by something else
-than Numba's CUDA is to write other lines above. Arrays are torch's tensors, handed over by their addresses.
+The module is text, like that for the CPU (`building.py`). Its first lines define a thread, a barrier and the memory of
+a block for Numba's CUDA; below are the environment's functions and the loops around them. For another compiler, only
+the first lines would change. Arrays are torch's tensors, passed by their addresses.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     import torch
 
 MOST_THREADS = 1024
-"""Threads of a block, on any GPU."""
+"""The most threads of a block, on any GPU."""
 THREADS = 128
 """Threads of a block, if they do not depend on each other."""
 BLOCK_MEMORY = 48 * 1024
-"""Bytes that any block can have to itself without asking for more."""
+"""Bytes of shared memory that a block has on any GPU without a request for more."""
 REGISTERS = 65536
 """Registers of a processor, divided among the threads of a block; a thread has at most 255."""
 
@@ -72,9 +72,10 @@ OF_A_BLOCK: Texts = {
     kernels.barrier: "cuda.syncthreads()",
     kernels.any_of_block: "cuda.syncthreads_or(np.int32(truth)) != 0",
 }
-"""What calls of these are written as where a thread has an environment, or a block of threads."""
+"""How calls of these functions are written if each environment has a thread, and if it has a block of threads."""
 HELD = "cuda.shared.array(1, STATE)[0]"
-"""A state in the shared memory of a block, written into its caller: no function may return its own array."""
+"""Puts a state into the shared memory of a block. It is written into its caller, because a function cannot return such
+an array."""
 SIMULATED = "cuda.shared.array(1, STATE).view(np.recarray)[0]"
 """The same in Python, where records have no fields without a view."""
 
@@ -96,9 +97,9 @@ class Shape:
     """Launch settings of a definition's kernels."""
 
     threads: int
-    """Of a block."""
+    """Threads of a block."""
     is_block_each: bool
-    """Whether an environment has a block, or else a thread."""
+    """Whether each environment has a block of threads; otherwise it has one thread."""
     is_held: bool = False
     """Whether the block copies the state to its shared memory during a step."""
 

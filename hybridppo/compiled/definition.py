@@ -1,4 +1,4 @@
-"""What a compiled environment is: its state, its spaces, and a few functions.
+"""The definition of a compiled environment: its state, its spaces, and a few functions.
 
 @compiled.environment(
     state={"x": np.float64, "speed": np.float64},
@@ -62,9 +62,9 @@ CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "nu
 
 @dataclass(frozen=True, repr=False)
 class Definition(EnvironmentSpec):
-    """A compiled environment. A call makes one that Python steps: the same source without Numba.
+    """A compiled environment. Calling it makes an environment that Python steps, from the same source.
 
-    It is an environment wherever one is expected: `train(Slide, compiled=True)`.
+    It can be passed wherever an environment is expected: `train(Slide, compiled=True)`.
     """
 
     shows_state: bool = False
@@ -160,8 +160,8 @@ def environment(
         action_space: `Discrete`, or a one-dimensional `MultiDiscrete` or float32 `Box`; of each agent.
         episode_length: steps after which an episode is truncated; 0 for never.
         policies: with several agents, their kinds with the number of agents of each.
-        state_space: with several agents, a one-dimensional float32 `Box` for critics that see the environment's state:
-            what `observe_state(state, time, out)` writes.
+        state_space: with several agents, a one-dimensional float32 `Box`, for critics that see the environment's state:
+            the space of what `observe_state(state, time, out)` writes.
 
     Raises:
         ConfigurationError: with the argument that is not valid.

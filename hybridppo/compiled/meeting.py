@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 LINE = 16
-"""Distance of the numbers of two threads, so that they are in separate cache lines."""
+"""Distance between the numbers of two threads, which puts them into separate cache lines."""
 GONE = 2 * LINE
 NUM_SIGNALS = 3 * LINE
 LOOKS = 2**12
-"""How often a thread checks, for some microseconds, before it yields its core."""
+"""Number of checks, within some microseconds, before a waiting thread yields its core."""
 
 
 def tell_number(numbers: Any, index: int, value: int) -> None:

@@ -145,7 +145,7 @@ def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exc
 
 
 def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:
-    """Whether these functions of the module of this text are kept or loaded."""
+    """Whether Numba has kept these functions of the module with this text, or this process has loaded them."""
     directory = cache_directory()
     return _digest(text) in _MODULES or (directory is not None and is_kept(directory / _file_of(name, text), functions))
 

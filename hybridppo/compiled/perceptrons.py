@@ -18,7 +18,7 @@ MOST_ROWS = 8
 TURNED = 16
 """Columns of a matrix that are transposed at once, so that their cache lines are used completely."""
 MOST_INNER = 128
-"""Terms that are summed at once: so much of a tile's columns fits into the cache closest to a core."""
+"""Terms that are summed at once, so that this part of a tile's columns fits into the cache closest to a core."""
 
 
 def rows_of_a_tile() -> int:

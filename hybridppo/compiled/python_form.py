@@ -1,10 +1,10 @@
-"""A compiled environment that Python steps, with the same source and without Numba; it explains errors.
+"""A compiled environment that Python steps, from the same source and without Numba, to explain errors.
 
     environment = CartPole()                    # a `PythonForm`; of several agents, `PythonAgents`
     problems = phases_that_race(definition)
 
-Compiled code would accept errors as numbers: an unknown field, an entry of an observation that is not written, a
-boolean in place of a reward. Here an `EnvError` names the function and its line.
+Compiled code would not notice some errors: an unknown field, an entry of an observation that is not written, a boolean
+in place of a reward. Here, an `EnvError` names the function and its line.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def truth(spec: EnvironmentSpec, name: str, returned: Any) -> bool:
 
 
 def wanted_of(name: str) -> str:
-    """What a function must return, for messages."""
+    """The values that a function must return, for messages."""
     if name == "end":
         return "`end` returns a truth, whether the episode is over for all: True or False"
     what = "the episode is over" if name == "step" else "the agent leaves"
@@ -269,7 +269,7 @@ class PythonAgents(_Stepped):
         self.agents = [name for _, name in self._those_there()]
 
     def state(self) -> Array:
-        """What `observe_state` writes, if the environment has a `state_space`."""
+        """The result of `observe_state`, if the environment has a `state_space`."""
         assert self.state_space is not None
         observe, size = self.definition.functions["observe_state"], self.state_space.shape[0]
         return observed(self.definition, "observe_state", size, lambda out: observe(self.fields, self._length, out))

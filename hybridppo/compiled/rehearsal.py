@@ -1,10 +1,10 @@
 """Checks a definition before it is compiled: its source, and some steps in Python.
 
-    rehearse(definition)            # an EnvError names the file, the line and what is wrong there
+    rehearse(definition)            # an EnvError names the file, the line and the fault
 
-Compiled code accepts many errors as numbers: memory beside an array, an entry of an observation that is not written, a
-boolean in place of a reward. Python finds them in milliseconds. Code that the rehearsal does not reach is checked by
-compiled code, which checks every index on the CPU (`building.py`), and by tests for finite numbers.
+Compiled code does not notice many errors: an index outside of an array, an entry of an observation that is not written,
+a boolean in place of a reward. Python finds them in milliseconds. In code that the rehearsal does not reach, compiled
+code on the CPU checks every index (`building.py`), and the training checks that numbers are finite.
 """
 
 import ast
@@ -24,7 +24,7 @@ from hybridppo.compiled.sources import REMEDY, parsed
 from hybridppo.errors import EnvError
 
 STEPS, FEWEST_STEPS = 200, 2
-"""Steps of one agent. Several agents share them, with at least two each."""
+"""Steps with one agent. With several agents there are fewer steps, but at least two."""
 OF_ALL = ("end", "observe_state")
 """Functions of an environment that are not called for an agent."""
 _NOT_THE_USERS = tuple(f"{Path(module).parent}{os.sep}" for module in (__file__, np.__file__))

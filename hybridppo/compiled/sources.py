@@ -1,8 +1,8 @@
-"""The source of an environment's functions, and of all that they use, as the text of one module.
+"""Writes an environment's functions, and everything that they use, as the text of one module.
 
-It is a separate module because Numba keeps compiled code by file: it misses edits in imported files, and does not find
-the code of closures again. So helpers are written as functions and constants as numbers. The text determines the
-result, and its hash identifies it.
+The text is a separate module because Numba keeps compiled code by file: it does not notice edits in imported files, and
+does not find the code of closures again. So the module contains helpers as functions and constants as numbers. The text
+determines the result, and its hash identifies it.
 """
 
 import ast

@@ -11,9 +11,9 @@ columns_of_a_tile = numba.njit(lambda: {lanes} * 2)
 
 
 def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
-    """Rows of a tile and numbers of a vector, two of which are side by side; no bit depends on them.
+    """The rows of a tile, and the numbers of a vector; a tile is two vectors wide. The bits do not depend on them.
 
-    AVX-512 has registers twice as wide as others, and twice as many.
+    With AVX-512, registers are twice as wide, and there are twice as many.
     """
     return (8, 16) if features.get("avx512f", False) else (4, 8)
 

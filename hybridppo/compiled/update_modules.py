@@ -50,8 +50,8 @@ class UpdateModule:
             for Numba's types.
         types: lines that name types.
         decorators: decorators of other functions: `contracted` if a product and a sum may be rounded at once, `inlined`
-            if besides a function is compiled into its callers, or `summed` if numbers may be added in another order,
-            the same on one machine.
+            if a function is also compiled into its callers, or `summed` if numbers may be added in another order, which
+            is the same on one machine.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class SideBySide:
         Args:
             work: takes the number of a part.
             count: number of parts.
-            signals: numbers in which parts wait for each other (`meet`); set if a part fails, so that none waits for
-                it.
+            signals: numbers by which parts wait for each other (`meet`). If a part fails, they are set so that no other
+                part waits for it.
         """
 
         def part(number: int) -> None:

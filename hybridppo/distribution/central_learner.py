@@ -1,7 +1,7 @@
 """A learner of `Central`: it samples its share of the environments, and computes gradients of its own rollouts.
 
-It runs in a process of this machine, started as `python -m hybridppo.distribution.central_learner`, or in an actor of
-Ray's (`ray_learners.py`).
+It runs in a process of this machine, started as `python -m hybridppo.distribution.central_learner`, or in a Ray actor
+(`ray_learners.py`).
 """
 
 import time
@@ -38,11 +38,11 @@ class Talk(Protocol):
 
 
 class Served(Exchange):
-    """Sends the gradient of each minibatch to the server, and learns on with the parameters that come back.
+    """Sends the gradient of each minibatch to the server, and continues with the parameters that the server returns.
 
     Args:
-        agent: the learner's.
-        talk: to the server.
+        agent: the learner's agent.
+        talk: sends messages to the server.
     """
 
     is_alone = False
@@ -66,7 +66,7 @@ class Served(Exchange):
         return found
 
     def descend(self, descend: Callable[[], Any]) -> float:
-        """By the server."""
+        """Let the server make the step."""
         self._num_left -= 1
         return self._take_parameters(self._talk("gradient", (self._agent.parameters.gradient.numpy(), self._num_left)))
 
@@ -81,9 +81,9 @@ class Learner:
     """The environments and the agent of a learner.
 
     Args:
-        setup: what all learners are made from.
+        setup: the settings and parts that all learners have in common.
         envs: its share of the environments.
-        env_seed: of the first of them.
+        env_seed: seed of the first of them.
     """
 
     def __init__(self, setup: dict[str, Any], envs: slice, env_seed: int) -> None:
@@ -110,14 +110,14 @@ class Learner:
             self.close()
             raise
         self.heartbeat = np.zeros(1, np.int64)
-        """`[1]`, the rows of the rollout that are sampled."""
+        """`[1]`, the number of rows of the rollout that are sampled."""
 
     def _own_seed(self, what: str) -> int:
         """The first learner draws the numbers that a training in one process draws."""
         return seed_of(self._seed, what if self._number == 0 else f"{what} of learner {self._number}")
 
     def learn(self, talk: Talk) -> None:
-        """Do what the server asks for, until `talk` raises."""
+        """Do the tasks of the server, until `talk` raises."""
         agent, cpu = self._agent, SingleDevice("cpu")
         self._sampler.show_steps_in(self.heartbeat)
         served = Served(agent, talk)
@@ -140,7 +140,7 @@ class Learner:
                     answer = "diverged", str(error)
 
     def _update(self, task: dict[str, Any], served: Served, cpu: SingleDevice) -> dict[str, Any]:
-        """Sample a rollout, and learn from it; what the server counts."""
+        """Sample a rollout, and learn from it; return the data that the server counts."""
         agent, sampler = self._agent, self._sampler
         agent.version = task["version"]
         for name, part in agent.normalization.parts.items():

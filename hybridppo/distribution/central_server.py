@@ -1,8 +1,8 @@
 """A server of parameters, and learners that send it gradients, each at its own pace (`Central`).
 
 The process that called `train` is the server: it has the agent, its optimizer and the run directory. Learners
-(`central_learner.py`) are processes of this machine, or actors of Ray's on any machine. They send a message and wait
-for the reply, and the server decides when it replies:
+(`central_learner.py`) are processes of this machine, or Ray actors on any machine. They send a message and wait for the
+reply, and the server decides when it replies:
 
     learner                           server
     "ready", "done", update           "update": newest parameters and moments, as soon as it is wanted
@@ -69,14 +69,14 @@ NOT_SAVED = "learners of distribution central step them, each at its own pace"
 class BoundedLag:
     """Decides which learner may compute a gradient, and which may step.
 
-    A version is an optimizer step. At most `max_lag + 1` learners compute at the same time. A learner with a gradient
-    waits for those that began before it if its step would make their gradients too old; the oldest never waits. So no
-    gradient is thrown away. Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", 2014,
-    bounded delay.
+    The version of the parameters counts optimizer steps. At most `max_lag + 1` learners compute at the same time. A
+    learner with a gradient waits for those that began before it, if its step would make their gradients too old; the
+    learner that began first never waits. So no gradient is dropped. Source: Li et al., "Scaling Distributed Machine
+    Learning with the Parameter Server", 2014, bounded delay.
 
     Args:
         max_lag: the most optimizer steps between the parameters of a gradient and its own step.
-        version: of the parameters now.
+        version: the present version of the parameters.
     """
 
     def __init__(self, max_lag: int, version: int = 0) -> None:
@@ -85,15 +85,15 @@ class BoundedLag:
         """The version with which each learner computes, in the order in which they began."""
 
     def may_begin(self) -> bool:
-        """Whether one more may begin: if all end in the order in which they began, no gradient is too old."""
+        """Whether another learner may begin: if all end in the order in which they began, no gradient is too old."""
         return len(self._computing) <= self.max_lag
 
     def begin(self, learner: int) -> None:
-        """A learner computes with the parameters of now."""
+        """Note that a learner begins to compute with the present parameters."""
         self._computing[learner] = self.version
 
     def may_step(self, learner: int) -> bool:
-        """Whether its step leaves room for all that began before it."""
+        """Whether the learner's step would leave the gradients of all that began before it young enough."""
         for place, (other, version) in enumerate(self._computing.items()):
             if other == learner:
                 return True
@@ -102,13 +102,13 @@ class BoundedLag:
         raise KeyError(learner)
 
     def step(self, learner: int) -> int:
-        """Its step is made; the lag of its gradient."""
+        """Note that the learner's step is made; return the lag of its gradient."""
         lag = self.version - self._computing.pop(learner)
         self.version += 1
         return lag
 
     def forget(self, learner: int) -> None:
-        """It is lost."""
+        """Note that the learner is lost."""
         self._computing.pop(learner, None)
 
 
@@ -134,15 +134,15 @@ class Learners(BaseSampler):
 
     Args:
         source: as for `make_environments`.
-        template: one of the environments, for its spaces and mode of reset; closed.
-        agent: the server's.
-        learners: how many.
+        template: one of the environments, for its spaces and autoreset mode; closed.
+        agent: the agent of the server.
+        learners: number of learners.
         max_lag: see `BoundedLag`.
         options: how environments are made and stepped.
-        seed: the run's.
+        seed: seed of the run.
         env_seed: the `i`-th environment starts from `env_seed + i`.
-        noise: of the run; learners have generators of their own.
-        over_ray: whether learners are actors of Ray's.
+        noise: generator of the run; learners have their own.
+        over_ray: whether learners are Ray actors.
     """
 
     def __init__(
@@ -184,7 +184,8 @@ class Learners(BaseSampler):
         self._here = set(range(learners))
         self._idle = list(range(learners))
         self._waiting: dict[int, tuple[Any, int] | None] = {}
-        """Learners that wait for parameters, the first first: with a gradient and how many follow it, or to begin."""
+        """Learners that wait for parameters, in their order: with a gradient and the number that will follow in the
+        update; or None to begin an update."""
         self._norms = dict.fromkeys(range(learners), 0.0)
         self._updates = {number: Update(number) for number in range(learners)}
         self._done: deque[Update] = deque()
@@ -202,14 +203,14 @@ class Learners(BaseSampler):
 
     @property
     def num_learners(self) -> int:
-        """How many are there."""
+        """Number of learners that are not lost."""
         return len(self._here)
 
     def _steps_made(self) -> int:
         return int(self._agent.optimizer.state[self._agent.parameters.values]["step"])
 
     def begin(self, share_done: float) -> None:
-        """Let all that have nothing to do sample, and learn from it."""
+        """Let all idle learners sample a rollout and learn from it."""
         while self._idle:
             learner = self._idle.pop(0)
             self._updates[learner] = Update(learner)
@@ -250,7 +251,7 @@ class Learners(BaseSampler):
         return update
 
     def _take(self, learner: int, kind: str, value: Any) -> None:
-        """A learner's message."""
+        """Handle a learner's message."""
         update = self._updates[learner]
         if kind == "ready":
             self._idle.append(learner)
@@ -276,7 +277,7 @@ class Learners(BaseSampler):
             gradient, update = self._waiting.pop(learner), self._updates[learner]
             if gradient is not None:
                 self._step(learner, gradient[0])
-                if gradient[1]:  # more of them follow
+                if gradient[1]:  # more gradients of the update follow
                     self._wait(learner, None)
                     continue
             else:
@@ -287,7 +288,7 @@ class Learners(BaseSampler):
 
     @np.errstate(over="ignore", invalid="ignore")  # the norm shows it
     def _step(self, learner: int, gradient: Any) -> None:
-        """The optimizer's step along a learner's gradient."""
+        """Make an optimizer step along a learner's gradient."""
         self._agent.parameters.gradient.copy_(torch.from_numpy(gradient))
         self._norms[learner] = norm = float(self._loop.backend.descend())
         if not math.isfinite(norm):
@@ -306,7 +307,7 @@ class Learners(BaseSampler):
             self._lose(learner, lost)
 
     def _lose(self, learner: int, error: WorkerLostError) -> None:
-        """Replace a lost learner if that is asked for; else go on without it."""
+        """Replace a lost learner if restarts are allowed; else continue without it."""
         self._lag.forget(learner)
         self._waiting.pop(learner, None)
         if learner in self._idle:
@@ -344,7 +345,7 @@ class Learners(BaseSampler):
         raise refused("those of learners of a server of parameters", "use distribution='local' or 'multi'")
 
     def check(self, rollout: Any) -> None:
-        """Any rollout will do: it is sampled again."""
+        """Accept any rollout, because it is sampled again."""
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if not self._closed:
@@ -370,11 +371,11 @@ def _pool_of(envs: list[slice], setup: dict[str, Any], options: EnvironmentOptio
 
 
 class ServerOfParameters(LocalTeam):
-    """The server's side of a training.
+    """The team of a training with a server, on the server's side.
 
     Args:
-        policy: with the number of learners and the bound.
-        address: of a Ray cluster that is there, in which the learners are; None for processes of this machine.
+        policy: the policy, with the number of learners and the limit of the lag.
+        address: address of a running Ray cluster for the learners; None for processes of this machine.
     """
 
     def __init__(self, policy: Central, address: str | None) -> None:
@@ -383,7 +384,7 @@ class ServerOfParameters(LocalTeam):
         self._max_lag = learners - 1 if policy.max_lag is None else policy.max_lag
 
     def settled(self, run: RunOptions) -> RunOptions:
-        """With both numbers of the distribution."""
+        """The options, with both numbers of the distribution."""
         return replace(run, distribution=str(Central(self._learners, self._max_lag)))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
@@ -414,7 +415,7 @@ class ServerOfParameters(LocalTeam):
         return as_copies(source, options, "learners")
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """On CPUs."""
+        """The CPU; other placements are refused."""
         on_cpu = isinstance(meant, Auto) or (meant.settings() == SingleDevice("cpu").settings())
         if not on_cpu:
             raise ConfigurationError(
@@ -428,11 +429,11 @@ class ServerOfParameters(LocalTeam):
     def environments(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
     ) -> Environments:
-        """One, for its spaces: the learners have them all."""
+        """One environment, for its spaces: the learners have all environments."""
         return make_environments(source, 1, options)
 
     def begin(self, job: Job) -> Job:
-        """The learners are started with the sampler, which stands for them."""
+        """The same job: the sampler starts the learners."""
         require_shareable(job.agent)
         self._seed = job.settings.seed
         return job
@@ -440,8 +441,8 @@ class ServerOfParameters(LocalTeam):
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
-        """The learners."""
-        assert isinstance(agent, PPO)  # `check` has seen to it
+        """The learners, in the place of a sampler."""
+        assert isinstance(agent, PPO)  # `check` has refused others
         return Learners(
             source,
             environments,
@@ -456,15 +457,16 @@ class ServerOfParameters(LocalTeam):
         )
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-        """One whose iterations are updates of the learners."""
+        """A loop whose iterations are updates of the learners."""
         return CentralRunner(agent, sampler, placement, **options)
 
 
 class CentralRunner(Runner):
     """Like `Runner`; an iteration is a rollout that one of the learners has learned from.
 
-    Its seconds, which all learners share, are divided into sampling and learning as that learner divided its own.
-    Whoever stops, a rollout or an update under way is dropped, and counts for nothing but the steps that were made.
+    The seconds of an iteration, which all learners share, are divided into sampling and learning in the proportion of
+    that learner. After a stop, rollouts and updates under way are dropped; only the optimizer steps that were made
+    count.
     """
 
     def iterate(self) -> Metrics:  # noqa: D102 - as in the base
@@ -473,7 +475,7 @@ class CentralRunner(Runner):
         learners = cast(Learners, self.sampler)
         update = None
         while update is None:
-            learners.begin(self.share_done)  # also one that takes another's place meanwhile
+            learners.begin(self.share_done)  # also learners that have just replaced lost ones
             update = learners.next_update()
             if update is None and self.is_stopping:
                 raise Stopped
@@ -496,7 +498,7 @@ class CentralRunner(Runner):
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
         reason = super().load_state(tensors, state, env_seed=env_seed)
-        if self._rollout is not None:  # which another distribution had sampled, and not learned from
+        if self._rollout is not None:  # sampled under another distribution, and not learned from
             self._rollout = None
             self.sampler.env_steps = self.steps_learned
         return reason

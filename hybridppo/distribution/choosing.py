@@ -27,11 +27,11 @@ def choose_for_learners(
     The number of threads changes rounding, so it is chosen only if `torch_threads` is None.
 
     Args:
-        policy: with the number of learners.
-        config: of the training.
-        total_steps: of the run; trials take at most 5 % of its time.
-        num_workers: not looked at, as `seconds_to_make`: trials have no workers, and little to make.
-        seconds_to_make: not looked at.
+        policy: the policy, with the number of learners.
+        config: the configuration of the training.
+        total_steps: environment steps of the run; trials take at most 5 % of its time.
+        num_workers: ignored, because trials have no workers.
+        seconds_to_make: ignored, because trials make few environments.
         **training: the other arguments of `Auto.choose`.
     """
     learners = policy.learners

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 SECONDS_TO_CONNECT = 10.0
 """Seconds that a cluster may take to answer."""
 MOST_BYTES = 2**30
-"""The size of an object store that is started here; the rest is written to disk."""
+"""The largest object store of a cluster that is started here; further objects are written to disk."""
 
 
 class Cluster:
@@ -28,8 +28,8 @@ class Cluster:
 
     Args:
         policy: the distribution that needs it, for messages.
-        address: of a running cluster, `auto` or HOST:PORT; `local` starts one on this machine. None means the cluster
-            that this process has joined, or the one in the variable RAY_ADDRESS, or else `local`.
+        address: address of a running cluster, `auto` or HOST:PORT; `local` starts one on this machine. None for the
+            cluster that this process has joined, or the one in the variable RAY_ADDRESS, or else `local`.
         num_cpus: the number of CPUs that a cluster started here reports.
 
     Raises:
@@ -94,10 +94,10 @@ class Cluster:
 
 
 def _taken_from_ray() -> Any:
-    """Remove Ray's handler of SIGTERM, which would end the process at once, for the duration of a training.
+    """Remove Ray's handler of SIGTERM during a training, because it would end the process at once.
 
     Returns:
-        The handler; None if there is none, or another one.
+        Ray's handler; None if there is another handler or none.
     """
     handler = signal.getsignal(signal.SIGTERM)
     is_rays = str(getattr(handler, "__module__", "")).partition(".")[0] == "ray"
@@ -118,9 +118,9 @@ def _watched() -> "subprocess.Popen[bytes]":
 
 @contextlib.contextmanager
 def _on_the_loopback(ray: Any) -> Iterator[None]:
-    """A context in which Ray starts listening on the loopback only, as it does by default on Windows and macOS.
+    """A context in which Ray, if it starts, listens on the loopback only, as it does by default on Windows and macOS.
 
-    On Linux it would listen on every interface, and it has no argument for this: it replaces the loopback's address.
+    On Linux, Ray would listen on every interface. It has no argument for this: it replaces the loopback's address.
     """
     constants = ray._private.ray_constants
     before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False

@@ -23,9 +23,9 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str) -> Envi
     """The options that step copies of an environment, because its own vectorised form is seeded as a whole.
 
     Args:
-        source: of the environments.
-        options: the given ones.
-        whom: the processes among which they are divided, for messages.
+        source: makes the environments.
+        options: the options of the user.
+        whom: the processes that share the environments, for messages.
 
     Raises:
         ConfigurationError: if a function makes vectors.

@@ -1,4 +1,4 @@
-"""Starts learners on this machine, or joins those of torchrun; and the store in which they meet."""
+"""Starts learners on this machine, or joins those of torchrun; and makes the store by which they connect."""
 
 import contextlib
 import itertools
@@ -30,7 +30,7 @@ SECONDS_TO_CLOSE = 10.0
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that torchrun sets for the processes that it starts."""
 HOST = "127.0.0.1"
-"""The address of learners of one machine, which no other machine reaches."""
+"""The address for learners of one machine; no other machine reaches it."""
 HAS_LIBUV = sys.platform != "win32"
 """Whether torch's builds have libuv, which TCPStore uses by default."""
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -46,12 +46,12 @@ def is_joining() -> bool:
 class Launched:
     """Learners 1 to `size - 1`, each a process of `python -m hybridppo.training.learner_process`.
 
-    Each reads its setup from its standard input, and ends when that closes, so also if this process is killed.
+    Each reads its setup from its standard input, and ends when that input closes, also if this process is killed.
 
     Args:
-        size: number of learners, with that of this process.
-        port: of the store on this machine.
-        setup: of all, pickled.
+        size: number of learners, including this process.
+        port: port of the store on this machine.
+        setup: the setup of all learners, pickled.
     """
 
     def __init__(self, size: int, port: int, setup: bytes) -> None:
@@ -71,7 +71,7 @@ class Launched:
             raise
 
     def how_it_ended(self, rank: int) -> str | None:
-        """How a learner ended; "" if it runs, None if it was not started here."""
+        """How the process of a learner ended; "" if it runs, None if this process has not started it."""
         if rank not in self._processes:
             return None
         code = self._processes[rank].poll()
@@ -80,7 +80,7 @@ class Launched:
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def close(self, seconds: float = SECONDS_TO_CLOSE) -> None:
-        """Wait this many seconds for all to end, and kill those that have not."""
+        """Wait for all to end, and kill those that still run after this number of seconds."""
         deadline = time.monotonic() + seconds
         for process in self._processes.values():
             try:
@@ -117,15 +117,15 @@ def join_store(port: int, seconds: float) -> TCPStore:
 def in_background(
     call: Callable[[], T], seconds: float, meanwhile: Callable[[float], object] = lambda passed: None
 ) -> T:
-    """The result of a call that waits in native code, made in a thread, so that this thread handles signals.
+    """The result of a call that waits in native code. It is made in a thread, so that this thread handles signals.
 
     Args:
-        call: without a network it may wait for a quarter of an hour; it is then abandoned.
-        seconds: how long to wait for it.
-        meanwhile: called from time to time with the seconds that have passed; it may raise.
+        call: the call. Without a network it may wait for a quarter of an hour; it is then abandoned.
+        seconds: the longest wait.
+        meanwhile: called from time to time with the seconds that have passed; it may raise an error.
 
     Raises:
-        RuntimeError: if it takes longer. Errors of the call are raised too.
+        RuntimeError: if the call takes longer. Errors of the call are raised, too.
     """
     found: Future[T] = Future()
 

@@ -1,4 +1,4 @@
-"""Messages between learners, by torch.distributed; an error names the learner that is missing."""
+"""Messages between learners, by torch.distributed. An error names the learner that is missing."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ from hybridppo.system.interruption import give_up_if_stopped
 
 T = TypeVar("T")
 SECONDS_TO_EXPLAIN = 5.0
-"""Seconds that the other learners have to say that they are there, before an error names who is missing."""
+"""Seconds in which the other learners may report before an error names those that are missing."""
 SECONDS_TO_STOP = 10.0
 """Seconds that a learner waits for the others after it was asked to stop. Torchrun and schedulers kill it after 30 s,
 and it must report why it stops before that."""
@@ -35,7 +35,7 @@ SECONDS_BETWEEN_BEATS = 1.0
 BYTES_OF_SHORT = 512
 """Bytes of the first message of `gather`. Learners with a replay buffer call it in every turn, with about 200 bytes."""
 TURNS_KEPT = 100
-"""Commands of the first learner that stay in the store. No learner is as many behind: all meet in every iteration."""
+"""Commands of the first learner that stay in the store. No learner is so far behind: all meet in every iteration."""
 
 
 def _gloo(made_for: Any, options: Any) -> ProcessGroupGloo:
@@ -48,11 +48,11 @@ dist.Backend.register_backend(_GLOO, _gloo, extended_api=True, devices=["cpu"])
 
 
 class Link:
-    """A group of processes that communicate by gloo. All processes make it at the same time. Every wait ends.
+    """A group of processes that communicate by gloo. All processes make it at the same time. Every wait is limited.
 
     Args:
-        store: the first learner's, which all can reach.
-        rank: of this process.
+        store: the store of the first learner, which all can reach.
+        rank: number of this process.
         size: number of processes.
         timeout: seconds after which a learner that does not answer is lost.
         start_timeout: seconds within which all must have started.
@@ -167,7 +167,7 @@ class Link:
         return [row.numpy().tobytes() for row in self._all_gather(own)]
 
     def from_first(self, data: bytes) -> bytes:
-        """The first process's data; that of the others is ignored."""
+        """The data of the first process; the data of the others are ignored."""
         length = torch.tensor([len(data)])
         self._collective(lambda: dist.broadcast(length, 0, async_op=True))
         everything = torch.zeros(max(1, int(length)), dtype=torch.uint8)
@@ -177,7 +177,7 @@ class Link:
         return everything.numpy()[: int(length)].tobytes()
 
     def gather_numbers(self, numbers: Tensor, out: Tensor) -> None:
-        """`[K]` of each into `[size, K]`."""
+        """Gather `[K]` numbers of each process into `[size, K]`."""
         self._collective(lambda: dist.all_gather(list(out.unbind()), numbers, async_op=True))
 
     def _all_gather(self, own: Tensor) -> Tensor:
@@ -186,12 +186,12 @@ class Link:
         return everything
 
     def meet_neighbours(self) -> None:
-        """Remember the processes of all, if all are on this machine, so that `require_others` sees if one ended."""
+        """If all processes are on this machine, remember their ids, so that `require_others` notices the end of one."""
         found = [int(number) for number in self.gather(str(os.getpid()).encode())]
         self._neighbours = dict(enumerate(found))
 
     def require_others(self, seconds: float) -> None:
-        """Check that the others run, for which this process has waited for this many seconds.
+        """Check that the other processes run, after this process has waited for them for this number of seconds.
 
         Raises:
             DistributionError: if one has ended, or `timeout` seconds are over.
@@ -259,7 +259,7 @@ class Link:
                 numbers.copy_(on_host)
 
     def _group_on_cuda(self) -> Any:
-        """The group of NCCL, which all make at the same time. No machine with two GPUs has run it yet."""
+        """The NCCL group, which all processes make at the same time. No machine with two GPUs has run it yet."""
         if self._on_cuda is None:
             if self._store_at is None:  # NCCL listens too; it reads this when its group is made
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -267,7 +267,7 @@ class Link:
         return self._on_cuda
 
     def tell(self, what: str) -> None:
-        """Send all the next command; called by the first only (`Commands`)."""
+        """Send the next command to all; only the first learner calls it (`Commands`)."""
         self._turn += 1
         self._on_store(lambda: self._store.set(f"turn/{self._turn}", what))
         if self._turn > TURNS_KEPT:
@@ -277,7 +277,7 @@ class Link:
         """The first learner's next command.
 
         Raises:
-            DistributionError: if it has died, or has shown no sign of life for `timeout` seconds.
+            DistributionError: if the first learner has died, or has given no sign of life for `timeout` seconds.
         """
         self._turn += 1
         key, seen, begun = f"turn/{self._turn}", -1, time.monotonic()
@@ -319,7 +319,7 @@ class Link:
         in_background(lambda: self._store.set(f"gone/{self.rank}", problem), SECONDS_TO_EXPLAIN)
 
     def _reports(self, seconds: float) -> dict[int, str]:
-        """Why other processes end, by rank; "" for those that go on."""
+        """Why other processes end, by rank; "" for those that continue."""
         return in_background(lambda: {rank: self._report_of(rank) for rank in self._others}, seconds)
 
     def _end_of(self, rank: int) -> str | None:
@@ -377,7 +377,7 @@ class Link:
 
 
 def _has_ended(work: Any) -> bool:
-    """Wait a short time for a collective; whether it has ended. Raises its errors."""
+    """Wait a short time for a collective; return whether it has ended. Its errors are raised."""
     try:
         work.wait(_A_WHILE)
     except RuntimeError:

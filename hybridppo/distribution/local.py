@@ -1,4 +1,4 @@
-"""A training's team: who makes environments, sampler and loop. Here, one process."""
+"""The team of a training makes its environments, sampler and loop. Here, it is one process."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -23,14 +23,14 @@ from hybridppo.runs.options import RunOptions
 
 
 class LocalTeam:
-    """The team of a training in this process. A team is a context, which ends what it has started.
+    """The team of a training in this process. A team is a context, whose end stops everything that the team started.
 
     Args:
         connect: connects to a Ray cluster when the context begins; None if the team needs none.
     """
 
     rank = 0
-    """The number of this learner. The first has the run directory, and reports."""
+    """The number of this learner. The first one, 0, has the run directory, and reports."""
 
     def __init__(self, connect: Callable[[], Cluster] | None = None) -> None:
         self._connect = connect
@@ -75,11 +75,11 @@ class LocalTeam:
         return make_environments(source, num_envs, options, copies=1 if num_workers else None)
 
     def choose(self, auto: Auto, **training: Any) -> Choice:
-        """As `Auto.choose`, whose arguments `training` has: one learner measures the placement of all."""
+        """As `Auto.choose`, with its arguments in `training`; one learner measures for all."""
         return auto.choose(**training)
 
     def begin(self, job: Job) -> Job:
-        """Start the other learners, which take over the first one's state."""
+        """Start the other learners, which take over the state of the first."""
         return job
 
     def sampler(

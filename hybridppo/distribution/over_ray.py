@@ -24,13 +24,13 @@ from hybridppo.system.threads import cpu_cores
 
 
 class OverRay(LocalTeam):
-    """The learner of a training whose environments are in actors of Ray's. As a context, it connects to Ray.
+    """The learner of a training whose environments are in Ray actors. As a context, it connects to Ray.
 
     Args:
-        policy: of the training.
-        address: of a running cluster; None starts one on this machine.
+        policy: the policy of the training.
+        address: address of a running cluster; None starts one on this machine.
         count: number of workers.
-        what: the workers' name, for messages.
+        what: the name of a worker, for messages.
     """
 
     placements: tuple[Name, ...] = ()
@@ -65,15 +65,15 @@ class OverRay(LocalTeam):
         return as_copies(source, options, self._what)
 
     def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
-        # Messages are the same under every placement, so workers of this machine replace Ray's in trials, or no workers
-        # if actions are chosen here.
+        # Messages are the same under every placement. So in trials, workers of this machine replace Ray's. If actions
+        # are chosen in this process, there are no workers in trials.
         workers = min(self._count, cpu_cores()) if isinstance(self._policy, SingleLearnerCoarse) else 0
         within = Within(str(self._policy), self.placements, cpu_cores(), workers)
         return auto.choose(**{**training, "num_workers": None, "within": within})
 
 
 class Coarse(OverRay):
-    """The learner of `SingleLearnerCoarse`, whose samplers have actors of their own."""
+    """The learner of `SingleLearnerCoarse`, whose samplers have their own actors."""
 
     placements = ("cpu", "overlap", "hybrid", "migrate")
 
@@ -131,7 +131,7 @@ class Fine(OverRay):
         return meant
 
     def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
-        # The seconds were those of starting processes; trials make environments in this process.
+        # The measured seconds include the start of processes; trials make environments in this process.
         return super().choose(auto, **{**training, "seconds_to_make": 0.0})
 
     def environments(

@@ -1,4 +1,4 @@
-"""Workers in actors of Ray's: starts and ends them, and carries messages to and from them."""
+"""Workers in Ray actors: starts and ends them, and carries messages to and from them."""
 
 import contextlib
 import os
@@ -28,11 +28,11 @@ class Actors(Pool):
     """Actors on any machine of the cluster, each with one CPU and a share of the environments.
 
     Args:
-        kind: what the actors do.
-        role: an actor's name in messages.
+        kind: the work of the actors.
+        role: the name of an actor in messages.
         shares: the environments of each actor.
-        setup: of the actors.
-        timeout: in seconds.
+        setup: the setup of all actors.
+        timeout: seconds without an answer or a step after which an actor is lost.
 
     Raises:
         DistributionError: if Ray cannot store the setup.
@@ -54,7 +54,7 @@ class Actors(Pool):
             self._setup = ray.put(pack({**setup, "kind of servant": kind}, ALONE))
         self._handles: dict[int, Any] = {}
         self._places: dict[int, str] = {}
-        """Process and machine of the actors that have begun."""
+        """Process and machine of each actor that has started."""
         self._owed: dict[int, deque[Any]] = {}
         """References to pending answers, in order."""
         self._rows: dict[int, int] = {}
@@ -79,7 +79,7 @@ class Actors(Pool):
         self._call(worker, "begin", self._setup, path, self._shares[worker], env_seed)
 
     def ask(self, worker: int, kind: str, value: Any) -> None:
-        """As in the base. Ray searches anything but bytes; only what users send may need its own pickling."""
+        """As in the base. Ray searches any value but bytes; only users' objects may need Ray's own pickling."""
         self._call(worker, "answer", (kind, value) if kind == "steer" else pickle.dumps((kind, value)))
 
     def _call(self, worker: int, method: str, *arguments: Any) -> None:
@@ -87,7 +87,7 @@ class Actors(Pool):
             self._owed[worker].append(getattr(self._handles[worker], method).remote(*arguments))
 
     def tell(self, worker: int, kind: str, value: Any) -> None:
-        """Send a message that is received also within a call, and not answered."""
+        """Send a message without an answer, which is also received during a call."""
         self._handles[worker].tell.remote(kind, value)
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
@@ -170,7 +170,7 @@ def _kill(handle: Any) -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """A context in which Ray's errors become errors that say what to do."""
+    """A context in which Ray's errors become errors with a remedy."""
     try:
         yield
     except ray.exceptions.ObjectStoreFullError as error:

@@ -22,11 +22,11 @@ from hybridppo.runners.workers.transport import WorkerLostError
 Array = NDArray[Any]
 
 STEPS_TO_RECOVER = 100
-"""After so many steps, a loss of a worker is not counted together with those before."""
+"""After this number of steps, losses of a worker are counted from 0 again."""
 
 
 class RayEnvironments(Environments):
-    """Environments divided among actors of Ray's.
+    """Environments divided among Ray actors.
 
     A lost worker is an error. With `on_env_error="restart"`, another replaces it, and its unfinished episodes are
     dropped.
@@ -35,8 +35,8 @@ class RayEnvironments(Environments):
         source: as for `make_environments`.
         template: one of the environments, for spaces and agents.
         num_envs: number of environments.
-        num_workers: workers, among which they are divided as evenly as possible.
-        options: how they are made and stepped.
+        num_workers: number of workers, which share the environments as evenly as possible.
+        options: how the environments are made and stepped.
 
     Raises:
         EnvError: if a worker fails, dies or does not answer.

@@ -1,4 +1,4 @@
-"""Learners of `Central` in actors of Ray's, on any machine of its cluster."""
+"""Learners of `Central` in Ray actors, on any machine of the cluster."""
 
 import threading
 from queue import SimpleQueue

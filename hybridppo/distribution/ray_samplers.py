@@ -22,10 +22,10 @@ Array = NDArray[Any]
 
 
 class RaySamplers(Actors, Transport):
-    """A `Transport` whose workers are actors of Ray's.
+    """A `Transport` whose workers are Ray actors.
 
     Args:
-        work: of the samplers.
+        work: the work of the samplers.
     """
 
     def __init__(self, work: Work) -> None:
@@ -38,7 +38,7 @@ class RaySamplers(Actors, Transport):
         self._tasks: dict[int, deque[tuple[Fill, int]]] = {}
         """Parts under way with the numbers of their buffers, in the order of the calls."""
         self._stopped: dict[int, int] = {}
-        """The last attempt of each sampler that was asked to stop."""
+        """The number of the attempt that each sampler was last asked to stop."""
         self._attempt = 0
         self._version = -1
         self._parameters: Any = None

@@ -1,4 +1,4 @@
-"""Ray's actors: samplers for `coarse`, environments for `fine`; and their messages. Loads no torch."""
+"""The programs of Ray actors: samplers for `coarse`, environments for `fine`; and their messages. Loads no torch."""
 
 import os
 import pickle
@@ -34,7 +34,7 @@ Answer = tuple[str, Any, float]
 
 
 class Servant:
-    """What an actor does with its share of the environments; it is made from a setup, its environments and a seed."""
+    """The work of an actor with its share of the environments; made from a setup, the environments and a seed."""
 
     seconds = 0.0
     """The seconds of the last answer."""
@@ -56,14 +56,14 @@ class Servant:
 
 
 class RemoteActor:
-    """An actor of Ray's with a servant. A second thread runs `tell` and `rows`."""
+    """A Ray actor with a servant. A second thread runs `tell` and `rows`."""
 
     def __init__(self) -> None:
         self._limits = threadpool_limits(1)  # the processes are the parallelism
         self._servant: Servant | None = None
 
     def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> Answer:
-        """Make the servant; the result has the process, the machine and the versions."""
+        """Make the servant; return the process, the machine and the versions."""
 
         def make() -> dict[str, Any]:
             # The trainer's folders first, in its order.
@@ -109,9 +109,10 @@ class RemoteEnvironments(Servant):
         require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
 
     def answer(self, kind: str, value: Any) -> Any:
-        """To "step", as `Environments.step`, with `restarted`, `absent` and `waiting`.
+        """Answer "step" with the result of `Environments.step`, and `restarted`, `absent` and `waiting`.
 
-        To the name of another method, its result, and the text of an `EnvStateError`; `value` is its arguments.
+        Answer the name of another method, with its arguments in `value`, with its result and the text of an
+        `EnvStateError`.
         """
         made = self._environments
         if kind == "step":
@@ -160,7 +161,7 @@ class RemoteSampler(Servant):
         self._buffer = RolloutBuffer(**arrays)
 
     def answer(self, kind: str, value: Any) -> Any:
-        """To "fill", the task, what was filled, and the new rows of each array; else as `Share.answer`.
+        """Answer "fill" with the task, a `Filled`, and the new rows of each array; others as `Share.answer`.
 
         Args:
             kind: "fill", or as in `Share.answer`.
@@ -192,7 +193,7 @@ class RemoteSampler(Servant):
         return task, filled, rows
 
     def tell(self, kind: str, value: Any) -> None:
-        """Act with newer parameters from the next part on, or stop an attempt before its next step, or its first."""
+        """Act with newer parameters from the next part on; or stop an attempt before its first or next step."""
         if kind == "publish":
             self._publish(*value)
             return

@@ -23,16 +23,16 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
 
 ROWS_NEVER_WITHOUT_STEPS = 32
-"""A shard whose replay buffer has at least so many time rows always has transitions, once it has one: only resets and
-restarts are rows without one."""
+"""If the replay buffer of a shard has at least this number of time rows and has had a transition, it always has one:
+only rows of resets and restarts have none."""
 
 
 class ShardedUpdate(Exchange):
     """Sums the gradients of all shards, each weighted by its share of the minibatch's steps.
 
     Args:
-        parameters: the agent's.
-        wire: to the other learners.
+        parameters: the parameters of the agent.
+        wire: exchanges rows with the other learners.
         first: the number of this learner's first shard.
     """
 
@@ -102,7 +102,7 @@ class ShardedUpdate(Exchange):
         for i, (shard, weight) in enumerate(minibatch):
             if shard is not None:
                 statistics = torch.as_tensor(backend.gradient(shard, setting))
-            if rows is None:  # the first loss says how many metrics of its own it has
+            if rows is None:  # the first loss shows how many extra metrics there are
                 rows = self.wire.rows(gradient, size + measured + len(extras.names))
             if shard is None:
                 rows[i].zero_()
@@ -128,7 +128,7 @@ class ShardedTransitions:
 
     @property
     def observations(self) -> Tensor:
-        """Some of them, whose device is that of all."""
+        """Some of the observations, whose device is that of all tensors."""
         return self.own[0].observations
 
     @property

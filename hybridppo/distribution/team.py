@@ -1,8 +1,8 @@
 """Learners that train together, each a process with shards of the environments (`MultiLearner`, `GPUOnly`).
 
 All have the same agent, each on its own device. A learner samples its shards and learns from their part of every
-minibatch; gradients are summed over all learners. A request to stop, and the first learner's clock, are sent to all
-before anything depends on them.
+minibatch; gradients are summed over all learners. A request to stop, and the time of the first learner's clock, reach
+all learners before a decision depends on them.
 """
 
 import inspect
@@ -79,7 +79,7 @@ SECONDS_TO_START = 120.0
 """The least number of seconds that learners may take to start and make their environments."""
 UPDATES_BETWEEN_CHECKS = 100
 """Updates from a replay buffer between checks that all learners have the same parameters. A check of layers of 256
-takes a third of a millisecond, and such an update is small. Updates from rollouts are checked each time."""
+takes a third of a millisecond, which is much for such a small update. Updates from rollouts are checked each time."""
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
 """Options of the other learners, for work that the first does alone."""
 _NOT_SHARED = {"episodes_per_rollout": None, "cuda_graphs": False}
@@ -96,10 +96,10 @@ class Team(LocalTeam):
     """One of the learners. As a context, it ends the learners that it has started.
 
     Args:
-        policy: with the numbers of learners and shards.
-        rank: of this learner.
+        policy: the policy, with the numbers of learners and shards.
+        rank: number of this learner.
         timeout: seconds after which a learner that does not answer is lost.
-        address: of a running Ray cluster, whose workers sample; None for workers of this machine.
+        address: address of a running Ray cluster, whose workers sample; None for workers of this machine.
         joins: whether torchrun has started all learners.
     """
 
@@ -113,7 +113,7 @@ class Team(LocalTeam):
         each = self.shards // self.size
         self._mine = range(rank * each, (rank + 1) * each)
         self.link: Link | None = None
-        """To the other learners, once they have started; None without others."""
+        """The link to the other learners, when they have started; None without others."""
         self._timeout, self._joins = timeout, joins
         self._launched: Launched | None = None
         self._agreed = Interruption()
@@ -167,7 +167,7 @@ class Team(LocalTeam):
         super().__exit__(kind, error, traceback)
 
     def _let_go(self, seconds: float) -> None:
-        """Release the other learners, which have this many seconds to end."""
+        """Release the other learners, which must end within this number of seconds."""
         self._put_back()
         for wire in self._wires.values():
             wire.close()
@@ -178,7 +178,7 @@ class Team(LocalTeam):
             self.link.close()
 
     def settled(self, run: RunOptions) -> RunOptions:
-        """With the first learner's seed, and with all numbers of the distribution."""
+        """The options, with the seed of the first learner and all numbers of the distribution."""
         seed = int(self._from_first(str(run.seed).encode()))
         return replace(run, seed=seed, distribution=str(replace(self.policy, shards=self.shards)))
 
@@ -200,7 +200,7 @@ class Team(LocalTeam):
             )
 
     def _check(self, config: PPOConfig | DDPGConfig, whom: str) -> None:
-        # A compiled step of DDPG is one call: the gradients of others cannot be added within.
+        # A compiled step of DDPG is one call, within which the gradients of others cannot be added.
         needed = _NOT_SHARED | ({"compiled_updates": False} if isinstance(config, DDPGConfig) else {})
         for name, value in needed.items():
             if (found := getattr(config, name)) != value:
@@ -221,7 +221,7 @@ class Team(LocalTeam):
             )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
-        """As they are: each shard has environments of its own, which are seeded by their number."""
+        """The same options: each shard has its own environments, which are seeded by their number."""
         if is_tensor_env(source):
             raise ConfigurationError(
                 f"environments of tensors ({type(source).__name__}) that are there already cannot be divided among "
@@ -232,7 +232,7 @@ class Team(LocalTeam):
         return options
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """With the learner's own CUDA device in place of any other."""
+        """The placement, with the learner's own CUDA device in place of any other."""
         is_gpu_only = isinstance(self.policy, GPUOnly)
         if isinstance(meant, Auto):
             if not is_gpu_only:
@@ -262,7 +262,7 @@ class Team(LocalTeam):
         return f"cuda:{number}"
 
     def choose(self, auto: Auto, **training: Any) -> Choice:
-        """The first measures, for as long as it takes; those that are there already take what it has found."""
+        """The first learner measures; learners that torchrun has started wait for its choice."""
         config, num_workers = training["config"], training["num_workers"]
         if not isinstance(config, PPOConfig):
             return Choice(SingleDevice("cpu"), num_workers, config.torch_threads or 1, {})
@@ -277,7 +277,7 @@ class Team(LocalTeam):
     def environments(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None
     ) -> Environments:
-        """Those of this learner's shards, each made by itself; with worker processes, one for each shard."""
+        """The environments of this learner's shards, made shard by shard; with worker processes, one for each shard."""
         self._made_again = partial(self._made, source, num_envs, options, copies=1 if num_workers else None)
         return self._made_again()
 
@@ -288,7 +288,7 @@ class Team(LocalTeam):
         parts: list[Environments] = []
         try:
             for shard in self._mine:
-                with accelerator_of(self._device).selected():  # as simulators expect of their device
+                with accelerator_of(self._device).selected():  # simulators use the current device
                     parts.append(make_environments(source, share, options, first=shard * share, copies=copies))
                 self._require_there(parts[-1])
         except BaseException:
@@ -310,11 +310,11 @@ class Team(LocalTeam):
             )
 
     def _on_device(self, source: Any) -> Any:
-        """A function that takes a device, told of this learner's."""
+        """A function that takes a device, with this learner's device as argument; others unchanged."""
         return partial(source_of(source), device=str(self._device)) if _takes_device(source) else source
 
     def begin(self, job: Job) -> Job:
-        """Start the other learners if necessary, and let all take over the first one's state."""
+        """Start the other learners if necessary, and let all take over the state of the first."""
         agent, settings = job.agent, job.settings
         if settings.run.self_play is not None and job.directory is None and self.rank == 0 and self.size > 1:
             raise ConfigurationError(
@@ -340,13 +340,13 @@ class Team(LocalTeam):
             told["checkpoint"] = job.checkpoint.state
             everything |= {f"checkpoint/{name}": tensor for name, tensor in job.checkpoint.tensors.items()}
         tensors, told = _unpacked(self._from_first(_packed(everything, told) if self.rank == 0 else b""))
-        agent.load_state(own_columns(_of("agent", tensors), self.rank, self.size), told["agent"])
+        agent.load_state(own_columns(_tensors_of("agent", tensors), self.rank, self.size), told["agent"])
         if self.rank == 0:
             return job
         _require_same(told["settings"], settings.to_json(), self.rank)
         checkpoint = None
         if told["checkpoint"] is not None:
-            checkpoint = Checkpoint(_of("checkpoint", tensors), told["checkpoint"])
+            checkpoint = Checkpoint(_tensors_of("checkpoint", tensors), told["checkpoint"])
         return replace(
             job,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
@@ -365,7 +365,7 @@ class Team(LocalTeam):
         self._put_back = lambda: [each.share(None) for each in own]
 
     def _update_of(self, agent: Any) -> ShardedUpdate:
-        """The exchange of an agent's updates; made again when its parameters have moved."""
+        """The exchange of an agent's updates; called again after its parameters have moved."""
         if id(agent) in self._wires:
             self._wires[id(agent)].close()
         self._wires[id(agent)] = wire = self._wire(agent.parameters.values.device)
@@ -401,7 +401,7 @@ class Team(LocalTeam):
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
         """A sampler of this learner's shards."""
-        assert isinstance(environments, EnvironmentShards)  # as made above
+        assert isinstance(environments, EnvironmentShards)  # from `environments`
         share, env_seed, noise = options["num_envs"] // self.shards, options["env_seed"], options["noise"]
         workers = options["num_workers"] and options["num_workers"] // self.shards
         # The same actor samples one shard after the other.
@@ -438,7 +438,7 @@ class Team(LocalTeam):
         return sampler
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-        """A loop that stops and saves when all learners do."""
+        """A loop that stops and saves together with all learners."""
         company = Alone()
         if self.link is not None:
             company = Company(self.rank, self.link, self._of_all, self._from_first)
@@ -451,7 +451,7 @@ class Team(LocalTeam):
             return tensors
         own = {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
         everything = self.gather_tensors(own)
-        return joined_columns([_of(str(rank), everything) for rank in range(self.size)])
+        return joined_columns([_tensors_of(str(rank), everything) for rank in range(self.size)])
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """End all learners but the first, and start others; all continue from the last checkpoint."""
@@ -479,7 +479,7 @@ class Team(LocalTeam):
             found = 0
             for each in agents_of(self._agent):
                 values = each.parameters.values.detach()
-                on_host = torch.empty(values.shape).copy_(values)  # wherever they are
+                on_host = torch.empty(values.shape).copy_(values)  # from any device
                 found = zlib.crc32(on_host.numpy().tobytes(), found)
             self._fingerprint = version, found
             checked = version
@@ -501,7 +501,7 @@ class Team(LocalTeam):
         return data if self.link is None else self.link.from_first(data)
 
     def gather_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gather tensors of all learners, each under a name of its own, on the host."""
+        """Gather tensors of all learners, which have different names, on the host."""
         on_host = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in tensors.items()}
         if self.link is None:
             return on_host
@@ -530,13 +530,13 @@ class Losses:
         """Go back to the last checkpoint, also with the agent; later work is done again.
 
         Args:
-            job: of the training.
-            lost: the loss.
+            job: the job of the training.
+            lost: the error of the loss.
             may: whether this process can start learners.
 
         Raises:
-            LearnerLostError: the same error, if restarts were not asked for, if there is no checkpoint, or after too
-                many losses without a checkpoint in between.
+            LearnerLostError: the same error, if restarts are not allowed, if there is no checkpoint, or after too many
+                losses without a checkpoint in between.
         """
         directory = job.directory
         if not (may and job.settings.environment.restarts) or directory is None or job.interruption.requested:
@@ -579,8 +579,8 @@ class Elsewhere(RunDirectory):
     """The run directory of the other learners, which write nothing.
 
     Args:
-        config: the first learner's `config.json`.
-        path: of the first learner's run directory.
+        config: the `config.json` of the first learner.
+        path: the path of the first learner's run directory.
     """
 
     def __init__(self, config: dict[str, Any], path: Path = Path(os.devnull)) -> None:
@@ -610,7 +610,7 @@ def _unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return safetensors.torch.load(data[end:]), json.loads(data[8:end])
 
 
-def _of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _tensors_of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(f"{part}/"): t for name, t in tensors.items() if name.startswith(f"{part}/")}
 
 

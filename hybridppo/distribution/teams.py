@@ -24,8 +24,8 @@ def run_directory_of(run_dir: str | Path, distribution: str | Distribution | Non
     If torchrun has started several learners, only the first needs it, and sends its settings to the others.
 
     Args:
-        run_dir: of the run.
-        distribution: for the resumed run; None for the run's own.
+        run_dir: the path of the run directory.
+        distribution: the distribution of the resumed run; None for the run's own.
     """
     is_multi = distribution is None or isinstance(distribution_of(distribution), MultiLearner)
     if is_multi and is_joining() and os.environ["WORLD_SIZE"] != "1":
@@ -36,7 +36,7 @@ def run_directory_of(run_dir: str | Path, distribution: str | Distribution | Non
 
 
 def team_of(run: RunOptions, timeout: float) -> LocalTeam:
-    """The team of the run's distribution; a process is lost after `timeout` seconds without an answer."""
+    """The team of the run's distribution. A process without an answer for `timeout` seconds is lost."""
     policy = distribution_of(run.distribution)
     if isinstance(policy, MultiLearner):
         from hybridppo.distribution.team import Team  # loads torch.distributed

@@ -1,8 +1,8 @@
-"""Ends Ray's processes after the process that started Ray was killed. By themselves they would end a minute later.
+"""Ends Ray's processes if the process that started Ray was killed. By themselves they would end a minute later.
 
 `python watcher.py PID` needs no package, and works on Linux only, because it reads /proc. It finds the processes below
-the `raylet` that process PID has started, and writes a byte when it has done so for the first time. When its standard
-input closes, which it does with the process at the other end, it kills those that are left.
+the `raylet` that process PID has started, and writes a byte when it has found them for the first time. Its standard
+input closes when the process at the other end is gone; then it kills the processes that are left.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from pathlib import Path
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_END = 3.0
-"""Seconds that they may take to end by themselves, as most of them do."""
+"""Seconds in which processes may end by themselves, as most do, before they are killed."""
 
 Process = tuple[int, str]
-"""Its number and the time of its start, because numbers are used again."""
+"""The id of a process and the time of its start, because ids are reused."""
 
 
 def processes() -> dict[int, tuple[int, str, str]]:
-    """The parent's number, the name and the time of the start of every process."""
+    """The parent's id, the name and the time of the start of every process, by id."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -42,7 +42,7 @@ def below_raylet(root: int) -> set[Process]:
 
 
 def left_of(known: set[Process]) -> set[Process]:
-    """Those that still run."""
+    """The processes that still run."""
     now = {(pid, started) for pid, (_, _, started) in processes().items()}
     return known & now
 

@@ -17,8 +17,8 @@ from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.system.interruption import Interruption
 
 SECONDS_AWAKE = 0.002
-"""Seconds to wait for the others without sleep: they are about as far, and waking up takes as long as a good part of a
-minibatch."""
+"""Seconds to wait for the others without sleep, because they are about as far, and waking up takes as long as a good
+part of a minibatch."""
 SECONDS_ASLEEP = 1e-4, 2e-3
 """Seconds of a sleep between checks after that: the first, and the longest."""
 SECONDS_BETWEEN_QUESTIONS = 0.2
@@ -32,8 +32,8 @@ class Wire:
 
     Args:
         num_rows: the number of its shards.
-        own: whether this process was asked to stop.
-        agreed: whether all stop.
+        own: the request to stop at this process.
+        agreed: the request to stop on which all learners have agreed.
     """
 
     def __init__(self, num_rows: int, own: Interruption, agreed: Interruption) -> None:
@@ -78,8 +78,8 @@ class Collective(Wire):
         num_rows: shards of each learner.
         own: as in the base.
         agreed: as in the base.
-        in_order: whether rows are summed in their order, for which all rows are sent to all; else each learner's sum
-            is reduced, in the fastest order.
+        in_order: whether rows are summed in their order, which needs all rows in all learners; else the learners' sums
+            are reduced, in the fastest order.
     """
 
     def __init__(self, link: Link, num_rows: int, own: Interruption, agreed: Interruption, *, in_order: bool) -> None:
@@ -186,8 +186,8 @@ def wait_for(has_come: Callable[[], bool], require_others: Callable[[float], Non
     """Wait for the other learners: without sleep at first, then with longer and longer sleeps.
 
     Args:
-        has_come: whether they have come.
-        require_others: called from time to time with the seconds that have passed; raises if one is lost.
+        has_come: returns whether all have come.
+        require_others: called from time to time with the seconds that have passed; raises an error if one is lost.
     """
     begun = time.perf_counter()
     asked, (asleep, longest) = begun, SECONDS_ASLEEP
@@ -215,7 +215,8 @@ _locks = threading.Lock(), threading.Lock()
 def fence() -> None:
     """Keep the order of writes before and after it for other processes, and likewise of reads.
 
-    Some processors (ARM's) change it otherwise. No write passes a lock that is taken after another was released.
+    Without it, some processors (ARM's) change this order. No write passes a lock that is taken after another was
+    released.
     """
     for lock in _locks:
         with lock:

@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 EnvState = dict[str, Any]
 """A JSON object: `num_envs`, the number of environments, and their `state`."""
 Step = tuple[Array, Array, Array, Array, list[int], list[Array]]
-"""Observations `[N, obs]` for the next action; rewards, terminated, truncated `[N]`; indices and final observations of
-the environments that were truncated in this step, unless the observations already have them. The next step may
-overwrite all but the final observations."""
+"""Observations `[N, obs]` for the next action; rewards, terminated, truncated `[N]`; and indices and final observations
+of the environments that were truncated in this step, unless the observations are the final ones. The next step may
+overwrite everything but the final observations."""
 
 
 class Environments(ABC):
@@ -101,7 +101,7 @@ class Environments(ABC):
         raise refused(f"{type(self).__name__}", "let the library step copies of one (vectorization='sync')")
 
     def measure_infos(self, names: Sequence[str]) -> None:
-        """Sum up these entries of infos from now on.
+        """Sum these entries of infos from now on.
 
         Raises:
             ConfigurationError: if the environments have no infos.

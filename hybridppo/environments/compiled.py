@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 SECONDS_WORTH_DIVIDING = 3e-4
-"""The least work of one thread that is divided: less is done before other threads are awake."""
+"""Work of one thread is divided only if it takes longer: a shorter call ends before other threads are awake."""
 
 
 class CompiledEnvironments(Environments):
@@ -43,7 +43,7 @@ class CompiledEnvironments(Environments):
         definition: the definition of the environments.
         num_envs: number of environments.
         first: number of the first environment among those of the run, for messages.
-        num_threads: number of threads; it changes no result.
+        num_threads: number of threads; it does not change the result.
         critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Entries of infos, summed up for the metrics: `train(..., info_metrics=("profit",))`."""
+"""Sums of entries of infos, for metrics: `train(..., info_metrics=("profit",))`."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -13,7 +13,7 @@ Sums = dict[str, list[float]]
 
 
 class InfoSums:
-    """Sums up entries of infos until `take`.
+    """Sums entries of infos until `take`.
 
     Args:
         names: names of the entries.

@@ -1,4 +1,4 @@
-"""MinAtar's games, whose pixels are truths, as images: ids like `MinAtar/Breakout-v1`."""
+"""MinAtar's games, whose pixels are booleans, as images: ids like `MinAtar/Breakout-v1`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ PREFIX = "MinAtar/"
 
 
 def register() -> None:
-    """Let gymnasium know of the games, as the package does where gymnasium loads plugins."""
+    """Register the games with gymnasium. The package does so only if gymnasium loads plugins."""
     import minatar.gym
 
     minatar.gym.register_envs()
@@ -25,12 +25,12 @@ def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
 
 
 class TruthsAsPixels(gym.ObservationWrapper[Any, Any, Any]):
-    """Observations `[10, 10, channels]` of bool as bytes, 0 and 255: as images, they go through convolutions."""
+    """Observations `[10, 10, channels]` of bool as bytes, 0 and 255: images, which pass through convolutions."""
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
         self.observation_space = Box(0, 255, env.observation_space.shape, np.uint8)
 
     def observation(self, observation: Array) -> Array:
-        """The observation in bytes."""
+        """The observation as bytes."""
         return np.multiply(observation, 255, dtype=np.uint8)

@@ -11,7 +11,7 @@ NOTE = "its mission, a text, is left out of what is observed: the image, as numb
 
 
 def register() -> None:
-    """Let gymnasium know of the worlds, where importing the package has not done so: before version 3, it did not."""
+    """Register the worlds with gymnasium, if importing the package has not done so (before version 3)."""
     import minigrid
 
     if "MiniGrid-Empty-5x5-v0" not in gym.registry:
@@ -19,7 +19,7 @@ def register() -> None:
 
 
 def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
-    """A world without its mission, where it has one."""
+    """A world without its mission, if it has one."""
     space = env.observation_space
     return WithoutMission(env) if isinstance(space, Dict) and "mission" in space.spaces else env
 
@@ -27,8 +27,8 @@ def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
 class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
     """Observations without the mission, a text, which no network here reads.
 
-    The image is of numbers: it has codes of what is in each cell, from 0 to 10, and no brightness, so that it is
-    normalised, and not divided by 255.
+    The image becomes numbers, which are normalised instead of divided by 255: it has codes from 0 to 10 of the objects
+    in each cell, and no brightness.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
@@ -40,6 +40,6 @@ class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
         self.observation_space, self._parts = Dict({**parts, **codes}), list(parts)
 
     def observation(self, observation: Any) -> Any:
-        """The observation's other parts."""
+        """The other parts of the observation."""
         codes = {key: observation[key].astype(np.float32) for key in self._codes}
         return {**{key: observation[key] for key in self._parts}, **codes}

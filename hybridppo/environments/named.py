@@ -1,4 +1,4 @@
-"""Environments of other packages: which package an id needs, and how its environments are made.
+"""Environments of other packages: the package that an id needs, and how its environments are made.
 
 A package is imported only for its own ids. To add a package, add a line to `PACKAGES`.
 """

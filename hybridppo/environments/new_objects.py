@@ -1,4 +1,4 @@
-"""Every environment is an object of its own: a function that makes environments may not return one of them twice."""
+"""Checks that every environment is a separate object: a function that makes environments may not return one twice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +11,11 @@ _MADE: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
 
 
 def make_new(make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-    """What `make` returns for these arguments.
+    """The environment that `make` returns for these arguments.
 
     Raises:
-        EnvError: if a function has returned it before, be it within another wrapper. An object without weak references
-            cannot be remembered, and is not looked at.
+        EnvError: if a function has returned it before, also within another wrapper. An object that cannot have weak
+            references is not checked.
     """
     made = make(*arguments, **keywords)
     core = getattr(made, "unwrapped", made)

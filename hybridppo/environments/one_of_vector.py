@@ -27,14 +27,14 @@ class OneOfVector(gym.Env[Any, Any]):
         if begun is not None and seed is None:
             return begun, {}
         observations, _ = self.vector.reset(seed=seed, options=options)
-        return _first(observations), {}
+        return _first_of_batch(observations), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The vector's step."""
         observations, rewards, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
-        observation = _first(observations)
+        observation = _first_of_batch(observations)
         if self._resets_at_once and (terminated[0] or truncated[0]):
-            self._begun, observation = observation, _first(infos["final_obs"])
+            self._begun, observation = observation, _first_of_batch(infos["final_obs"])
         return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class OneOfVector(gym.Env[Any, Any]):
         self.vector.close()
 
 
-def _first(batch: Any) -> Any:
+def _first_of_batch(batch: Any) -> Any:
     if isinstance(batch, dict):
-        return {key: _first(part) for key, part in batch.items()}
-    return tuple(map(_first, batch)) if isinstance(batch, tuple) else batch[0]
+        return {key: _first_of_batch(part) for key, part in batch.items()}
+    return tuple(map(_first_of_batch, batch)) if isinstance(batch, tuple) else batch[0]

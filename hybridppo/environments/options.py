@@ -44,7 +44,7 @@ class EnvironmentOptions:
     """How environments are stepped: auto uses the environment's vectorised form if it has one, else steps copies one
     after the other; sync always steps copies; compiled uses the form that Numba compiles."""
     env_threads: int = field(default=1, metadata=CHANGEABLE | SAME_RESULT)
-    """Threads that step compiled environments; it changes no result."""
+    """Threads that step compiled environments; their number does not change the result."""
     autoreset_mode: AutoresetName | None = None
     """The autoreset mode of a vector environment that does not declare one."""
     on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
@@ -54,7 +54,7 @@ class EnvironmentOptions:
     """Seconds without a step after which a worker process counts as hung."""
     env_kwargs: dict[str, Any] | None = None
     """Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command line, a JSON
-    object. In Python they may be any objects; to resume a run whose arguments JSON cannot hold, pass env=..., a
+    object. In Python, values may be any objects. To resume a run whose arguments JSON cannot hold, pass env=..., a
     function that makes the environment with these arguments."""
     imports: str = ""
     """Modules that register environments, to import first, with commas between them. An id such as module:Env-v0
@@ -62,16 +62,16 @@ class EnvironmentOptions:
     action_masks: bool = False
     """Choose only actions that the environment allows, by info["action_mask"] of every reset and step."""
     frame_stack: int = 1
-    """Act on so many of the last observations of an episode instead of only the last, for a Box (vectors or images).
-    Each is stored once."""
+    """Number of the last observations of an episode that the agent sees, if they are a Box (vectors or images). Each
+    observation is stored once."""
     clip_rewards: bool | None = None
     """Learn from rewards clipped to +-1; returns and evaluations are not clipped. None clips for Atari only."""
     episodic_life: bool = False
     """In Atari games, end an episode with the loss of a life while training; evaluations play whole games."""
 
     info_metrics: tuple[str, ...] = field(default=(), metadata=SAME_RESULT)
-    """Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that had the entry, and
-    `episode_info/NAME`, the mean over ended episodes of the last entry."""
+    """Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that have the entry, and
+    `episode_info/NAME`, the mean of the last entry of each episode that ended."""
 
     def __post_init__(self) -> None:
         names: Any = self.info_metrics
@@ -153,19 +153,19 @@ class SeatOptions(CriticsOptions):
     opponent_of: Callable[[Path], Any] = field(kw_only=True)
     """Loads an opponent from a file."""
     policy_of: Callable[[str], str | None] | None = field(default=None, kw_only=True)
-    """The policy of an agent by its name, if there are several; one of them then has all its seats."""
+    """The policy of an agent by the agent's name, if there are several policies; one of them then has all its seats."""
     policies: tuple[str, ...] = field(default=(), kw_only=True)
     """The policies that learn, if there are several."""
 
 
 def for_critics(options: EnvironmentOptions, observes: ObservesOfAgents) -> EnvironmentOptions:
-    """The options for agents whose critics see this."""
+    """The options for agents whose critics see `observes`."""
     own = {each.name: getattr(options, each.name) for each in fields(EnvironmentOptions)}
     return EnvironmentOptions(**own) if observes == "own" else CriticsOptions(**own, critic_observes=observes)
 
 
 def for_agents(options: EnvironmentOptions, agents: Sequence[str]) -> EnvironmentOptions:
-    """The options for an environment with these agents, as a file can hold them."""
+    """The options for an environment with these agents, in a form that a file can hold."""
     if not isinstance(options, CriticsOptions) or not callable(options.critic_observes):
         return options
     return replace(

@@ -37,8 +37,8 @@ def is_parallel(made: Any) -> bool:
 class ParallelEnvironment(gym.Env[Any, Any]):
     """A parallel environment with a slot for each agent: arrays of `A` rows, in the order of `possible_agents`.
 
-    An agent is present from the reset that observes it until it is terminated or truncated. Later steps may leave it
-    out; what they say about it is ignored.
+    An agent is present from the reset that returns its observation until it is terminated or truncated. Later steps may
+    leave it out; its values are ignored.
 
     Args:
         env: the environment.
@@ -143,7 +143,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             if agent not in self._slots:
                 raise BadValueError(f"its agent {agent!r} is not in its possible_agents")
             slot = self._slots[agent]
-            self._write(slot, observation, _of(infos, agent))
+            self._write(slot, observation, _entry(infos, agent))
             self.present[slot] = True
         if not self.present.any():
             raise BadValueError("its reset returned no observation of an agent")
@@ -181,9 +181,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 terminated, truncated = map(as_flag, names, ends)
             if terminated or truncated:
                 has_lost_one = True
-                self._leave(slot, observations.get(agent), _of(infos, agent), terminated, truncated)
+                self._leave(slot, observations.get(agent), _entry(infos, agent), terminated, truncated)
             elif agent in observations:
-                self._write(slot, observations[agent], _of(infos, agent))
+                self._write(slot, observations[agent], _entry(infos, agent))
             else:
                 raise BadValueError(f"its step returned no observation of agent {agent!r}, which has not left")
         if not observations.keys() <= self._names:
@@ -264,7 +264,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             if self._checks:
                 observation = self._unmasked[slot].checked(observation)
             if self._masked is not None:
-                self.masks[slot] = _of(info, MASK)
+                self.masks[slot] = _entry(info, MASK)
                 if not self._has_apart[slot]:
                     row = masked_row(self._masked[slot], observation, info, not needs_choice)
                     self._put(slot, self.own_rows[slot], row)
@@ -333,7 +333,7 @@ def _spaces_of(env: Any, agents: tuple[Any, ...], kind: str) -> list[gym.Space[A
     return spaces
 
 
-def _of(infos: Any, key: Any) -> Any:
+def _entry(infos: Any, key: Any) -> Any:
     return infos.get(key) if isinstance(infos, (dict, Mapping)) else None
 
 

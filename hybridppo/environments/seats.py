@@ -26,7 +26,7 @@ MOST_RESETS = 100
 
 
 class _Memory:
-    """The state of the seats that a checkpoint saves, with the game's."""
+    """The state of the seats, which a checkpoint saves together with that of the game."""
 
     def __init__(self, game: Any, rows: Array, present: Array, masks: list[Any]) -> None:
         self.game, self.rows, self.present, self.masks = game, rows, present, masks
@@ -34,7 +34,7 @@ class _Memory:
         self.team: list[int] = []
         """The seats of the learner."""
         self.opponents: dict[str, str] = {}
-        """The name of the snapshot in the other seats of each policy; none before the first snapshots."""
+        """The name of the snapshot in the other seats of each policy; empty before the first snapshots."""
         self.states: list[Any] = [None] * len(present)
         """The state of the opponent in each seat."""
         self.gains = np.zeros(len(present))
@@ -47,8 +47,8 @@ class _Memory:
 class Seat(gym.Env[Any, Any]):
     """Like `ParallelEnvironment` with the learner as its agent, whose seat is drawn in each episode.
 
-    If there are several policies, each episode draws one, which learns in all its seats. All agents are then columns,
-    and those of opponents are absent.
+    If there are several policies, one is drawn in each episode and learns in all its seats. All agents are then
+    columns, and the columns of opponents are absent.
 
     Args:
         inner: the game; agents of one policy have the same spaces.

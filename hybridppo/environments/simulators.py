@@ -16,11 +16,11 @@ class Simulator:
     """Wraps an environment of Isaac Lab or mjlab as an environment of tensors.
 
     Args:
-        env: a `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, a `ManagerBasedRlEnv` of mjlab, or what
-            `gymnasium.make` made of one; made by you, and closed by you where you give it to `train` itself.
-        group: name of the observation group that the agent sees. Or names of several: observations are then a `Dict` of
-            them, and `actor_keys` and `critic_keys` select those of the actor and of the critic.
-        clip_actions: between plus and minus that; None for as they are drawn.
+        env: a `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, or a `ManagerBasedRlEnv` of mjlab, also within
+            wrappers, as `gymnasium.make` returns it. If you pass the environment itself to `train`, close it yourself.
+        group: the name of the observation group that the agent sees; or several names. Observations are then a `Dict`
+            of these groups, and `actor_keys` and `critic_keys` select the groups of the actor and of the critic.
+        clip_actions: the largest absolute value of an action; None to clip nothing.
 
     Raises:
         ValueError: if the environment has no such group.
@@ -75,14 +75,14 @@ class Simulator:
 
 
 class IsaacLab(Simulator):
-    """An environment of Isaac Lab, whose observations for the policy are called `policy`."""
+    """An environment of Isaac Lab, whose observation group for the policy is named `policy`."""
 
     def __init__(self, env: Any, group: str | Sequence[str] = "policy", clip_actions: float | None = None) -> None:
         super().__init__(env, group, clip_actions)
 
 
 class Mjlab(Simulator):
-    """An environment of mjlab, whose observations for the policy are called `actor` (`policy` in early releases)."""
+    """An environment of mjlab, whose observation group for the policy is named `actor` (`policy` in early releases)."""
 
     def __init__(self, env: Any, group: str | Sequence[str] = "actor", clip_actions: float | None = None) -> None:
         super().__init__(env, group, clip_actions)
@@ -94,7 +94,7 @@ def _parts(space: Any) -> Mapping[str, Any]:
 
 
 def gymnasiums(space: Any) -> "gym.Space[Any]":
-    """A space as gymnasium's; mjlab has its own boxes and dicts."""
+    """A space as one of gymnasium's; mjlab has its own boxes and dicts."""
     if isinstance(space, gym.Space):
         return space
     if parts := _parts(space):

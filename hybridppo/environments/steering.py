@@ -10,7 +10,7 @@ class Steering(NamedTuple):
     """One call of a method, or one attribute that is set."""
 
     kind: Literal["call", "set", "seat"]
-    """"seat" calls a method of what self-play puts around a game, not of the game."""
+    """"call", "set", or "seat": a call of a method of self-play's wrapper (`Seat`) instead of the game."""
     name: str
     """Name of the method or the attribute."""
     arguments: Sequence[Any]

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 FAILURES_IN_A_ROW = 3
 """Failures in a row after which an environment is still restarted."""
 STEPS_TO_RECOVER = 100
-"""After so many steps, or after a whole episode, failures are counted from 0 again."""
+"""After this number of steps, or after a whole episode, failures are counted from 0 again."""
 
 
 class SubEnvironment:
@@ -88,8 +88,8 @@ class SubEnvironment:
             episode_steps: steps of the episode before the error.
 
         Raises:
-            EnvError: if no restart is allowed, or the environment has failed too often in a row; or if it is the error,
-                as of self-play's opponents, which no restart brings back.
+            EnvError: if no restart is allowed, or the environment has failed too often in a row. An `EnvError` is
+                raised again, because no restart would help, as for self-play's opponents.
         """
         if isinstance(error, EnvError):
             raise error
@@ -111,7 +111,7 @@ class SubEnvironment:
                 when, error = "when restarted", again
 
     def state(self) -> dict[str, Any]:
-        """The data about the environment that its own state does not have, as JSON."""
+        """The data about the environment that are not in its own state, as JSON."""
         return {"seed": self.seed, "times_restarted": self.times_restarted, "failures": self._failures}
 
     def load_state(self, state: dict[str, Any]) -> None:

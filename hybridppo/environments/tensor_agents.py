@@ -1,4 +1,4 @@
-"""Several agents in each environment of tensors: dicts by kind, as a column for each agent of each environment."""
+"""Several agents in each environment of tensors: converts dicts by kind to a column for each agent, and back."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,10 +46,10 @@ class TensorAgents:
     Args:
         env: the environment.
         name: its name, for messages.
-        critic_observes: what a row has besides the agent's own observation, as `PPOConfig.critic_observes`.
+        critic_observes: what a row has besides the agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
-        EnvError: if its kinds or spaces are not as they must be.
+        EnvError: if its kinds or spaces are invalid.
     """
 
     def __init__(self, env: Any, name: str, critic_observes: ObservesOfAgents = "own") -> None:
@@ -116,7 +116,7 @@ class TensorAgents:
         """The step without the values of absent agents; those whose episode has ended leave.
 
         Raises:
-            BadValueError: if critics see the environment's state, and it is not as it must be.
+            BadValueError: if critics see the environment's state, and the state is invalid.
         """
         absent = ~self.present.flatten()
         terminated = step.terminated | absent
@@ -147,13 +147,13 @@ class TensorAgents:
         """
         if isinstance(actions, list):
             return {
-                kind: _together(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()
+                kind: _join_parts(actions[own], lambda each: torch.stack(each, 1)) for kind, own in self._slots.items()
             }
-        apart = _together([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
-        return {kind: _together([apart], partial(_columns, own)) for kind, own in self._slots.items()}
+        apart = _join_parts([actions], lambda each: each[0].view(self._num_envs, -1, *each[0].shape[1:]))
+        return {kind: _join_parts([apart], partial(_columns, own)) for kind, own in self._slots.items()}
 
     def on_host(self, actions: Any) -> Any:
-        """Actions of NumPy's distributions for all columns, as `divided` takes them but for the device."""
+        """Actions of NumPy's distributions for all columns, in the form that `divided` takes, on the host."""
         if not isinstance(actions, list):
             return actions
         spaces = self._each(self._env.single_action_space)
@@ -231,11 +231,11 @@ def _kinds_of(env: Any, name: str) -> dict[str, int]:
     return dict(policies)
 
 
-def _together(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
+def _join_parts(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:
     """Join the tensors of values of one form, part by part."""
     first = values[0]
     if isinstance(first, dict):
-        return {key: _together([value[key] for value in values], join) for key in first}
+        return {key: _join_parts([value[key] for value in values], join) for key in first}
     if isinstance(first, tuple):
-        return tuple(_together(list(parts), join) for parts in zip(*values, strict=True))
+        return tuple(_join_parts(list(parts), join) for parts in zip(*values, strict=True))
     return join(values)

@@ -34,9 +34,9 @@ class TensorEnv(Protocol):
     """The interface of an environment of tensors. All tensors are on its device.
 
     With several agents, it also has `policies`, the number of agents of each kind. Spaces, observations, actions,
-    rewards, terminated, truncated and `final_obs` are then by kind: a `Dict` of the space of one agent, and dicts of
-    tensors `[N, count, ...]`. An agent whose episode has ended leaves, and what is returned of it is ignored until all
-    agents of its environment have left, which resets the environment.
+    rewards, terminated, truncated and `final_obs` are then by kind: a `Dict` with the space of one agent, and dicts of
+    tensors `[N, count, ...]`. An agent whose episode has ended leaves, and its values are ignored. When all agents of
+    an environment have left, the environment must reset itself.
 
     If it also has `get_state()`, which returns a dict of tensors by name, and `set_state(state)`, a training in it is
     resumed exactly. `close()` is called if the library made the environment.

@@ -1,9 +1,9 @@
-"""CartPole in torch, on any device: an example of an environment of tensors, and what tests and benchmarks step.
+"""CartPole in torch, on any device: an example of an environment of tensors, which tests and benchmarks use.
 
     config = hybridppo.PPOConfig(num_envs=1024, num_steps=32)
     hybridppo.train(TorchCartPole, total_steps=1_000_000, config=config, env_kwargs={"device": "cuda"})
 
-Each step is gymnasium's (Barto, Sutton and Anderson, 1983); starts come from other random numbers.
+Each step is that of gymnasium (Barto, Sutton and Anderson, 1983); starts come from other random numbers.
 """
 
 import math
@@ -18,19 +18,19 @@ GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH, FORCE, SECONDS = 9.8, 0.1, 1.1, 0.5
 MASS_LENGTH = POLE_MASS * HALF_LENGTH
 FURTHEST, LARGEST_ANGLE = 2.4, 12 * 2 * math.pi / 360
 NUM_STARTS = 2**16
-"""Different starts of episodes, of which each episode takes one."""
+"""Number of different starts; each episode begins with one of them."""
 
 HIGH = np.array([FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf], dtype=np.float32)
 
 
 class TorchCartPole:
-    """`num_envs` poles on carts that are pushed left or right; a step is worth 1.
+    """`num_envs` poles on carts that are pushed left or right; the reward of a step is 1.
 
     Args:
-        num_envs: how many.
-        device: where all of it lies.
+        num_envs: number of environments.
+        device: device of all tensors.
         episode_length: steps after which an episode is truncated.
-        dtype: in which it is computed. float64 is what gymnasium computes in; observations are float32 either way.
+        dtype: type of the computation; gymnasium uses float64. Observations are always float32.
     """
 
     single_observation_space = Box(-HIGH, HIGH, dtype=np.float32)
@@ -45,16 +45,16 @@ class TorchCartPole:
     ) -> None:
         self.num_envs, self.device, self._length, self._dtype = num_envs, device, episode_length, dtype
         self.state = torch.zeros((num_envs, 4), dtype=dtype, device=device)
-        """`[N, 4]`: place, speed, angle and its speed."""
+        """`[N, 4]`: position, speed, angle and angular speed."""
         self._steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._episodes = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._numbers = torch.arange(num_envs, device=device)
         self._starts = torch.zeros((NUM_STARTS, 4), dtype=dtype, device=device)
 
     def reset(self, *, seed: int | None = None) -> tuple[Tensor, dict[str, Any]]:
-        """Every pole almost upright; without a seed, other starts of those there are."""
+        """Begin every episode, with the pole almost upright; without a seed, at other ones of the starts."""
         if seed is not None:
-            # Drawn on the host, so that a seed gives the same on every device; and once, so that no step draws.
+            # Drawn on the host, so that a seed gives the same starts on every device; and once, so that no step draws.
             starts = np.random.default_rng(seed).uniform(-0.05, 0.05, (NUM_STARTS, 4))
             self._starts.copy_(torch.from_numpy(starts))
             self._episodes.zero_()
@@ -64,7 +64,7 @@ class TorchCartPole:
         return self.state.float(), {}
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Euler's method."""
+        """Make a step by Euler's method."""
         x, x_speed, angle, angle_speed = self.state.unbind(1)
         force = torch.where(actions == 1, FORCE, -FORCE).to(self.state.dtype)
         cos, sin = angle.cos(), angle.sin()
@@ -91,14 +91,14 @@ class TorchCartPole:
         return self.state.float(), rewards, terminated, truncated, {"final_obs": after.float()}
 
     def _new(self) -> Tensor:
-        """Where the episodes under way begin, `[N, 4]`: scattered over all starts."""
+        """The starts of the present episodes, `[N, 4]`, spread over all starts."""
         return self._starts[(self._numbers * 40503 + self._episodes * 30011) % NUM_STARTS]
 
     def get_state(self) -> dict[str, Tensor]:
-        """All that it is in the middle of."""
+        """The state, by name."""
         return {"state": self.state, "steps": self._steps, "episodes": self._episodes, "starts": self._starts}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go on from there."""
+        """Restore the result of `get_state`."""
         self.state, self._steps = state["state"], state["steps"]
         self._episodes, self._starts = state["episodes"], state["starts"]

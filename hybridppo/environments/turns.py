@@ -120,13 +120,13 @@ class TurnEnvironment(ParallelEnvironment):
     def _fill_for_critics(self, present: Any) -> None:
         if "all" in self._critic_observes:
             for slot in np.flatnonzero(self.present).tolist():
-                if slot != self.turn:  # of who waits, the mask may allow nothing, or be missing
+                if slot != self.turn:  # the mask of a waiting agent may allow nothing, or be missing
                     agent = self.agents[slot]
                     self._write(slot, self.env.observe(agent), self.env.infos[agent], needs_choice=False)
         super()._fill_for_critics(present & self.present)
 
     def _require_nobody(self) -> None:
-        """Refuse an end of the episode that some agents were not told of."""
+        """Refuse an end of the episode that the environment has not reported to some agents."""
         if self.present.any():
             slot = int(np.flatnonzero(self.present)[0])
             raise BadValueError(f"{self._name_of(slot)} is gone, and was neither terminated nor truncated")

@@ -18,14 +18,14 @@ class TwoPlayers:
 
     `info["current_player"]` of each reset and step, 0 or 1, is the player who acts next; the observation, and a mask in
     `info["action_mask"]`, are this player's. The reward of a step is that of the player who acted, and the other player
-    gets its negative. When a game is truncated, the player whose turn it is not is bootstrapped from its last
-    observation.
+    gets its negative. If a game is truncated, the return of the player who would not act next is bootstrapped from its
+    last observation.
 
     Args:
         env: the environment.
 
     Raises:
-        EnvError: if it is no gymnasium environment.
+        EnvError: if it is not a gymnasium environment.
     """
 
     possible_agents = ("player_0", "player_1")
@@ -63,7 +63,7 @@ class TwoPlayers:
         self._begin_turn(observation, info)
 
     def observe(self, agent: str) -> Any:
-        """What an agent has observed last."""
+        """The latest observation of an agent."""
         return self._seen[agent]
 
     def last(self) -> tuple[Any, Any, Any, Any, Any]:

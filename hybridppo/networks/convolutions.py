@@ -30,7 +30,7 @@ class ImageNetwork(nn.Module):
         self.image = image
 
     def forward(self, observations: Tensor) -> Tensor:
-        """What the MLP gives."""
+        """The outputs of the MLP."""
         images = observations.reshape(-1, *observations.shape[-3:])
         outputs: Tensor = self.mlp(features_of(images, self.image, self.convolutions))
         return outputs.view(*observations.shape[:-3], outputs.shape[-1])

@@ -187,7 +187,7 @@ def checked_networks(
     config: Any,
     seed: int,
 ) -> tuple[nn.Module, nn.Module]:
-    """One's own networks, tried on two observations. Their draws from torch's generator follow from the seed.
+    """Custom networks, tried on two observations. Their draws from torch's generator follow from the seed.
 
     Raises:
         ConfigurationError: if they are not two modules, or their inputs or outputs have wrong shapes.
@@ -233,7 +233,7 @@ def checked_networks(
 def _outputs(name: str, module: nn.Module, rows: Tensor) -> Any:
     try:
         return module(rows)
-    except Exception as error:  # any error of somebody's module
+    except Exception as error:  # a custom module may raise any error
         raise ConfigurationError(
             f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {type(error).__name__}: {error}"
         ) from error

@@ -68,7 +68,7 @@ def _training(networks: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def noise_from(seed: Sequence[int], device: torch.device) -> Iterator[None]:
-    """A context in which modules draw from generators that follow from `seed`; afterwards torch's are as before.
+    """A context in which modules draw random numbers that follow from `seed`; it restores torch's generators.
 
     Dropout can only draw from torch's global generators.
     """

@@ -15,7 +15,7 @@ from hybridppo.networks.rows import numbers_of, with_numbers
 from hybridppo.spaces.rows import RowLayout
 
 Moments = tuple[Tensor, Tensor, Any]
-"""Mean and variance of some rows, and how many they are: a number, or a tensor that nobody waits for."""
+"""Mean, variance and number of some rows. The number may be a tensor, so that nothing waits for the device."""
 
 
 class RunningMoments(nn.Module):
@@ -61,7 +61,7 @@ def joint_moments(means: Tensor, variances: Tensor, numbers: Tensor) -> Moments:
     Args:
         means: `[S, ...]`.
         variances: `[S, ...]`.
-        numbers: `[S]`, of rows; whatever stands for a part without any does not count.
+        numbers: `[S]`, the rows of each part; the moments of a part without rows do not count.
     """
     counts = numbers.view(-1, *[1] * (means.ndim - 1))
     shares = counts / numbers.sum().clamp(min=1)

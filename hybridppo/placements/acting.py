@@ -49,7 +49,7 @@ class TorchActor:
         self._network = network
         self._crossing = crossing
         self._outputs: Tensor | None = None
-        if network.training:  # one's own network may still be in train()
+        if network.training:  # a custom network may still be in train()
             network.eval()
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ def make_placement(
     Raises:
         ConfigurationError: for an unknown name, for `auto`, which must choose a placement first, and for a device or
             lag that the placement does not take.
-        DeviceError: if a device is not there.
+        DeviceError: if a device is missing.
     """
     if name not in PLACEMENT_NAMES:
         raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
@@ -68,7 +68,7 @@ def require_devices(placement: str | None, **devices: str | None) -> None:
         **devices: devices by the names of their options.
 
     Raises:
-        DeviceError: if a device is not there.
+        DeviceError: if a device is missing.
         ConfigurationError: if the placement does not take devices.
     """
     for option, device in devices.items():

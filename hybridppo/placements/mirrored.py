@@ -20,7 +20,7 @@ from hybridppo.system.validation import require_whole, whole
 
 
 class Mirrored(Placement):
-    """Keeps a replica of the actor on the sampling device, which publishing brings up to date.
+    """Keeps a replica of the actor on the sampling device, which each publish brings up to date.
 
     A publish is one flat copy of the actor's parameters, and one copy of each of its buffers. It happens before a
     rollout if the replica is `publish_every` updates behind, and before the first rollout. If both devices are the
@@ -30,10 +30,10 @@ class Mirrored(Placement):
         sampling: device of the replica.
         learning: device of the agent.
         publish_every: updates per publish; above 1, older parameters sample some rollouts (`policy_lag`).
-        max_lag: 0 samples and learns in turn. 1 samples the next rollout while the agent learns from the last, with
+        max_lag: 0 samples and learns by turns. 1 samples the next rollout while the agent learns from the last, with
             parameters that are at most one update old. Above 1, worker processes sample without waiting for each other
-            or for an update, and a rollout has the steps that are there first, of parameters that are at most so many
-            updates old. Which steps these are depends on timing, so a seed does not give the same result again.
+            or for an update, and a rollout has the steps that are ready first, by parameters that are at most `max_lag`
+            updates old. The content then depends on timing, so a seed does not give the same result again.
         verify: compare both sides after each publish, and raise an error if they differ.
         force_copy: make a real replica even on one device, to test mirroring without a GPU.
     """

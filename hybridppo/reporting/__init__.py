@@ -1,4 +1,5 @@
-"""What a training shows: progress, metrics for trackers, advice.
+"""Reports a training to people and programs: progress, callbacks, trackers, advice.
 
-None of it is ever a reason for a training to stop. Begin with `progress.py`.
+An error in progress, trackers or loggers never ends a training; an error in a callback does. Begin with `progress.py`
+and `callbacks.py`.
 """

@@ -7,27 +7,27 @@ from typing import Any
 from hybridppo.system.figures import shown_number
 
 LITTLE_EXPLAINED = 0.1
-"""If the explained share of the variance of returns is below this, the critic hardly helps."""
+"""If the explained variance of returns is below this, the critic hardly helps."""
 LARGE_ERROR = 10.0
 """If the root mean squared error of values is above this, its gradient drowns the actor's."""
 ITERATIONS_TO_LEARN = 20
-"""Earlier than this, a poor critic is normal."""
+"""Before this, a poor critic is normal."""
 ENOUGH_EPISODES = 5
-"""Means over fewer differ by chance."""
+"""Means over fewer episodes differ by chance."""
 
 
 def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float] | None = None) -> list[str]:
-    """Sentences of advice; only what is certain.
+    """Sentences of advice that is certain to apply.
 
     Args:
-        metrics: of the last iteration.
-        config: of the agent.
+        metrics: metrics of the last iteration.
+        config: the agent's settings.
         evaluation: returns of episodes with the most probable actions, if there were any.
     """
     found = []
     explained, error = metrics.get("explained_variance", math.nan), metrics.get("value_loss", math.nan)
     is_long = metrics.get("iteration", 0) >= ITERATIONS_TO_LEARN
-    # If the returns hardly vary, as those of a solved task, there is nothing to explain, and no error either.
+    # If returns hardly vary, as in a solved task, the critic has nothing to explain, and its error is small.
     if is_long and explained < LITTLE_EXPLAINED and error > 0.5 * LARGE_ERROR**2:
         remedies = {
             "normalize_rewards=True (--normalize-rewards)": not config.normalize_rewards,

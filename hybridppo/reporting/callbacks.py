@@ -1,4 +1,4 @@
-"""Callbacks: called during a training, with the agent at hand; they may end it.
+"""Callbacks: called during a training. They see the agent, and may end the training.
 
     class Patience(hybridppo.Callback):
         def on_iteration(self, run, metrics):
@@ -7,8 +7,8 @@
 
     hybridppo.train("CartPole-v1", total_steps=100_000, callbacks=[Patience()])
 
-Trackers, loggers, `on_iteration` and `target_return` are callbacks too. A callback never changes
-the random numbers of a training.
+Trackers, loggers, `on_iteration` and `target_return` are callbacks, too. A callback never changes the random numbers of
+a training.
 """
 
 import logging
@@ -42,39 +42,39 @@ def _refuse(steering: Steering) -> list[Any]:
 class RunEnvironments:
     """The environments of a training, wherever they are: in this process, in workers, or over Ray.
 
-    Calls and settings reach every environment, without its wrappers, between two rollouts: if a rollout is under way,
-    once it has ended. They are repeated in an environment that is restarted, and when a run is resumed. They do not
-    reach the environments of evaluations.
+    Calls and changes of attributes take effect in every environment, without its wrappers, between two rollouts: if a
+    rollout is under way, when it has ended. They are repeated in an environment that is restarted, and when a run is
+    resumed. They do not reach the environments of evaluations.
 
     Args:
-        steer: does it, and gives what each environment returned.
+        steer: makes a call or a change; returns the result of each environment.
     """
 
     def __init__(self, steer: Callable[[Steering], list[Any]]) -> None:
         self._steer = steer
 
     def close(self) -> None:
-        """Let go of the environments, because the training has ended."""
+        """Refuse further calls, because the training has ended."""
         self._steer = _refuse
 
     def call(self, name: str, *arguments: Any) -> list[Any]:
-        """Call a method of every environment; what each returned, in their order.
+        """Call a method of every environment; return the results, in the order of the environments.
 
-        The list is empty if the training is being stopped within a rollout; the method is then called when that has
-        ended.
+        If the training is being stopped within a rollout, the list is empty, and the method is called when the rollout
+        has ended in the resumed run.
 
         Args:
-            name: of the method.
-            arguments: what JSON can hold: numbers, text, lists and dicts of those.
+            name: the name of the method.
+            arguments: values that JSON can hold: numbers, text, and lists and dicts of these.
 
         Raises:
             EnvError: if the environments have no such method.
-            ConfigurationError: for other arguments, and environments that are no objects of Python.
+            ConfigurationError: for other arguments, and for environments that are not Python objects.
         """
         return self._steer(Steering("call", name, _held(name, list(arguments))))
 
     def set(self, name: str, value: Any) -> None:
-        """Set an attribute of every environment, which it has already; otherwise as `call`."""
+        """Set an existing attribute of every environment; otherwise as `call`."""
         self._steer(Steering("set", name, _held(name, [value])))
 
 
@@ -89,7 +89,7 @@ def _held(name: str, values: list[Any]) -> list[Any]:
 
 @dataclass
 class TrainingRun:
-    """A training under way, as a callback sees it."""
+    """The running training, for callbacks."""
 
     agent: Agent
     """The agent, on its learning device. Callbacks are called between two iterations, when it does not change."""
@@ -102,12 +102,12 @@ class TrainingRun:
     env_steps: int = 0
     """Environment steps so far, including those before a resume."""
     environments: RunEnvironments = field(default_factory=lambda: RunEnvironments(_steer_nothing))
-    """The environments that are trained in."""
+    """The environments of the training."""
     stopped_by: str | None = field(default=None)
-    """Why a callback ends the training before its goal."""
+    """The reason for which a callback ends the training before its goal."""
 
     def stop(self, reason: str) -> None:
-        """End the training after this iteration, as if its goal were reached: saved, evaluated, with a result."""
+        """End the training after this iteration, as if it had reached its goal: it is saved and evaluated."""
         if self.stopped_by is None:
             self.stopped_by = reason
 
@@ -115,25 +115,24 @@ class TrainingRun:
 class Callback:
     """Override the methods that you need; they do nothing by default.
 
-    Methods are called between two iterations, in the order in which the callbacks were given. An error in one ends the
-    training, with a checkpoint of where it was. An error in `on_end` is only logged, since the
-    result exists already.
+    Methods are called between two iterations, in the order of the callbacks. An error in a callback ends the training,
+    after a checkpoint is written. An error in `on_end` is only logged, because the result exists already.
     """
 
     def on_start(self, run: TrainingRun) -> None:
-        """The training begins, or goes on where `run.iteration` is above 0."""
+        """The training begins, or continues if `run.iteration` is above 0."""
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
-        """An iteration has ended; these are its metrics, a line of `metrics.jsonl`."""
+        """An iteration has ended; `metrics` is its line of `metrics.jsonl`."""
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
-        """An evaluation has ended: a line of `evaluations.jsonl`, with the steps of the agent that was evaluated."""
+        """An evaluation has ended; `evaluation` is its line of `evaluations.jsonl`, with the steps of that agent."""
 
     def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
-        """A checkpoint is on the disk, in this folder."""
+        """A checkpoint is on the disk, in the folder `path`."""
 
     def on_end(self, run: TrainingRun) -> None:
-        """The training has ended, for whatever reason; called once if `on_start` was called."""
+        """The training has ended, for any reason; called once if `on_start` was called."""
 
 
 class OnIteration(Callback):
@@ -154,7 +153,7 @@ class Logger(Callback):
         self._outage = ThrottledWarning(f"the logger {name_of(function)}")
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        # Whatever somebody else's service or library raises.
+        # Services and other libraries may raise any error.
         with self._outage.tolerating(Exception, "training goes on with the files in the run directory"):
             self._function(dict(metrics))
 
@@ -163,8 +162,8 @@ class StopAtReturn(Callback):
     """Ends the training at a mean return.
 
     Args:
-        target: the mean return to reach: of an evaluation during training if there are any, else of the latest 100
-            episodes.
+        target: the mean return to reach: the mean of an evaluation during training if there are any, else of the latest
+            100 episodes.
     """
 
     EPISODES = 100
@@ -189,14 +188,14 @@ class StopAtReturn(Callback):
 
 
 class Callbacks:
-    """Calls every callback, and names the one that fails.
+    """Calls every callback; an error names the callback that failed.
 
     Args:
-        callbacks: in the order in which they are called.
-        run: what they are given.
+        callbacks: the callbacks, in the order in which they are called.
+        run: passed to every callback.
 
     Raises:
-        ConfigurationError: if one of them is no `Callback`.
+        ConfigurationError: if one of them is not a `Callback`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
@@ -218,9 +217,9 @@ class Callbacks:
 
     @contextmanager
     def called(self) -> Iterator[None]:
-        """A context that begins with `on_start`, and ends with `on_end` of all that were started, in any case.
+        """A context that begins with `on_start`, and always ends with `on_end` of all callbacks that were started.
 
-        An error in `on_end` is only logged, since the result exists.
+        An error in `on_end` is only logged, because the result exists already.
         """
         started: list[Callback] = []
         try:
@@ -239,7 +238,7 @@ class Callbacks:
                     )  # fmt: skip
 
     def _tell(self, hook: str, *arguments: Any) -> None:
-        if self._has_failed:  # the training is being saved and ends
+        if self._has_failed:  # a callback has failed: the training is saved and ends
             return
         for callback in self._callbacks:
             self._call(callback, hook, *arguments)
@@ -277,7 +276,7 @@ def require_functions(loggers: Any) -> tuple[Callable[[Metrics], object], ...]:
     """The functions of the metrics in an argument, one or several.
 
     Raises:
-        ConfigurationError: if one of them is no function.
+        ConfigurationError: if one of them is not a function.
     """
     found = tuple(loggers) if isinstance(loggers, Iterable) and not callable(loggers) else (loggers,)
     for logger in found:

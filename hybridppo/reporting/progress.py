@@ -1,4 +1,4 @@
-"""Shows progress: a bar in a terminal or a notebook, elsewhere a line now and then."""
+"""Shows progress: a bar in a terminal or a notebook; elsewhere lines, less and less often."""
 
 import sys
 import time
@@ -14,7 +14,8 @@ from hybridppo.system.throttling import ThrottledWarning
 
 _WRITING = ThrottledWarning("writing lines to stderr")
 FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
-"""Seconds until the first line, and the most between two lines; until then, each line comes after twice the time."""
+"""Seconds until the first line, and the largest time between two lines. Each line comes after twice the time of the
+line before, until that largest time is reached."""
 
 
 class _Bar(tqdm_of_here):  # type: ignore[type-arg]
@@ -22,7 +23,7 @@ class _Bar(tqdm_of_here):  # type: ignore[type-arg]
 
 
 class _Lines:
-    """A line on stderr now and then, for log files, in which a bar would fill hundreds of lines."""
+    """Lines on stderr, less and less often, for log files, in which a bar would fill hundreds of lines."""
 
     def __init__(self, total: int, initial: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self.n = initial
@@ -47,13 +48,14 @@ class _Lines:
 
 
 class ProgressBar:
-    """Shows progress on stderr. If that fails, as when a terminal is closed, it ends and all else goes on.
+    """Shows progress on stderr. If that fails, for example because a terminal was closed, only the display ends.
 
     Args:
         enabled: whether to show anything.
-        has_lines: whether to write lines if there is neither a terminal nor a notebook; else nothing is written then.
-        total: where the end is.
-        options: tqdm's own.
+        has_lines: whether to write lines if there is neither a terminal nor a notebook; otherwise nothing is written
+            there.
+        total: the position at the end.
+        options: further options of tqdm.
     """
 
     def __init__(self, *, enabled: bool, total: int, has_lines: bool = False, initial: int = 0, **options: Any) -> None:
@@ -70,7 +72,7 @@ class ProgressBar:
         return self
 
     def move_to(self, position: int, text: str) -> None:
-        """Show that this much is done, and a text beside it."""
+        """Show this position, and a text beside it."""
         if (bar := self._bar) is not None:
             bar.set_postfix_str(text, refresh=False)
             self._attempt(lambda: bar.update(position - bar.n))
@@ -96,7 +98,7 @@ class ProgressBar:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr, above the bar if there is one. If that fails, all else goes on."""
+    """Write a line to stderr, above the bar if there is one. A failure is only a warning."""
     try:
         tqdm.std.tqdm.write(line, file=sys.stderr)
         sys.stderr.flush()

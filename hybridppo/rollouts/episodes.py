@@ -65,7 +65,7 @@ class EpisodeStatistics:
         self.episodes += number
 
     def since(self, episodes: int) -> tuple[list[float], list[int], int]:
-        """What `add_ended` takes of the episodes after so many."""
+        """The arguments of `add_ended` for the episodes after the first `episodes`."""
         number = self.episodes - episodes
         latest = slice(max(0, len(self._returns) - number), None)
         return list(self._returns)[latest], list(self._lengths)[latest], number
@@ -102,7 +102,7 @@ class EpisodeStatistics:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore the result of `state`."""
         num_envs = len(self._running_return)
         self.episodes = whole(state, "episodes")
         self._running_return = np.array(reals(state, "running_return", length=num_envs), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Rollouts in parts, whose columns lie beside each other."""
+"""Rollouts in parts: a part has some of the columns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ _OF_ROWS = ("valid_rows", "final_rows", "final_observations")
 
 @dataclass(frozen=True)
 class RolloutParts:
-    """Rollouts of as many steps, by parameters of one version; what follows from one does not depend on the others."""
+    """Rollouts with equally many steps, by parameters of one version; each part is handled independently."""
 
     parts: Sequence[Rollout]
 
     @property
     def version(self) -> int:
-        """Of the parameters that acted; the oldest, if versions differ."""
+        """Version of the parameters that acted; the oldest, if versions differ."""
         return min(part.version for part in self.parts)
 
     @property
     def observations(self) -> Tensor:
-        """Some of them, which say where all are."""
+        """Some of the observations, whose device is that of all tensors."""
         return self.parts[0].observations
 
     @property
@@ -38,20 +38,20 @@ class RolloutParts:
         return self.map_parts(lambda part: part.map(function))
 
     def map_parts(self, function: Callable[[Rollout], Rollout]) -> "RolloutParts":
-        """What `function` makes of each part."""
+        """The parts with `function` applied to each."""
         return RolloutParts([function(part) for part in self.parts])
 
     def whole(self) -> Rollout:
-        """All columns beside each other."""
+        """The rollout with all columns."""
         return joined(self.parts)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Those of the whole, by name."""
+        """The tensors of the whole, by name."""
         return self.whole().tensors()
 
 
 def joined(parts: Sequence[Rollout]) -> Rollout:
-    """One rollout of the columns of several, in their order; copied."""
+    """One rollout with the columns of several, in their order; copied."""
     if len(parts) == 1:
         return parts[0]
     tensors: dict[str, Any] = {
@@ -78,7 +78,7 @@ def joined(parts: Sequence[Rollout]) -> Rollout:
 
 
 def in_parts(rollout: Rollout, number: int) -> Any:
-    """A rollout cut into so many parts of as many columns each; itself if that is one."""
+    """A rollout cut into `number` parts with equally many columns; the rollout itself for one part."""
     if number == 1:
         return rollout
     width = rollout.rewards.shape[1]

@@ -70,7 +70,7 @@ class Replay:
         dtype: type of observations.
         action: shape of an action's row.
         device: device of the buffer.
-        num_parts: into how many parts of as many environments it is divided, which are drawn from separately.
+        num_parts: number of parts, with equally many environments each, that are drawn from separately.
     """
 
     def __init__(

@@ -59,15 +59,15 @@ class Rollout:
 
     @property
     def parts(self) -> "tuple[Rollout, ...]":
-        """What is learned from each by itself: all of it. `RolloutParts` has several."""
+        """The parts from which an update makes a batch each: the rollout itself. `RolloutParts` has several."""
         return (self,)
 
     def map_parts(self, function: "Callable[[Rollout], Rollout]") -> "Rollout":
-        """What `function` makes of each part."""
+        """The rollout with `function` applied to each part."""
         return function(self)
 
     def whole(self) -> "Rollout":
-        """All columns beside each other."""
+        """The rollout with all columns."""
         return self
 
     def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":

@@ -26,7 +26,7 @@ def steps_by_turns(
 
     Args:
         buffer: `T` rows, one turn each.
-        valid: `[T, N]`, whether an agent is present, acting or waiting.
+        valid: `[T, N]`, whether an agent is present, be it acting or waiting.
         finals: final observations of truncated episodes.
         memory: layout of the state of a recurrent actor; its sequences have all turns, also those that do not count
             because a restart broke off their episode.
@@ -82,13 +82,13 @@ class _Turns(NamedTuple):
     """The turns of an agent in a rollout."""
 
     first: Array
-    """The row of each, in which the agent acts."""
+    """The row of each turn, in which the agent acts."""
     last: Array
-    """The last row of each: before the next turn, or the end of the episode."""
+    """The last row of each turn: the row before the next turn, or the end of the episode."""
     rewards: Array
-    """The sum over the rows of each."""
+    """The sum of rewards over the rows of each turn."""
     number: int
-    """How many have ended: all of them, or all but the last."""
+    """The number of turns that have ended: all, or all but the last."""
 
 
 def _turns_of(rewards: Array, valid: Array, waits: Array, ends: Array) -> _Turns:

@@ -37,8 +37,8 @@ class AppendedRows:
     """The files in one folder, made when the first row is appended.
 
     Args:
-        folder: for these files only.
-        capacity: the most rows that are needed; a file takes a quarter of them.
+        folder: a folder for these files only.
+        capacity: the most rows that are needed; each file has a quarter of them.
     """
 
     def __init__(self, folder: Path, capacity: int) -> None:
@@ -68,9 +68,9 @@ class AppendedRows:
         path = self._folder / name
         self._folder.mkdir(exist_ok=True)
         is_new = not path.exists()
-        with io.FileIO(path, "w" if is_new else "r+") as file:  # unbuffered: what fails is not tried again by `close`
+        with io.FileIO(path, "w" if is_new else "r+") as file:  # unbuffered: `close` does not repeat a failed write
             try:
-                file.truncate(start)  # what a failure left
+                file.truncate(start)  # remove the rest of a failed write
                 file.seek(start)
                 if file.write(data) != len(data):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -121,10 +121,10 @@ class AppendedRows:
             yield int(piece["first"]), load(self._folder, piece)
 
     def cut_back(self, pieces: Sequence[Piece]) -> None:
-        """Keep these pieces only, and delete what was written after them.
+        """Keep only these pieces, and delete everything that was written after them.
 
         Raises:
-            CheckpointError: if they are no pieces.
+            CheckpointError: if they are not valid pieces.
             OSError: if the files cannot be changed.
         """
         self.pieces = [checked(piece) for piece in pieces]
@@ -171,9 +171,9 @@ def require_whole(folder: Path, pieces: Any, row: int = 0) -> None:
     """Raise a `CheckpointError` that names the file if a piece is missing, truncated or altered.
 
     Args:
-        folder: of the files.
-        pieces: from a checkpoint.
-        row: the first that is needed.
+        folder: the folder of the files.
+        pieces: the pieces in a checkpoint.
+        row: the first row that is needed.
     """
     if not isinstance(pieces, list):
         raise CheckpointError(f"{pieces!r} is no list of pieces of rows")

@@ -3,9 +3,10 @@
     checkpoints/000000100352/tensors.safetensors
     checkpoints/000000100352/state.json
 
-`state.json` has checksums of both, and what the best checkpoint is chosen by: the mean return of an evaluation if there
-was one, else the score, which is the training's mean return. A checkpoint is written under another name, flushed to the
-disk and then renamed, so that a crash leaves the earlier ones whole. Nothing is loaded by unpickling.
+`state.json` has checksums of both, and the number by which the best checkpoint is chosen: the mean return of an
+evaluation if there was one, else the score, which is the training's mean return. A checkpoint is written under another
+name, flushed to the disk and then renamed, so that a crash leaves the earlier ones whole. Nothing is loaded by
+unpickling.
 """
 
 import hashlib
@@ -30,27 +31,27 @@ from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_he
 logger = logging.getLogger(__name__)
 
 _NUMBER = "not finite"
-"""The only key of an object that stands for a number that JSON lacks: "nan", "inf" or "-inf"."""
+"""The only key of a JSON object that stands for a number that JSON lacks: its value is "nan", "inf" or "-inf"."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by name, on the CPU, and JSON."""
+    """The contents of a checkpoint: tensors by name, on the CPU, and JSON."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     score: float | None = None
     """The training's mean return; None if there was none yet."""
     evaluation: dict[str, Any] | None = None
-    """The statistics of an evaluation of it, if there was one; then `return_mean` replaces the score."""
+    """The statistics of its evaluation, if there was one; `return_mean` then replaces the score."""
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> None:
-    """Write a checkpoint to `folder`, which must not exist; whatever happens, it appears whole or not at all.
+    """Write a checkpoint to `folder`, which must not exist. The folder always appears whole or not at all.
 
     Raises:
-        CheckpointError: if the state has values that JSON does not keep.
-        OSError: if it cannot be written; nothing is left of it then.
+        CheckpointError: if the state has values that JSON cannot hold.
+        OSError: if it cannot be written; then no file of it is left.
     """
     data = serialized(tensors)
     state = _as_json_has_it(state, "state")
@@ -106,7 +107,7 @@ def judge(folder: Path, evaluation: dict[str, Any]) -> None:
     """Write an evaluation's statistics, `return_mean` among them, into the header of an existing checkpoint.
 
     Raises:
-        CheckpointError: if the checkpoint is damaged, or JSON does not keep the statistics.
+        CheckpointError: if the checkpoint is damaged, or JSON cannot hold the statistics.
         OSError: if it cannot be written; the checkpoint is unchanged.
     """
     _read_header(folder)
@@ -118,7 +119,7 @@ def judge(folder: Path, evaluation: dict[str, Any]) -> None:
 
 
 def _written(header: Header) -> bytes:
-    """On one line: Python indents a state of many environments ten times as slowly as it writes it."""
+    """The header as JSON on one line: with indentation, a state of many environments takes ten times as long."""
     return json.dumps(header, allow_nan=False).encode()
 
 
@@ -158,11 +159,11 @@ def load_latest(
     """The newest whole checkpoint under `folder`, and its path. Damaged ones are skipped with a warning.
 
     Args:
-        folder: of the checkpoints.
-        require: raises a `CheckpointError` if files that the checkpoint needs elsewhere are damaged.
+        folder: the folder of the checkpoints.
+        require: raises a `CheckpointError` if other files that the checkpoint needs are damaged.
 
     Raises:
-        CheckpointError: if none is whole.
+        CheckpointError: if no checkpoint is whole.
     """
     return _first_whole(reversed(folders(folder)), folder, require)
 
@@ -199,7 +200,7 @@ _UNREADABLE = 3.0
 
 
 def _rank(folder: Path) -> tuple[float, float, str]:
-    """A key that sorts checkpoints from worst to best. An unreadable one comes last, so that it is warned of."""
+    """A key that sorts checkpoints from worst to best. An unreadable one is the best, so that a warning names it."""
     try:
         header = _read_header(folder)
     except CheckpointError:
@@ -223,7 +224,7 @@ def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
     best = max(whole)[1] if whole else None
     for old in found[:-keep]:
         if old != best and int(old.name) != also:
-            # Out of sight in one step: a crash meanwhile leaves no half of a checkpoint.
+            # Renamed in one step: a crash while it is deleted leaves no half of a checkpoint.
             removed = old.rename(old.with_name(f".{old.name}.removed.tmp"))
             shutil.rmtree(removed)
 

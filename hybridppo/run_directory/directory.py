@@ -35,7 +35,7 @@ from hybridppo.system.throttling import ThrottledWarning
 WhichCheckpoint = Literal["latest", "best"]
 
 CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
-"""What follows if a checkpoint cannot be written."""
+"""The consequence, for the warning if a checkpoint cannot be written."""
 
 
 class RunDirectory:
@@ -211,15 +211,15 @@ class RunDirectory:
         self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
-        """The newest checkpoint that is whole, or the best.
+        """The newest whole checkpoint, or the best.
 
         Args:
             which: `latest` or `best`.
-            to_go_on: whether its replay buffer must be whole as well, which only training needs.
+            to_go_on: whether its replay buffer must be whole as well, which only a training needs.
 
         Raises:
-            CheckpointError: if none is.
-            ConfigurationError: if `which` is neither.
+            CheckpointError: if no checkpoint is whole.
+            ConfigurationError: if `which` has another value.
         """
         if which not in ("latest", "best"):
             raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
@@ -268,7 +268,7 @@ class RunDirectory:
             files.replace_synced(self.path / name, as_json(value).encode())
 
     def discard(self) -> None:
-        """Close, and remove what `create` made if the run has written nothing else."""
+        """Close, and remove the files that `create` made, if the run has written no others."""
         is_untouched = not ((self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")))
         if self._made and self._lock is not None and is_untouched:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Files of JSON, and of lines of JSON such as `metrics.jsonl`: written, truncated and read."""
+"""Reads and writes JSON files, and files of JSON lines such as `metrics.jsonl`."""
 
 import contextlib
 import errno
@@ -19,8 +19,8 @@ class Tail:
     """Reads a file of lines that grows, and that `resume` may cut.
 
     Args:
-        path: of the file, which need not exist yet.
-        most: how many of the newest lines to keep; None for all.
+        path: the path of the file, which need not exist yet.
+        most: the number of newest lines to keep; None for all.
     """
 
     def __init__(self, path: Path, most: int | None = None) -> None:
@@ -29,7 +29,7 @@ class Tail:
         self._path, self._end, self._last = path, 0, b""
 
     def read(self) -> bool:
-        """Read the new lines that are complete; whether there are any.
+        """Read the new complete lines; return whether there are any.
 
         Raises:
             RunDirectoryError: if a line is no JSON object.
@@ -145,8 +145,8 @@ def as_json(value: Any, indent: int | None = 1) -> str:
     """JSON for files and other programs; numbers that are not finite become null.
 
     Args:
-        value: what JSON can hold.
-        indent: for people to read; None for one line.
+        value: a value that JSON can hold.
+        indent: spaces of indentation; None for one line.
 
     Raises:
         ConfigurationError: if lists are nested too deeply.

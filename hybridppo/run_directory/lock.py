@@ -1,7 +1,7 @@
 """A lock for a folder that one process at a time writes to.
 
-The lock is the operating system's: it ends with its process, however that ends. A file beside it names the process, for
-the error that another one gets.
+The operating system has the lock, which ends with its process in any case. A file beside it names the process, for the
+error that another process gets.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ class FolderLock:
     """A lock that is held until it is released, or this process ends.
 
     Args:
-        folder: that is locked; it must exist.
+        folder: the folder to lock; it must exist.
 
     Raises:
-        RunDirectoryError: if a process holds it already; the message names it.
+        RunDirectoryError: if another process holds the lock; the message names that process.
         OSError: if the files cannot be written.
     """
 
@@ -63,7 +63,7 @@ class FolderLock:
             self._lock.release()
 
     def remove(self) -> None:
-        """Release it, and delete its files."""
+        """Release the folder, and delete the files of the lock."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError:  # Windows deletes no file that is open

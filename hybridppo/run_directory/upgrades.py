@@ -1,6 +1,6 @@
 """Upgrades checkpoints and `config.json` of earlier format versions: a function for each step.
 
-1: the first. 2: checkpoints have a score. 3: the rollout under way is named `buffer`, and restarts are of
+1: the first. 2: checkpoints have a score. 3: the rollout under way is named `buffer`, and restarts are counted for
 sub-environments. 4: networks with a memory have another default number of minibatches. 5: one sampler samples several
 policies.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 5
-"""Of what is written now."""
+"""The format version that is written now."""
 
 Header = dict[str, Any]
 
@@ -48,7 +48,7 @@ def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by their names of now, without those that are not used any more."""
+    """Tensors by their present names, without those that are not used any more."""
     return {now: tensor for name, tensor in tensors.items() if (now := _name_of(name)) is not None}
 
 
@@ -82,9 +82,9 @@ def _with_sub_environments(header: Header) -> Header:
 
 
 def _with_minibatches_of_3(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with a memory, with the default number of minibatches of format 3 written down.
+    """A configuration with a memory, in which the default number of minibatches of format 3 is written out.
 
-    With whole episodes, the number is the default of now.
+    With whole episodes, the present default is used.
     """
     num_envs, num_steps, length = (config.get(name) for name in ("num_envs", "num_steps", "sequence_length"))
     sizes = [size for size in (num_envs, num_steps, length) if isinstance(size, int) and size > 0]

@@ -1,1 +1,1 @@
-"""What is asked for in a run: options, settings, the job."""
+"""A run as the user asks for it: its options, its settings in `config.json`, and the job made from them."""

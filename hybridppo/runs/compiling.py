@@ -1,4 +1,4 @@
-"""`compiled=True`: compiles environments and updates, as far as both can be."""
+"""`compiled=True`: compiles environments and updates, as far as they can be compiled."""
 
 import logging
 from dataclasses import replace
@@ -21,7 +21,7 @@ def compiled_options(
 
     Args:
         env: the environment to train in.
-        config: the agent's settings. The updates of several policies are all compiled, or none.
+        config: the agent's settings. With several policies, the updates of all are compiled, or of none.
         options: how environments are made. An explicit `vectorization` stays as it is.
         has_own_parts: whether the loss, the networks or the agent are not made from `config` by the library.
 

@@ -1,7 +1,7 @@
 """The distribution policies: how a training is divided into processes. `docs/distribution.md` says what they exchange.
 
-Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. An
-option of a run has one of these as text; this file does not import torch.
+Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. The option
+`distribution` of a run is the text of a policy. This file does not import torch.
 """
 
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ REDUCTIONS = ("shards", "all_reduce")
 
 @dataclass(frozen=True)
 class Distribution:
-    """A policy: a name, and numbers, which are checked."""
+    """A distribution policy: a name and numbers, which are checked."""
 
     name: ClassVar[str]
     """Its name on the command line."""
@@ -32,7 +32,7 @@ class Distribution:
                 object.__setattr__(self, field.name, require_whole(field.name, value, least, below=2**16))
 
     def part_in_result(self) -> str:
-        """The part that can change the result of a seed, rounding aside; "local" if no part can."""
+        """The part of its text that can change the result of a seed by more than rounding; "local" if no part can."""
         return Local.name
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Local(Distribution):
 
 @dataclass(frozen=True)
 class SingleLearnerCoarse(Distribution):
-    """Remote samplers, which step environments with their own actors, and one learner."""
+    """One learner, and remote samplers, which step environments with their own actors."""
 
     samplers: int
     name = "coarse"
@@ -57,7 +57,7 @@ class SingleLearnerCoarse(Distribution):
 
 @dataclass(frozen=True)
 class SingleLearnerFine(Distribution):
-    """Remote environments, and actor and learner in one place."""
+    """Remote environments; actor and learner are together on one device."""
 
     env_workers: int
     name = "fine"
@@ -65,7 +65,7 @@ class SingleLearnerFine(Distribution):
 
 @dataclass(frozen=True)
 class Environments(Distribution):
-    """Dedicated environment workers, and actor and learner elsewhere."""
+    """Remote environments; actor and learner may be on different devices."""
 
     workers: int
     name = "environments"
@@ -80,13 +80,14 @@ class MultiLearner(Distribution):
     """
 
     learners: int | None = None
-    """How many; each has its own device if the placement is on cuda. None for as many as torchrun has started."""
+    """Number of learners; each has its own device if the placement uses cuda. None for all that torchrun has started.
+    """
     shards: int | None = None
-    """Into how many parts the environments and every minibatch are divided; each learner has as many. None for one
-    each."""
+    """Number of parts of the environments and of every minibatch; each learner has equally many. None for one per
+    learner."""
     reduce: Literal["shards", "all_reduce"] = "shards"
-    """How gradients are summed: in the order of the shards, or by torch.distributed's all_reduce in its own order,
-    which is the same up to rounding and sends less between machines."""
+    """How gradients are summed: "shards" in the order of the shards; "all_reduce" by torch.distributed, which
+    adds in another order (the same up to rounding) and sends less."""
     name = "multi"
 
     def __post_init__(self) -> None:
@@ -121,10 +122,10 @@ class Central(Distribution):
     """Learners that send gradients to a server of parameters, each at its own pace."""
 
     learners: int
-    """How many; the environments, and the minibatches of an epoch, are divided evenly among them."""
+    """Number of learners; the environments, and the minibatches of an epoch, are divided evenly among them."""
     max_lag: int | None = None
-    """How many optimizer steps old the parameters of a gradient may be when it is applied; a learner that is further
-    behind waits. None for the number of learners less one: then learners of equal pace do not wait."""
+    """How many optimizer steps old the parameters of a gradient may be when it is applied; a learner that would exceed
+    this waits. None for the number of learners minus one: then learners of equal speed do not wait."""
     name = "central"
 
     @property

@@ -1,4 +1,4 @@
-"""Everything that a training starts with."""
+"""The job: all parts and settings of a training that is about to begin."""
 
 from dataclasses import dataclass, field
 

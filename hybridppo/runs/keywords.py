@@ -1,6 +1,6 @@
 """The options of `train`, `resume` and `tune` as editors and type checkers see them.
 
-`tests/hybridppo/runs/test_keywords.py` holds them to the fields of the dataclasses in `GROUPS`.
+`tests/hybridppo/runs/test_keywords.py` compares them with the fields of the dataclasses in `GROUPS`.
 """
 
 from collections.abc import Sequence
@@ -54,13 +54,13 @@ class TrainKeywords(EnvironmentKeywords, total=False):
 
 
 class TuneKeywords(EnvironmentKeywords, total=False):
-    """The options of `tune`: what can change the result of a trial."""
+    """The options of `tune`: those that can change the result of a trial."""
 
     start_from: str | Path | None
 
 
 class ResumeKeywords(TypedDict, total=False):
-    """The options of `resume`: those that a run may change; None keeps the run's own."""
+    """The options that `resume` may change; None keeps the run's own."""
 
     env_threads: int | None
     on_env_error: OnEnvError | None

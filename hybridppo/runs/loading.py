@@ -53,9 +53,9 @@ def load(
     An agent of several policies has an agent for each (`agents`), and acts for all (`act`).
 
     Args:
-        run_dir: of the run, or a file written by `agent.save`.
-        checkpoint: the `latest` or the `best` of a run: the one with the highest mean return, among those that were
-            evaluated during training (`evaluate_every`) if there are any, else over 100 episodes of training. Until 100
+        run_dir: a run directory, or a file written by `agent.save`.
+        checkpoint: the `latest` checkpoint of the run, or the `best`: the one with the highest mean return, of
+            evaluations during training (`evaluate_every`) if there are any, else of 100 episodes of training. Until 100
             episodes have ended, the latest is the best.
         agent: the subclass that was trained, if there was one. Without it, the library's own agent is loaded.
         networks: the function that made its own networks, if there was one.
@@ -271,7 +271,7 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
 
 
 def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory, *, tells: bool = True) -> None:
-    """Load a checkpoint into a fresh runner; with `tells`, log what could not be restored."""
+    """Load a checkpoint into a new runner; with `tells`, log what could not be restored."""
     with fitting("this run"):
         env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
         reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
@@ -290,7 +290,7 @@ def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirec
 
 @contextmanager
 def fitting(what: str) -> Iterator[None]:
-    """Turn what torch and NumPy raise for wrong shapes and types into a `CheckpointError`."""
+    """A context in which the errors of torch and NumPy for wrong shapes and types become a `CheckpointError`."""
     try:
         yield
     except HybridPPOError:

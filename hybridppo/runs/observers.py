@@ -37,7 +37,7 @@ class Reporting:
         callbacks: Sequence[Callback] | Callback,
         on_interrupt: OnInterrupt,
     ) -> "Reporting":
-        """From the arguments of `train` and `resume`; trackers by name and others.
+        """The reporting for the arguments of `train` and `resume`, with trackers by name and as objects.
 
         Raises:
             ConfigurationError: for a wrong callback or function, and for trackers whose package is missing.

@@ -1,8 +1,8 @@
 """The options of a run, and how they become arguments.
 
-A group of options is a frozen dataclass: a field with its default, the sentence of help below it, and its rule in
-`__post_init__`. `train`'s keyword arguments, the flags of the command line, `config.json` and what `resume` may change
-all follow from `GROUPS`: a further option is one field.
+A group of options is a frozen dataclass. An option is a field with its default, its help in the string below it, and
+its check in `__post_init__`. `train`'s keyword arguments, the flags of the command line, `config.json` and the options
+that `resume` may change all follow from `GROUPS`: a further option is one field.
 """
 
 import ast
@@ -37,31 +37,32 @@ class RunOptions:
     """The length of a run, what it starts from, and what it writes; checked when made."""
 
     total_steps: int = field(metadata=CHANGEABLE)
-    """Environment steps, of all environments together, after which to stop; of several agents, each one's count."""
+    """Environment steps, of all environments together, after which to stop. With several agents that share a policy, it
+    counts each agent's steps."""
     total_episodes: int | None = field(default=None, metadata=CHANGEABLE)
     """Episodes of all environments together, after which to stop if that comes first."""
     seed: int | None = None
     """Seed of everything random; without it, one is taken from the operating system and saved."""
     num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
-    """Processes that step the environments; 0 steps them in this process. None takes as many as placement auto finds
-    best; without auto, one if sampling and learning overlap, else none."""
+    """Processes that step the environments; 0 steps them in this process. None lets placement auto choose the number;
+    without auto, it is 1 if sampling and learning overlap, else 0."""
     evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT)
     """Deterministic episodes to run after training; 0 for none."""
     evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET)
-    """Environment steps, of all environments together, between evaluations during training; 0 for never. They
-    run in environments of their own and do not change the training. The best checkpoint is then chosen by them."""
+    """Environment steps, of all environments together, between evaluations during training; 0 for never. Evaluations
+    have their own environments and do not change the training. They then decide which checkpoint is the best."""
     evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
-    """Deterministic episodes in each of these evaluations, the same in all of them."""
+    """Deterministic episodes in each evaluation during training; every evaluation has the same seeds."""
     evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
-    """Whether evaluations run in their own process beside the training, and are reported when the next one is due.
-    None: only if sampling and learning overlap."""
+    """Whether evaluations during training run in their own process beside the training, and are reported when the next
+    one is due. None: only if sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
-    """Mean return at which to stop: of an evaluation during training if there are any, else of the latest 100
+    """Mean return at which to stop: the mean of an evaluation during training if there are any, else of the latest 100
     episodes."""
     track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
     """Trackers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None
-    """A run directory, or a file written by agent.save, whose networks to start from; all else starts anew."""
+    """A run directory, or a file written by agent.save, with networks to start from. Everything else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
     """The most seconds between two checkpoints."""
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
@@ -71,8 +72,8 @@ class RunOptions:
     """How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
     multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
     address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
-    """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without it, RAY_ADDRESS is
-    used, or Ray is started on this machine."""
+    """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address, the
+    variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine."""
 
     self_play: dict[str, Any] | None = None
     """Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent has one seat
@@ -132,11 +133,11 @@ def is_changeable(option: "Field[Any]") -> bool:
 
 
 def can_change_result(option: "Field[Any]", values: Mapping[str, Any]) -> bool:
-    """Whether another value of an option can give a seed other metrics or another agent, rounding aside.
+    """Whether another value of an option can change the metrics or the agent of a seed, by more than rounding.
 
     Args:
-        option: the field; its metadata can say that it cannot.
-        values: those of all options, by name.
+        option: the field; its metadata may say that it cannot.
+        values: the values of all options, by name.
     """
     says = option.metadata.get("changes_result", True)
     return values.get(says) is not None if isinstance(says, str) else bool(says)
@@ -148,12 +149,12 @@ def changeable_names() -> list[str]:
 
 
 def made(group: type[Group], options: dict[str, Any]) -> Group:
-    """A group with its own options among these."""
+    """A group made from those of the options that belong to it."""
     return group(**{name: options[name] for name in fields_of(group) if name in options})
 
 
 def changed(group: Group, options: dict[str, Any]) -> Group:
-    """A group with its own options among these changed, except for None."""
+    """A copy of the group with these values for its own options; None changes nothing."""
     changes = {name: options[name] for name in fields_of(type(group)) if options.get(name) is not None}
     return replace(group, **changes)  # type: ignore[type-var]
 
@@ -183,11 +184,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[Function], Function]:
-    """Let a function's `**options` be these and no others, also in its signature and docstring.
+    """A decorator that lets a function's `**options` be these options only, also in its signature and docstring.
 
     Args:
-        names: of the options.
-        optional: whether each may be left out, for None.
+        names: the names of the options.
+        optional: whether every option has the default None.
     """
     names = list(names)
     options = fields_of(*GROUPS)
@@ -236,7 +237,7 @@ def _parameter(option: "Field[Any]", optional: bool) -> inspect.Parameter:
 
 
 def _with_help(docstring: str, sentences: dict[str, str]) -> str:
-    """A docstring whose line `**options` is replaced by a line for each of them."""
+    """A docstring in which the line of `**options` is replaced by a line for each option."""
     lines = []
     for line in docstring.splitlines():
         if line.strip().startswith("**options:"):

@@ -1,4 +1,4 @@
-"""Where a run comes from: the command, the machine, and the commit of the user's repository."""
+"""The origin of a run: the command, the machine, and the commit of the user's repository."""
 
 import os
 import platform
@@ -14,10 +14,10 @@ COMMIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclud
 
 
 def origin() -> dict[str, Any]:
-    """The command line, the directory and the machine that a run is started with, as `config.json` has them.
+    """The command line, the directory and the machine of a run, for `config.json`.
 
-    If the directory is in a git repository, `commit` is there as well, and `has_changes` says whether tracked files
-    differ from it.
+    If the directory is in a git repository, it also has `commit`, and `has_changes`: whether tracked files differ from
+    the commit.
     """
     found = {"command": shlex.join(sys.orig_argv), "directory": _directory(), "host": platform.node()}
     try:

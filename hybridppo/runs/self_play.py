@@ -28,7 +28,8 @@ class SelfPlay:
     latest: float = 0.5
     """The share of episodes against the newest snapshot; in the other episodes, an older one is drawn."""
     opponents: Opponents = "uniform"
-    """How older snapshots are drawn: "uniform", or "prioritised": more often, the more rarely they are beaten."""
+    """How older snapshots are drawn: "uniform", or "prioritised": the more rarely a snapshot is beaten, the more often.
+    """
 
     def __post_init__(self) -> None:
         require_whole("snapshot_every", self.snapshot_every)
@@ -41,7 +42,7 @@ class SelfPlay:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them."""
+        """The fields as a JSON object."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""The settings in `config.json`: written when a run begins, and checked when it goes on."""
+"""The settings in `config.json`: written when a run begins, and checked when it is resumed."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules"
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run, and the versions that it was begun with."""
+    """The settings of a run; `config.json` also has the versions of its packages."""
 
     env_id: str
     """The environment's id, or the name of the function that makes it."""
@@ -44,7 +44,7 @@ class Settings:
     config: AnyConfig
     environment: EnvironmentOptions
     run: RunOptions
-    """With the seed, also if none was given."""
+    """The options of the run. They have a seed, also if the user gave none."""
     placement: dict[str, Any]
     """As `Placement.settings`."""
     observation_space: "gym.Space[Any]"
@@ -91,7 +91,7 @@ class Settings:
         }
 
     def _agent_to_json(self) -> dict[str, Any]:
-        """The agent's name and configuration; of several policies, the configuration of each, and whose it is."""
+        """The agent's name and configuration; with several policies, the configuration of each, and their agents."""
         if isinstance(self.config, PoliciesConfig):
             return self.config.to_json()
         return {"agent": name_of(self.config), "config": self.config.to_json()}
@@ -135,12 +135,12 @@ class Settings:
         )
 
     def source(self, env: EnvSource | None) -> EnvSource:
-        """What the run's environments are made from: an id, or a function.
+        """The source of the run's environments: an id, or a function.
 
         Raises:
             CheckpointError: if `env` is another environment than the run's.
-            RunDirectoryError: if a function made it, or with arguments that JSON cannot hold: then `env` must be a
-                function that makes it.
+            RunDirectoryError: if `env` is None, although a function made the run's environments, or they have arguments
+                that JSON cannot hold; `env` must then be a function that makes them.
         """
         if self.env_kwargs_not_saved is not None:
             if env is None or isinstance(env, str):
@@ -165,11 +165,11 @@ class Settings:
         return env
 
     def require_own(self, **given: object) -> None:
-        """Refuse to resume a run without its own parts, or with parts that it did not have.
+        """Refuse to resume a run without its custom parts, or with parts that it did not have.
 
         Raises:
-            RunDirectoryError: if something is missing.
-            CheckpointError: if something is given that the run was begun without.
+            RunDirectoryError: if a part is missing.
+            CheckpointError: if a part is given that the run did not have.
         """
         for what, value in given.items():
             name = self.own.get(what)
@@ -184,11 +184,11 @@ class Settings:
 
 
 def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in `config.json` that can change the result of a seed, rounding aside.
+    """The settings in `config.json` that can change the result of a seed by more than rounding.
 
-    Two runs in one environment with equal settings of this kind differ only in their seeds. The declarations of the
-    settings decide which these are (`can_change_result`); settings that earlier releases did not write have their
-    defaults of then.
+    If two runs in one environment have equal settings of this kind, only their seeds differ. The metadata of an option
+    says whether it is one of them (`can_change_result`). A setting that an earlier release did not write has the
+    default of that release.
     """
     agent = found.get("agent", "ppo")
     kind = AGENTS[agent]
@@ -206,7 +206,7 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of_source(source: object) -> str:
-    """An environment's id, or the name of a function or class; of several, what they are called."""
+    """An environment's id, or the name of a function or class; or the names of several, from a mapping."""
     if isinstance(source, Mapping):
         return ", ".join(source)
     return source if isinstance(source, str) else str(getattr(source, "__qualname__", type(source).__name__))
@@ -225,7 +225,7 @@ def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], defaul
 
 
 def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
-    """A group of options; those that earlier releases did not write have their defaults."""
+    """A group of options; an option that an earlier release did not write has its default."""
     values = {name: found[name] for name in fields_of(group) if name in found}
     missing = [name for name in ("total_steps", "seed") if name in fields_of(group) and name not in found]
     if missing:

@@ -73,7 +73,7 @@ class Distribution(Protocol):
 
 
 class Kind(ABC, Generic[SpaceT]):
-    """What the library does with one space of a kind.
+    """The handling of one space of a kind.
 
     A kind that cannot be an observation does not define `write` and `checked`. A kind that cannot be an action does not
     define `distribution`. A kind whose actions cannot be masked does not define `mask_parts` and `flat_mask`.

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 ROW_OF_A_VECTOR, FEW = 16, 512
-"""Rows of at least the first are vectorised as they lie; below the second, transposing costs more than it gains."""
+"""Rows of at least the first size are vectorised without transposing. Up to the second number of logits in all,
+transposing costs more than it gains."""
 
 
 class Categorical:

@@ -21,7 +21,7 @@ class UnsupportedSpaceError(Exception):
 
 
 FEW = 16
-"""So many numbers are summed faster by Python than by NumPy."""
+"""Up to this number of numbers, Python sums faster than NumPy."""
 
 
 def finite_test(size: int, dtype: Any = np.float32) -> Callable[[Array], Any]:

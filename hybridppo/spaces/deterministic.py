@@ -20,10 +20,10 @@ Array = NDArray[Any]
 
 
 class DeterministicActions:
-    """`tanh` of an actor's outputs, for `Box` spaces of finite bounds: actions from -1 to 1, scaled to the bounds.
+    """`tanh` of an actor's outputs, for `Box` spaces with finite bounds: actions from -1 to 1, scaled to the bounds.
 
-    A row of noise is `[d + 1]`. Its last number multiplies the action: 1 adds the noise to the action, 0 makes the
-    noise the action, as during warm-up. Sums are clipped to -1 and 1.
+    A row of noise is `[d + 1]`. Its last number multiplies the action before the noise is added: with 1, the noise is
+    added to the action; with 0, as during warm-up, the noise is the action. Sums are clipped to -1 and 1.
 
     Args:
         low: lower bounds of the space.
@@ -126,14 +126,14 @@ class GaussianExploration(DeterministicActions):
         return normal
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` takes, as JSON can hold it."""
+        """The state for `load_state`, as JSON."""
         return {"drawn": self.drawn}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state.
+        """Restore the result of `state`.
 
         Raises:
-            ValueError: if it is not one.
+            ValueError: if the state is invalid.
         """
         drawn = state["drawn"]
         if type(drawn) is not int or drawn < 0:
@@ -165,14 +165,14 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
         return added
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` takes, as JSON can hold it."""
+        """The state for `load_state`, as JSON."""
         return {**super().state(), "last": None if self._last is None else self._last.tolist()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state.
+        """Restore the result of `state`.
 
         Raises:
-            ValueError: if it is not one.
+            ValueError: if the state is invalid.
         """
         super().load_state(state)
         if state["last"] is None:

@@ -25,7 +25,7 @@ REMEDY = (
 
 
 MOST_KNOWN = 256
-"""Up to so many options, the encoded rows are kept."""
+"""If a space has at most this number of options, their encoded rows are kept."""
 
 
 class ObservationEncoder:
@@ -146,7 +146,7 @@ class ObservationEncoder:
         return row
 
     def one_to_copy(self, observation: Any) -> Array:
-        """Like `one`, but the row may be shared: copy it, never write to it. Rows of few options are kept."""
+        """Like `one`, but the row may be shared: copy it, never write to it. Rows of a few options are kept."""
         try:
             return self._known[observation]
         except (KeyError, TypeError):

@@ -34,7 +34,7 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
         super().__init__(list(spaces.items()))
 
     def difference(self, agents: Sequence[str]) -> str | None:
-        """Which two of these agents have different spaces, as the end of a sentence; None if all are equal."""
+        """The end of a sentence that names two of these agents with different spaces; None if all spaces are equal."""
         (first, model), *others = [(name, self.spaces[name]) for name in agents]
         parts = (
             f"of {first!r} is {shown(model)}, that of {name!r} {shown(one)}" for name, one in others if one != model
@@ -48,7 +48,7 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
 
     @cached_property
     def names(self) -> Sequence[str]:  # type: ignore[override]
-        """The names of the numbers of a row, which mean something else for each agent."""
+        """Names for the numbers of a row, whose meaning differs between agents."""
         return [f"[{i}]" for i in range(self.layout.num_numbers)]
 
     @cached_property
@@ -59,7 +59,7 @@ class SpacesOfAgents(gym.spaces.Dict, HoldsRows):
 
     @cached_property
     def measured(self) -> Array:  # type: ignore[override]
-        """As if all numbers were quantities."""
+        """True for all numbers, as if they were quantities."""
         return np.ones(self.layout.num_numbers, np.bool_)
 
 

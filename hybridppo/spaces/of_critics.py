@@ -1,4 +1,4 @@
-"""Rows of several agents whose critics see more than they do: all agents' observations, or the environment's state."""
+"""Rows of agents whose critics see more than the actors: the observations of all agents, or the environment's state."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ STATE = "state"
 
 
 def each_observes(observes: ObservesOfAgents, agents: Iterable[Any]) -> list[CriticObserves]:
-    """What the critic of each agent sees."""
+    """The `critic_observes` of each agent."""
     if isinstance(observes, str):
         return [observes for _ in agents]
     if isinstance(observes, Mapping):
@@ -69,7 +69,7 @@ def _state_size(env: Any) -> int:
 
 
 class CriticRows:
-    """The places of both parts in the rows of an environment's agents.
+    """The places, in the rows of an environment's agents, of own observations and of what critics see besides.
 
     Args:
         spaces: the result of `spaces_with_critics_part`.
@@ -113,7 +113,7 @@ class CriticRows:
 
 
 class WrittenRows:
-    """Makes whole rows from rows that are written with an agent's own observation alone, and then the state if any.
+    """Makes whole rows from written rows, which have an agent's own observation and then the state, if there is one.
 
     All agents have own observations of the same size.
 
@@ -140,7 +140,12 @@ class WrittenRows:
         """`[A, W]`: as `CriticRows.source`, among written rows."""
 
     def whole(self, rows: Array, are_there: Array) -> Array:
-        """Whole rows `[..., N, W]` of written ones `[..., N, size]`; zeros for agents not there, of `[..., N]`."""
+        """Whole rows `[..., N, W]` from written ones `[..., N, size]`, with zeros for agents that are not present.
+
+        Args:
+            rows: written rows.
+            are_there: `[..., N]`, whether each agent is present.
+        """
         apart = rows.reshape(*rows.shape[:-2], -1, self._own.size)
         found: Array = apart.take(self.source, axis=-1)
         if self.beside.any():
@@ -150,6 +155,6 @@ class WrittenRows:
         return found
 
     def written(self, rows: Array) -> Array:
-        """Rows `[..., N, size]` with the own observations of whole rows `[..., N, W]`; of the state, anything."""
+        """Written rows `[..., N, size]` with the own observations of whole rows `[..., N, W]`; the state is invalid."""
         apart = rows.reshape(*rows.shape[:-2], -1, self.source.size)
         return apart.take(self._own, axis=-1).reshape(*rows.shape[:-1], -1)

@@ -243,7 +243,7 @@ class TensorActionsOfPolicies:
         return apart[..., :size].index_select(-2, self._agents[policy])
 
     def _of_all(self, parts: list[Tensor], width: int) -> Tensor:
-        """The rows of all agents, `[..., N, width]`, from those of each policy; what is beside them is zeros."""
+        """The rows of all agents, `[..., N, width]`, from those of each policy, filled up with zeros."""
         padded = torch.cat([pad(part, (0, width - part.shape[-1])) for part in parts], -2)
         return padded.index_select(-2, self._order).flatten(-3, -2)
 

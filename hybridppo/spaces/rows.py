@@ -1,6 +1,6 @@
 """The layout of an observation's row in memory: float32 numbers, then the bytes of images.
 
-Also the convolutions that suit an image. Workers use this file without torch.
+The file also has the convolutions for an image. Workers use it without torch.
 """
 
 import itertools

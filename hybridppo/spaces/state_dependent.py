@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 VARIANCE_EPSILON = 1e-6
-"""Added to the variance of an action, as in stable-baselines3: else it is 0 if the last hidden layer is all zeros."""
+"""Added to the variance of an action, as in stable-baselines3, because the last hidden layer may be all zeros."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Exploration:
 
 
 def exploration_of(distribution: Distribution, noise: Callable[[int], Array]) -> Exploration | None:
-    """The object that gives out noise; None if each step has its own row."""
+    """The object that gives the actor its noise; None if each step has its own row of noise."""
     return Exploration(distribution, noise) if isinstance(distribution, StateDependentGaussian) else None
 
 

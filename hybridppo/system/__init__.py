@@ -1,1 +1,1 @@
-"""The machine: devices, BLAS, threads, signals, seeds."""
+"""The machine: devices, BLAS, threads, signals; also seeds, checks of numbers, and numbers as text."""

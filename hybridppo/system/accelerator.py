@@ -5,8 +5,8 @@
         stream = accelerator.stream()
 
 No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The file is thin on purpose: a method of
-`Cuda` is one call of torch for one device, which is selected if torch would use the current one. The base is the CPU,
-which does nothing asynchronously.
+`Cuda` is one call of torch for one device. If the call would use the current device, the method selects the device
+first. The base class is the CPU, which does nothing asynchronously.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 class Accelerator:
-    """One device; as it is here, the CPU, where everything is done when the call returns.
+    """One device. The base class is the CPU, where everything is done when a call returns.
 
     Streams, events and graphs are torch's objects.
     """
@@ -28,13 +28,13 @@ class Accelerator:
     is_asynchronous = False
     """Whether the device has queues that the host may have to wait for."""
     alignment = 1
-    """Tensors of one buffer should begin at multiples of so many float32 numbers."""
+    """Tensors in one buffer should begin at multiples of this number of float32 numbers."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def selected(self) -> AbstractContextManager[Any]:
-        """A context in which it is the current device, which torch uses by default."""
+        """A context in which this is the current device, which torch uses by default."""
         return nullcontext()
 
     def stream(self) -> Any:
@@ -106,7 +106,7 @@ class Accelerator:
 
 
 class Other(Accelerator):
-    """A device of another kind; torch can wait for it, and nothing else is known."""
+    """A device of another kind: torch can wait for it, and nothing else is known about it."""
 
     def wait(self) -> None:  # noqa: D102
         torch.get_device_module(self._device).synchronize()

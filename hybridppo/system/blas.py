@@ -56,7 +56,7 @@ def kernels_for(processor: str) -> str | None:
 
 @cache
 def libraries() -> "ThreadpoolController":
-    """The loaded libraries that have threads of their own. To find them takes longer than to set their threads."""
+    """The loaded libraries with their own threads; cached, because finding them takes longer than setting threads."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -69,7 +69,7 @@ def kernels_taken() -> str:
 
 
 def has_both(taken: str, others: str) -> bool:
-    """Whether a processor that runs the kernels `taken` can also run `others`; else these might crash the process."""
+    """Whether a processor that runs the kernels `taken` can also run `others`, which might crash the process if not."""
     return taken in HAVE_AVX_512 and others in BEFORE_AVX_512
 
 

@@ -20,7 +20,7 @@ def shown_return(mean: float) -> str:
 
 
 def shown_number(number: float) -> str:
-    """A number as text with three digits, and all of those before the point: 0.968, -12.3, -121, 4,567."""
+    """A number as text with three digits, but all digits before the point: 0.968, -12.3, -121, 4,567."""
     return f"{number:,.0f}" if abs(number) >= 99.95 else f"{number:.3g}"
 
 

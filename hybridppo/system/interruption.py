@@ -22,7 +22,7 @@ SECONDS_TO_COME = 10.0
 """Seconds that a starting process may still take after a stop was requested."""
 
 _entered: "list[Interruption]" = []
-"""The interruptions that handle signals now."""
+"""The interruptions that handle signals at present."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error
@@ -83,7 +83,7 @@ class Interruption:
     ) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
-        self._told.clear()  # they would keep their objects alive
+        self._told.clear()  # functions would keep their objects alive
         if self in _entered:
             _entered.remove(self)
         if isinstance(error, Stopped):  # there was nothing to save yet

@@ -1,4 +1,4 @@
-"""Warnings of something that may fail for days, at most one per minute."""
+"""Warnings about work that may fail again and again: at most one per minute."""
 
 import logging
 import time
@@ -11,10 +11,10 @@ SECONDS_BETWEEN_WARNINGS = 60.0
 
 
 class ThrottledWarning:
-    """Warns when something begins to fail, at most once per minute while it fails, and reports when it works again.
+    """Warns when some work begins to fail, at most once per minute while it fails, and reports when it works again.
 
     Args:
-        what: what fails, as in "writing metrics.jsonl".
+        what: the work, such as "writing metrics.jsonl".
     """
 
     def __init__(self, what: str) -> None:

@@ -1,7 +1,7 @@
-"""Tools around a training: what a machine can do, and what a run has come to.
+"""Tools around a training, which no training needs.
 
-A file for each: whether everything works here (`doctor.py`), settings by the name of an environment (`tuning.py`), a
-run while it goes on (`watching.py`), runs drawn together (`plotting.py`), a run as a page (`report.py`), as a video
-(`playing.py`), as a file for other machines (`exporting.py`). None is needed to train, and what a tool needs beyond
-the library is imported when it is used. Begin with `doctor.py`.
+`diagnosis/` checks this machine, and compares distributions. `experiments/` trains many runs: suites, searches for
+settings, and tuned settings. `views/` shows runs: curves, a page, a live view, videos. `export/` writes a policy for
+other machines, and `pretrained/` has trained agents. If a tool needs another package, it imports the package when it
+is used. Begin with `diagnosis/doctor.py`.
 """

@@ -1,1 +1,1 @@
-"""Train, resume and evaluate: from what is asked for to a runner that runs."""
+"""Train, resume and evaluate: puts environments, agent, placement, sampler and runner together, and runs them."""

@@ -46,7 +46,7 @@ class AgentAsked:
         schedules: Schedules | str | None,
         parts: dict[str, Any],
     ) -> "AgentAsked":
-        """From the arguments of `train`.
+        """The agent that the arguments of `train` ask for.
 
         Raises:
             ConfigurationError: if the arguments contradict one another, or one is invalid.
@@ -68,10 +68,10 @@ class AgentAsked:
     def for_environments(
         self, env: EnvSource, options: EnvironmentOptions, policy_of: PolicyOf | None, *, compiled: bool
     ) -> tuple["AgentAsked", EnvironmentOptions]:
-        """With compiled updates, if that was asked for; and the options of the environments that it needs.
+        """This with compiled updates, if they were asked for; and the options of the environments for this agent.
 
         Raises:
-            ConfigurationError: if agents are given policies by name, and there is one without a name.
+            ConfigurationError: if `policy_of` is given, but `config` names no policies.
         """
         if policy_of is not None and not self.names and not isinstance(self.config, PoliciesConfig):
             raise ConfigurationError(
@@ -88,7 +88,7 @@ class AgentAsked:
         return replace(self, config=config), options
 
     def met_by(self, stage: Stage, policy_of: PolicyOf | None) -> "AgentAsked":
-        """With the agents of the environments by policy, if there are several policies.
+        """This with the agents of the environments by policy, if there are several policies.
 
         Raises:
             ConfigurationError: if the policies are not those of the agents.

@@ -70,15 +70,15 @@ def evaluate_agent(
     """Run whole episodes with an agent, in environments made for it and closed again.
 
     Args:
-        agent: what to evaluate; of several policies, all act together.
+        agent: the agent to evaluate; the agents of several policies act together.
         env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
             Vectors and environments of tensors may have any number of environments.
-        episodes: how many; up to 32 run side by side. If there are several agents, each has its own return.
-        seed: of the environments, and of random actions.
+        episodes: number of episodes; up to 32 run side by side. If there are several agents, each has its own return.
+        seed: seed of the environments, and of random actions.
         deterministic: take the most probable actions.
-        autoreset_mode: of a vector environment that does not declare it.
+        autoreset_mode: the mode of a vector environment that does not declare it.
         on_env_error: as for `train`; an episode that was broken off does not count.
-        env_kwargs: arguments for whoever makes an environment, as for `train`.
+        env_kwargs: arguments of the environment, as for `train`.
         imports: modules that register environments, as for `train`.
         vectorization: as for `train`.
         placement: one that the agent is prepared for; None samples where the agent is.
@@ -158,7 +158,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a checkpoint of a run, on the CPU.
 
-    `env` as for `resume`; `checkpoint`, `agent` and `networks` as for `load`; the others as for `evaluate_agent`.
+    `env` is as for `resume`; `checkpoint`, `agent` and `networks` are as for `load`, and the other arguments as for
+    `evaluate_agent`.
     """
     settings = Settings.read(RunDirectory.open(run_dir))
     return evaluate_agent(
@@ -191,12 +192,12 @@ def evaluate_policies(
     """Run whole episodes with an agent for each policy; the evaluation of each policy by its name.
 
     Args:
-        agents: by the names of the policies; an agent, or a function of observations `[n, obs]` that gives the outputs
-            `[n, outputs]` of an actor, as a scripted policy can.
+        agents: for each policy, an agent; or a function of observations `[n, obs]` that returns the outputs
+            `[n, outputs]` of an actor, such as a scripted policy.
         env: an environment of several agents.
-        episodes: of the environment.
-        num_envs: environments side by side.
-        seed: of the environments, and of the actions.
+        episodes: number of episodes of the environment.
+        num_envs: number of environments side by side.
+        seed: seed of the environments, and of the actions.
         deterministic: take the most probable action instead of a random one.
         policy_of: as for `train`.
 

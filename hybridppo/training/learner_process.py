@@ -81,7 +81,7 @@ def _message() -> bytes:
 
 
 def _end_with_input() -> None:
-    os.read(0, 1)  # nothing more is ever written: it returns when the other end of the pipe is gone
+    os.read(0, 1)  # it returns when the other end of the pipe is gone, because nothing more is ever written
     os._exit(1)
 
 

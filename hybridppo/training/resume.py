@@ -68,10 +68,10 @@ def resume(
     Other environments start new episodes, and the reason is logged.
 
     Args:
-        run_dir: of the run.
+        run_dir: the run directory.
         env: the function that makes the environment, if the run was started with one.
-        placement: another placement than the run's own. `auto` measures again; without it, the run keeps the placement
-            that `auto` chose.
+        placement: a placement in place of the run's own. `auto` measures again; None keeps the placement, also one that
+            `auto` has chosen.
         agent: the subclass that the run was started with, if there was one.
         loss: the run's own loss, if there was one.
         networks: the function that makes the run's own networks, if there was one.
@@ -86,7 +86,7 @@ def resume(
         **options: replaced by those that a run may change. None keeps the run's own.
 
     Returns:
-        As `train`.
+        The same as `train`.
 
     Raises:
         CheckpointError: if no checkpoint is whole, or the environment is not the run's. (A run that was killed before
@@ -132,14 +132,14 @@ def _resumed(
     checkpoint: Checkpoint | None,
     parts: dict[str, Any],
 ) -> Job:
-    """The job of a training that goes on; the run directory is as it was at the checkpoint.
+    """The job of a resumed training; the run directory is reset to its checkpoint.
 
     Args:
         stage: the processes and environments.
-        directory: of the run.
+        directory: the run directory.
         before: the settings of the run.
-        settings: those of now.
-        checkpoint: to go on from; None to begin anew.
+        settings: the settings of the resumed training.
+        checkpoint: the checkpoint to continue from; None to begin anew.
         parts: the agent's class, and its own parts, by name.
     """
     settings = _with_agents(replace(settings, environment=stage.options, run=stage.run), stage.environments)
@@ -183,7 +183,7 @@ def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[st
     """The schedules that are functions.
 
     Raises:
-        CheckpointError: if others have names that the run does not have.
+        CheckpointError: if named schedules differ from those of the run.
     """
     named, functions = split_schedules(schedules)
     own = {} if isinstance(settings.config, PoliciesConfig) else parsed(settings.config.schedules)
@@ -193,7 +193,7 @@ def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[st
 
 
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
-    """Warn if another goal changes the schedules that end there."""
+    """Warn if another goal changes schedules, which end at the goal."""
     config, was, goal = now.config, before.run.total_steps, now.run.total_steps
     named = {} if isinstance(config, PoliciesConfig) else config.named_schedules
     lowered = {field: name for field, name in named.items() if name != ADAPTIVE and share_left(name, 1.0) < 1.0}
@@ -211,7 +211,7 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
 
 
 def _tell_of_kernels(versions: Any) -> None:
-    """Warn if NumPy rounds otherwise than when the run began; runs of earlier releases do not have its kernels."""
+    """Warn if NumPy rounds otherwise than when the run began. Earlier releases did not save the kernels."""
     was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
     if isinstance(was, str) and was and now and was != now:
         logger.warning(

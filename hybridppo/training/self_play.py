@@ -38,7 +38,7 @@ Array = NDArray[Any]
 ONLY_PPO = "self_play is for PPO (PPOConfig): leave it out"
 FIRST_RATING = 1200.0
 STEP = 16.0
-"""The most that a rating changes by a game (Elo, "The Rating of Chessplayers", 1978)."""
+"""The most that one game changes a rating (Elo, "The Rating of Chessplayers", 1978)."""
 
 
 def opponent_of(path: Path) -> Opponent:
@@ -114,22 +114,24 @@ def round_robin(
     env_kwargs: dict[str, Any] | None = None,
     imports: str = "",
 ) -> dict[str, dict[str, float]]:
-    """Let each agent play against each other; the score of each against each: a win is 1, a draw 0.5.
+    """Let every agent play against every other; return the mean scores by names: a win counts 1, a draw 0.5.
 
-    Agents draw their actions. In every game, a seat is drawn for one of the two, and the other has all others.
+    Agents draw their actions at random. In every game, one of the two agents gets a seat, which is drawn, and the other
+    agent gets all other seats.
 
     Args:
-        agents: two or more, by their names: agents of PPO, run directories, or files of `agent.save`.
+        agents: two or more agents by name: PPO agents, run directories, or files of `agent.save`.
         env: an environment of two or more agents with the same spaces.
-        games: of each pair.
-        num_envs: games side by side.
-        seed: of the environments, seats and actions.
+        games: number of games of each pair.
+        num_envs: number of games side by side.
+        seed: seed of the environments, seats and actions.
         env_kwargs: as for `train`.
         imports: as for `train`.
 
     Raises:
-        ConfigurationError: if there are fewer than two agents, or one is not of one policy of PPO.
-        EnvError: if the environment has not several agents with the same spaces, or has other spaces than an agent.
+        ConfigurationError: if there are fewer than two agents, or one is not a PPO agent with one policy.
+        EnvError: if the environment does not have several agents with the same spaces, or has other spaces than an
+            agent.
     """
     require_whole("games", games)
     require_whole("num_envs", num_envs)
@@ -191,18 +193,18 @@ class Pool:
 
     learns: bool
     rating: float = FIRST_RATING
-    """Of the policy as it is now."""
+    """The present rating of the policy."""
     snapshots: dict[str, dict[str, float]] = field(default_factory=dict)
     """By name, from the oldest to the newest: the rating, and the games and the score of learners against it."""
 
     def weights(self, latest: float, *, prioritised: bool) -> list[float]:
-        """How probable each snapshot is; `latest` is the share of the newest."""
+        """The probability of each snapshot; `latest` is that of the newest."""
         *others, _ = self.snapshots.values()
         if not others:
             return [1.0]
         shares = np.ones(len(others))
         if prioritised:
-            # As if one game had been a draw before: every opponent is met at times.
+            # One draw is added to the games, so that every opponent is drawn at times.
             beaten = np.array([(one["score"] + 0.5) / (one["games"] + 1.0) for one in others])
             shares = (1.0 - beaten) ** 2
         found: list[float] = [*((1.0 - latest) * shares / shares.sum()), latest]
@@ -214,9 +216,9 @@ class Ladder:
 
     Args:
         options: the fields of `SelfPlay`.
-        agent: learns.
-        sampler: has environments with seats for the agent.
-        folder: for snapshots; None for one that goes with the training.
+        agent: the agent that learns.
+        sampler: its environments have seats for the agent.
+        folder: the folder for snapshots; None for a temporary one.
         writes: whether this process writes the snapshots; the first of several learners does.
 
     Raises:
@@ -237,13 +239,13 @@ class Ladder:
         """By policy; the only policy has the name ""."""
 
     def begin(self) -> None:
-        """Take the first snapshots; or, in a run that goes on, take up those that there were.
+        """Take the first snapshots; or in a resumed run, use the earlier ones.
 
         Raises:
-            RunDirectoryError: if one of those is gone.
+            RunDirectoryError: if an earlier snapshot is gone.
         """
         before = next((each for each in self._sampler.steering if each.name == "set_opponents"), None)
-        # A run directory may have been moved: opponents of the rollout that is under way are there now.
+        # The run directory may have been moved; opponents of the rollout under way are now there.
         self._sampler.steer(Steering("seat", "use_folder", [str(self._folder)]), while_paused=True)
         if before is None:
             self._take_snapshots(self.pools)
@@ -282,7 +284,7 @@ class Ladder:
         return found
 
     def close(self) -> None:
-        """Remove the folder if it goes with the training."""
+        """Remove the folder if it is a temporary one."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -302,7 +304,7 @@ class Ladder:
 
     def _count(self, learner: str, policy: str, name: str, score: float) -> None:
         pool, snapshot = self.pools[learner], self.pools[policy].snapshots.get(name)
-        if snapshot is None:  # it has left the pool in the course of the game
+        if snapshot is None:  # it has left the pool during the game
             return
         expected = 1.0 / (1.0 + 10.0 ** ((snapshot["rating"] - pool.rating) / 400.0))
         change = STEP * (score - expected)

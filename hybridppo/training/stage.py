@@ -20,7 +20,7 @@ from hybridppo.training.self_play import for_seats
 
 @dataclass(frozen=True)
 class Stage:
-    """What a training is prepared with, and runs in."""
+    """The processes, environments and options with which a training is prepared and runs."""
 
     env: EnvSource
     team: LocalTeam
@@ -29,7 +29,7 @@ class Stage:
     run: RunOptions
     """The options of the run in every learner."""
     environments: Environments
-    """All environments, or some of them if others are in other processes."""
+    """All environments, or some of them if the others are in other processes."""
     seconds_to_make: float
     """How long it took to make `environments`."""
     placement: Placement | Auto
@@ -66,16 +66,16 @@ def staged(
     """Start the processes of the distribution, and make the environments; end and close them afterwards.
 
     Args:
-        env: what the environments are made from.
-        config: of the agent.
-        options: of the environments.
-        run: of the run, with the distribution.
-        placement: the one that was asked for.
+        env: makes the environments.
+        config: the agent's settings.
+        options: the options of the environments.
+        run: the options of the run, with the distribution.
+        placement: the placement that the user asked for.
         policy_of: as for `train`.
         saves: whether a training that a signal interrupts is saved.
 
     Raises:
-        ConfigurationError: if the distribution does not support what is asked for.
+        ConfigurationError: if the distribution does not support these settings.
     """
     team = team_of(run, options.worker_timeout)
     team.check(config, options, run)

@@ -3,7 +3,7 @@
     result = hybridppo.train("CartPole-v1", total_steps=100_000)
     action = result.agent.act(observation)
 
-`train` puts the parts together, and `run_to_the_end` drives them; `resume` (`resume.py`) ends there too.
+`train` puts the parts together, and `run_to_the_end` runs them; `resume` (`resume.py`) uses it, too.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ from hybridppo.training.stage import Stage, staged
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a training run gives back."""
+    """The result of a training."""
 
     agent: AnyAgent
     """The trained agent, on its learning device."""
@@ -72,7 +72,7 @@ class TrainResult:
     evaluation: Evaluation | None
     """The evaluation after training, if one was asked for."""
     interrupted: bool
-    """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` goes on."""
+    """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` continues it."""
     saved: bool
     """Whether the last checkpoint is on the disk. False without a run directory, or if it could not be written, which
     was logged."""
@@ -80,7 +80,7 @@ class TrainResult:
     """The reason, if a callback or `target_return` ended the training before its goal."""
 
     policy: str = "policy"
-    """The name of the policy, if there is one; that which it has in `config`, if that is a mapping."""
+    """The name of the policy, if there is only one: its key, if `config` is a mapping."""
 
     @property
     def agents(self) -> dict[str, AnyAgent]:
@@ -117,11 +117,11 @@ def train(
         env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
             agents, which then share the policy).
         placement: where to sample and where to learn: a name as on the command line, or a placement. `auto` measures
-            for at most 5 seconds and 5 % of the run, and takes the fastest that does not change the result of a seed.
-        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
-            from names to `PPOConfig` trains a policy of each name in an environment of several agents; a mapping of one
-            name is the same as its configuration. An agent, a run directory or an agent's file in the place of a
-            configuration is a policy that acts and does not learn.
+            for at most 5 seconds and 5 % of the run, and uses the fastest that does not change the result of a seed.
+        config: the agent's settings; their type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
+            from names to `PPOConfig` trains a policy of each name in an environment of several agents; a mapping with
+            one name is the same as its configuration. With an agent, a run directory or an agent's file in place of a
+            configuration, the policy acts and does not learn.
         agent: a subclass to train instead of the library's agent, or an existing agent.
         loss: a loss of your own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of your own, see `hybridppo.networks.making`.
@@ -129,8 +129,8 @@ def train(
             `hybridppo.rollouts.advantages.gae`.
         modules: further networks for a loss of your own, by name. The agent has copies of them, `agent.modules_of`,
             which are trained at the actor's learning rate, saved and moved with it.
-        schedules: schedules of numbers in the configuration, by field: a function from the share of the training that
-            is done, 0 to 1, to the value; or a name, as in `PPOConfig.schedules`. See
+        schedules: schedules of numbers in the configuration, by field: a function that takes the share of the training
+            that is done, 0 to 1, and returns the value; or a name, as in `PPOConfig.schedules`. See
             `hybridppo.agents.common.schedules`.
         policy_of: a function from an agent's name to its policy's name, if there are several policies; None removes the
             number from the agent's name: `tagger_3` has the policy `tagger`.
@@ -145,7 +145,7 @@ def train(
             training goes on.
         callbacks: called at the start, after iterations, evaluations and checkpoints, and at the end
             (`hybridppo.Callback`). They may end the training. An error in one ends it, with a checkpoint.
-        on_interrupt: after Ctrl-C or another signal has ended the training and all is saved, `raise`
+        on_interrupt: what to do after Ctrl-C or another signal has ended the training and it is saved: `raise`
             `TrainingInterrupted`, a `KeyboardInterrupt` that has the result, or `return` the result.
         **options: replaced by the options of `GROUPS`.
 
@@ -190,7 +190,7 @@ def train(
 
 
 def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bool) -> tuple[Job, dict[str, Any]]:
-    """The job of a training that begins, and the table by which its placement was chosen."""
+    """The job of a new training, and the table of trials by which its placement was chosen."""
     environments, run = stage.environments, stage.run
     assert run.seed is not None  # `train` has seen to that
     spaces = environments.observation_space, environments.action_space
@@ -218,7 +218,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
 
 
 def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
-    """Run a job in a new run directory, with the table behind the choice of its placement, if there is one."""
+    """Run a job in a new run directory, and write the table of trials of its placement, if there is one."""
     with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
@@ -230,7 +230,7 @@ def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any
 
 
 def run_by_groups(job: Job, team: LocalTeam) -> TrainResult:
-    """As `run_to_the_end`; if a learner is lost and may be replaced, all go on from the last checkpoint."""
+    """As `run_to_the_end`; if a learner is lost and may be replaced, all continue from the last checkpoint."""
     while True:
         try:
             return run_to_the_end(job, team)

@@ -15,7 +15,7 @@ from hybridppo.system.seeds import seed_globals
 
 
 def serve(trainer: Trainer) -> None:
-    """Make the environments; then run an evaluation for each message. Its steps show that it does not hang."""
+    """Make the environments; then run an evaluation for each message. Counted steps show that the process works."""
     setup, steps, stop = trainer.setup, trainer.heartbeat, trainer.arrays["stop"]
     setup["source"] = source_here(setup["source"], setup["options"].imports)
     episodes = Episodes(**{field.name: setup[field.name] for field in fields(Episodes)})

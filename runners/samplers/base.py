@@ -91,7 +91,7 @@ class BaseSampler:
     """
 
     _stepper: Stepper | Workers
-    """What steps the environments."""
+    """Steps the environments."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class BaseSampler:
         return not self._lost
 
     def _returns_so_far(self, buffer: Any, valid: Array, columns: slice) -> Array:
-        """The discounted return of the episode up to each row, `[T, n]`; who takes turns discounts with each action."""
+        """The discounted return of the episode up to each row, `[T, n]`; agents that take turns discount per action."""
         assert self._discounts is not None
         rewards = buffer.rewards.clip(-1.0, 1.0) if self._clips_rewards else buffer.rewards
         returns: Array = np.where(valid, rewards, np.float32(0.0))[:, columns]

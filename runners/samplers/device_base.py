@@ -46,7 +46,7 @@ class ActorOnDevice(Protocol):
 
 
 class BaseDeviceSampler(BaseSampler):
-    """There is one rollout, which is valid until the next begins.
+    """The base of samplers on a device. There is one rollout, which is valid until the next begins.
 
     A subclass implements `_fill` and `_read`, and what environments need: `restart`, their state and the noise.
 
@@ -54,7 +54,7 @@ class BaseDeviceSampler(BaseSampler):
         environments: closed with the sampler.
         block: the tensors of the rollout.
         distribution: distribution of the actions.
-        noise: generator of what the noise of actions follows from.
+        noise: generator of the seeds that determine the noise of actions.
         memory: layout of the state of a recurrent actor.
     """
 
@@ -123,7 +123,7 @@ class BaseDeviceSampler(BaseSampler):
         )
 
     def _on_host(self, numbers: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
-        """Some numbers, and what `_count_told` takes, in one wait for the device."""
+        """These numbers and the argument of `_count_told` on the host, with one wait for the device."""
         counted = self._counted()
         told = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).tolist()
         ends = pairwise(accumulate((len(numbers), *map(len, counted)), initial=0))
@@ -167,7 +167,7 @@ class BaseDeviceSampler(BaseSampler):
 
     @abstractmethod
     def _noise_under_way(self, filled: int) -> dict[str, Any]:
-        """What a checkpoint needs besides the rows that are filled, as JSON."""
+        """The data of a rollout under way that a checkpoint needs besides its rows, as JSON."""
 
     def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         under_way = self._under_way

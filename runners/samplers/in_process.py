@@ -35,7 +35,7 @@ FIRST_CAPACITY = 8 * CHUNK
 
 
 class Sampler(BaseSampler):
-    """Steps environments in this process: while the rollout is waited for, or in a thread.
+    """Steps environments in this process: when the rollout is waited for, or at once in a thread.
 
     With `num_episodes`, a rollout `[T, 1]` is so many whole episodes of one environment. The `k`-th episode of the
     training is reset with `env_seed + k`. A rollout that is broken off is sampled again from its first episode, so a
@@ -49,7 +49,7 @@ class Sampler(BaseSampler):
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: generator of the actions' randomness.
         pin_for: the device that rollouts are copied to, if it copies faster from page-locked memory; else None.
-        in_thread: begin at once, in a thread. It is faster if learning leaves Python free meanwhile, as on a GPU.
+        in_thread: begin at once, in a thread. This is faster if learning does not need Python meanwhile, as on a GPU.
         thread: the thread; None for a new one.
         memory: layout of the state of a recurrent actor.
         discounts: as for `BaseSampler`.
@@ -196,7 +196,7 @@ class Sampler(BaseSampler):
         self.request_stop()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
-        self._wait = closed  # an error in a thread is kept by whoever waits for it, and keeps this sampler alive
+        self._wait = closed  # else an error in the thread, which its future keeps, would keep this sampler alive
         super().close()
 
 

@@ -201,7 +201,7 @@ class TensorSampler(BaseDeviceSampler):
         return {**tensors, **self._own_tensors()}, {"is_saved": True}
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """What the sampler carries from step to step."""
+        """The tensors that the sampler carries from step to step, by name."""
         own = {"observation": self._observation}
         if self._environments.of_agents is not None:
             own["present"] = self._environments.of_agents.present

@@ -28,7 +28,7 @@ _IN_SHARDS = "they were saved in shards, each of which goes on by itself: as man
 
 
 class ShardsSampler(BaseSampler):
-    """The shards of this process. All processes call every method together, except for `request_stop` and `close`.
+    """Samples the shards of this process. All processes call every method together, except `request_stop` and `close`.
 
     A rollout that was begun is always finished. The division of shards among processes changes no result.
 
@@ -106,7 +106,7 @@ class ShardsSampler(BaseSampler):
                 for policy, (agent_steps, of_policy) in zip(self.by_policy.values(), of_policies, strict=True):
                     policy.agent_steps += agent_steps
                     policy.statistics.add_ended(*of_policy)
-        self._metrics = {name: _joined(name, [each[name] for each in of_shards]) for name in of_shards[0]}
+        self._metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
 
     def metrics(self) -> Metrics:
@@ -160,7 +160,7 @@ class ShardsSampler(BaseSampler):
             sampler.wait()
 
     def request_stop(self) -> None:
-        """Nothing: a rollout that was begun is finished."""
+        """Do nothing: a rollout that was begun is finished."""
 
     def give_up(self, reason: str) -> None:  # noqa: D102 - as in the base
         super().give_up(reason)
@@ -264,6 +264,6 @@ class ShardsSampler(BaseSampler):
         return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
 
 
-def _joined(name: str, of_shards: Sequence[float]) -> float:
-    """A metric of all shards: the sum of what is counted, and the mean of all else."""
+def _metric_of_shards(name: str, of_shards: Sequence[float]) -> float:
+    """A metric of all shards: the sum if it is a count, else the mean."""
     return sum(of_shards) if name == "steps_dropped" else sum(of_shards) / len(of_shards)

@@ -30,7 +30,7 @@ StepperState = tuple[list[EnvState], Array, Array]
 
 
 class Stepper:
-    """Steps environments, each time from where they were.
+    """Steps environments; each call continues where the last one ended.
 
     Args:
         environments: the `N` environments.

@@ -4,9 +4,9 @@
     worker 1   |     part     |     part     |
     rollout    | as many parts as fill `num_steps` of `num_envs` columns, those of the oldest parameters first |
 
-Workers are ahead of the learner by one rollout, by more if the learner had to wait while a worker had nothing to do,
-and by `max_lag` rollouts at most. Every part is in one rollout. A part whose parameters are more than `max_lag` updates
-old is dropped and counted. A slow environment has fewer parts; each of its steps has the same weight as any other.
+Workers are ahead of the learner by one rollout; by more if the learner had to wait although a worker was idle; and by
+at most `max_lag` rollouts. Every part is in one rollout. A part whose parameters are more than `max_lag` updates old is
+dropped and counted. A slow environment has fewer parts; each of its steps has the same weight as any other step.
 """
 
 import copy
@@ -121,7 +121,7 @@ class LaggingSampler(BaseSampler):
         **options: as for `Workers`.
 
     Raises:
-        ConfigurationError: if such environments or agents cannot be sampled so.
+        ConfigurationError: if these environments or this agent cannot be sampled in this way.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class LaggingSampler(BaseSampler):
         self._most_room = max_lag * self._num_parts
         self._least_room = min(ROLLOUTS_AHEAD * self._num_parts, self._most_room)
         self._room = self._least_room
-        """How many parts each worker may have that are not in a rollout yet."""
+        """The most parts of each worker that are not in a rollout yet."""
         options |= {"num_envs": num_envs, "num_workers": num_workers, "num_steps": steps}
         workers = self._workers = self._stepper = Workers(
             source, template, distribution, network, self._begin_anew, num_buffers=self._most_room, **options
@@ -182,7 +182,7 @@ class LaggingSampler(BaseSampler):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there are steps that are not in a rollout yet, or workers are making some."""
+        """Whether there are steps that are not in a rollout yet, or workers are stepping."""
         return self._is_going or bool(self._done) or any(self._to_fill)
 
     @property
@@ -206,7 +206,7 @@ class LaggingSampler(BaseSampler):
         }
 
     def sample_async(self, actor: SamplingActor) -> None:
-        """Act by these parameters, which are copied, in all parts that begin from now on; fill what there is room for.
+        """Use a copy of these parameters in all parts that begin from now on; let workers fill free parts.
 
         It may be called while workers step.
         """
@@ -243,7 +243,7 @@ class LaggingSampler(BaseSampler):
         self._to_fill[worker].extend(parts)
 
     def _look(self, *, patient: bool) -> None:
-        """Wait for one answer; or if not `patient`, take one answer of each worker that has answered already."""
+        """Wait for one answer; if not `patient`, take one answer from each worker that has answered already."""
         owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
         for worker, answer in self._workers.pool.answers(owing, patience=None if patient else 0.0):
             if isinstance(answer, WorkerLostError):
@@ -268,7 +268,7 @@ class LaggingSampler(BaseSampler):
             self._done = deque(sorted((*self._done, part), key=Part.oldest))
 
     def _has_enough(self) -> bool:
-        """Drop parts that are too old; whether the others are enough for a rollout."""
+        """Drop parts that are too old; return whether the others are enough for a rollout."""
         while self._drops and self._done and self._version - self._done[0].oldest() > self._max_lag:
             part, before = self._done.popleft(), self.env_steps
             self._counted(part)

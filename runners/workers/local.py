@@ -48,8 +48,8 @@ class LocalProcesses(Pool):
         role: the name of a worker in messages.
         shares: the environments of each worker.
         setup: sent to all workers.
-        timeout: in seconds.
-        layout: of the shared arrays; `stop` and the workers' `heartbeats` are added.
+        timeout: seconds without an answer or a step after which a worker is lost.
+        layout: the layout of the shared arrays; `stop` and the workers' `heartbeats` are added.
         restarts: whether another worker may be started in place of a lost one.
         otherwise: as for `pack`.
     """
@@ -155,7 +155,7 @@ class LocalProcesses(Pool):
             raise self._died(worker) from error
 
     def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:
-        """As in the base, but it never waits for more than one."""
+        """As in the base, but it never waits for several answers."""
         by_connection: dict[Any, int] = {self._connections[worker]: worker for worker in workers}
         return [by_connection[connection] for connection in wait(list(by_connection), seconds)]
 

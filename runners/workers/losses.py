@@ -39,9 +39,9 @@ class Losses:
 
         Args:
             worker: its number.
-            lost: its error.
-            seed: its seed. The new one differs, because the old one might lead to the same failure.
-            begin: called with the seed of the new one when its environments are made.
+            lost: the error of the loss.
+            seed: the seed of the lost worker. The new worker has another seed, because this one might fail again.
+            begin: called with the seed of the new worker when its environments are made.
 
         Raises:
             HybridPPOError: if it was lost too often in a row.

@@ -29,11 +29,11 @@ class Pool(ABC):
     Args:
         role: the name of a worker in messages.
         shares: the environments of each worker.
-        timeout: in seconds.
+        timeout: seconds without an answer or a step after which a worker is lost.
     """
 
     seconds_between_looks: ClassVar[float]
-    """The longest wait for an answer before workers are looked after."""
+    """The longest wait for an answer before the pool checks whether workers are lost."""
     asks_for_rows: ClassVar[bool]
     """Whether workers are asked for their rows, from time to time, while their answers are waited for."""
 
@@ -121,11 +121,11 @@ class Pool(ABC):
         """Each worker's next answer and the seconds that it took, as they come; or how the worker was lost.
 
         Args:
-            workers: those that owe an answer.
-            patience: seconds to wait for the first answer, and then only for those that are there; None to wait for
-                all.
+            workers: the workers that owe an answer.
+            patience: seconds to wait for the first answer; only answers that have come by then are returned. None to
+                wait for all.
             together: whether all answers are needed at once, which takes fewer waits.
-            at_start: whether they make their environments.
+            at_start: whether the workers are making their environments.
 
         Raises:
             EnvError: if a worker failed.
@@ -166,7 +166,7 @@ class Pool(ABC):
         return max(self._timeout, SECONDS_TO_START if at_start else 0.0)
 
     def _listen_again(self, listened: float) -> None:
-        """Do not count the time since `listened` if rows are only known from answers to questions in it."""
+        """Do not count the time since `listened` as silence, if rows are known only from answers to questions."""
         if self.asks_for_rows:
             now = time.monotonic()
             for worker, (rows, since) in self._progress.items():
@@ -179,7 +179,7 @@ class Pool(ABC):
             return lost
 
     def end(self, worker: int) -> None:
-        """End a lost worker, of which no answer comes any more; `start` then starts another in its place."""
+        """End a lost worker, from which no answer is expected any more; `start` then starts another in its place."""
         self._progress.pop(worker, None)
         self.kill(worker)
 

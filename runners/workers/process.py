@@ -34,7 +34,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 
 class Trainer(NamedTuple):
-    """What the trainer has sent, and the connection to it."""
+    """The setup that the trainer has sent, and the connection to it."""
 
     connection: "Connection[Any, Any]"
     setup: dict[str, Any]
@@ -47,7 +47,7 @@ class Trainer(NamedTuple):
     """`[1]`, the number of rows that are filled."""
 
     def answer(self, answer: Callable[[str, Any], tuple[Any, float]]) -> None:
-        """Say that the worker is ready; answer each message with a result and its seconds, until the end."""
+        """Report that the worker is ready; answer each message with a result and its seconds, until the end."""
         self.connection.send(("ready", None, 0.0))
         while True:
             kind, value = self.connection.recv()
@@ -133,7 +133,7 @@ def serve(trainer: Trainer) -> None:
             if kind != "fill":
                 return share.answer(kind, value), 0.0
             turn, first, end = value
-            # Workers that continue to the row of others do not stop before it.
+            # A worker that is to catch up with others does not stop before their row.
             flag = stop if end is None else NEVER
             parameters, version = published.read()
             filled = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)

@@ -86,7 +86,7 @@ class Share:
         except Exception as error:
             if kind != "load_state":
                 raise
-            # data that is no such state at all
+            # for data that are not a state
             text = f"what was saved of them cannot be read: {type(error).__name__}: {error}"
             return None, EnvStateError(text)
 

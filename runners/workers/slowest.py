@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 FEWEST_ROLLOUTS = 5
 """Rollouts before the first warning, because the first ones load and compile."""
 SHARE_THAT_COUNTS = 0.5
-"""The share of the time that a usual worker must have waited for a warning,"""
+"""There is a warning if a usual worker has waited for at least this share of the time."""
 SECONDS_THAT_COUNT = 1.0
-"""and for how long in all."""
+"""There is a warning if a usual worker has also waited for at least this number of seconds in all."""
 
 
 class SlowestWorker:
-    """Adds up how long each worker fills its columns, and warns once if a usual worker waits much for the slowest.
+    """Sums the time that each worker takes to fill its columns, and warns once if a usual worker waits long.
 
     Args:
         work: the work of the workers.

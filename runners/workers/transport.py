@@ -16,7 +16,7 @@ SECONDS_TO_START = 120.0
 
 
 class WorkerLostError(EnvError):
-    """A worker that has died or hangs; which one, and how it ended."""
+    """A worker has died or hangs; the message names it, and says how it ended."""
 
 
 def name_of(role: str, worker: int, envs: slice) -> str:

@@ -58,7 +58,7 @@ class Workers:
         num_buffers: number of buffers.
 
     Raises:
-        EnvError: if a worker fails, dies or hangs: which one, with its own traceback or signal.
+        EnvError: if a worker fails, dies or hangs; it names the worker, and has its traceback or signal.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Workers:
         return self._env_seed + int(self.work.shares[worker].start)
 
     def publish(self, actor: SamplingActor) -> None:
-        """Act by this actor's parameters in everything that workers begin from now on. They are copied."""
+        """Let workers use a copy of this actor's parameters in everything that they begin from now on."""
         # The form of such a network on the CPU.
         assert isinstance(actor, ArrayActor)
         self.pool.publish(actor.parameters, actor.version)
@@ -208,7 +208,7 @@ class Workers:
         return [state for part in states for state in part], np.concatenate(observations), np.concatenate(remembered)
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        """As `Stepper.load_state`, also of another number of workers if each environment was saved by itself."""
+        """As `Stepper.load_state`, also for another number of workers if each environment was saved separately."""
         ends = list(accumulate(state["num_envs"] for state in states))
         if not {columns.stop for columns in self.columns} <= set(ends):
             raise EnvStateError(

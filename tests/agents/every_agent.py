@@ -1,4 +1,4 @@
-"""Every agent, small: the tests that all of them join. A further agent is a line in `AGENTS`."""
+"""Every agent, small: the tests that all of them join. To add an agent, add a line to `AGENTS`."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +29,7 @@ class Case:
     config: Any
     steps_per_iteration: int
     bad: dict[str, Any]
-    """Fields of it that make it diverge."""
+    """Configuration fields that make it diverge."""
     needs: str
     """A tensor of its checkpoints that changes with every update."""
 
@@ -63,20 +63,20 @@ AGENTS: dict[str, Case] = {
     ),
 }
 VARIANTS = ("ddpg, wandering", "td3, on the host")
-"""Of others; where a test takes long, they are left to the slow tests."""
+"""Agents that resemble others; if a test takes long, only the slow tests run them."""
 NEED_EXTRAS = ("td3, compiled",)
-"""Which need the packages of an extra; they are tried with those."""
+"""Agents that need the packages of an extra; they are tested with those."""
 ENV = "Pendulum-v1"
-"""Every agent learns in it."""
+"""An environment that every agent learns."""
 
 
 def every(*, is_long: bool = False) -> list[Any]:
-    """A case of a test for each agent."""
+    """A test case for each agent."""
     return [pytest.param(name, marks=marks_of(name, is_long=is_long)) for name in AGENTS]
 
 
 def marks_of(name: str, *, is_long: bool) -> list[pytest.MarkDecorator]:
-    """Those of an agent's tests, where they may take long."""
+    """The marks of an agent's tests, for tests that may take long."""
     if name in NEED_EXTRAS:
         return [pytest.mark.extras]
     return [pytest.mark.slow] if is_long and name in VARIANTS else []

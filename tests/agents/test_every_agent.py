@@ -1,4 +1,4 @@
-"""What every agent promises: no placement, worker or stop changes what a seed gives, and no ruin is saved."""
+"""What every agent promises: no placement, worker or stop changes a seed's results, and no broken agent is saved."""
 
 import json
 import os
@@ -56,7 +56,7 @@ EVERY, LONG = every(), every(is_long=True)
 
 
 def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """A short run, and its metrics by iteration but for times and crossings."""
+    """A short run, and its metrics by iteration, without times and copies."""
     history: list[dict[str, Any]] = []
     case = AGENTS[name]
     arguments = {
@@ -175,7 +175,7 @@ def test_worker_processes_sample_for_a_learner_elsewhere(name: str, second_devic
 
 
 class Stops:
-    """Raises a signal at the n-th of the events that a run is made of."""
+    """Raises a signal at the n-th event of a run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left, self.events, self.signal = -1, 0, signal.SIGINT
@@ -341,7 +341,7 @@ def test_actors_of_every_agent_have_a_form_in_numpy() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddpg", "td3"])
 def test_off_policy_agents_swing_a_pendulum_up(name: str) -> None:
-    """In one of three evaluations towards the end: between, the return falls for a moment now and then."""
+    """The best agent is in one of three evaluations near the end, as the return dips for a moment now and then."""
     kind = {"ddpg": hybridppo.DDPGConfig, "td3": hybridppo.TD3Config}[name]
     found: dict[int, float] = {}
     hybridppo.train(

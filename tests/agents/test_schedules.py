@@ -1,4 +1,4 @@
-"""Numbers of the configuration that change in the course of a training."""
+"""Numbers of the configuration that change during a training."""
 
 import json
 import math

@@ -50,7 +50,7 @@ REMEMBERING = {
     "a third kind": {**MEMORIES, "pointer": replace(MEMORIES["pointer"], recurrent="mingru")},
     "in torch": {**MEMORIES, "sign": replace(MEMORIES["sign"], layer_norm=True)},
 }
-"""Further policies with a memory join by a line."""
+"""Policies with a memory. To add one, add a line."""
 STEPS = 3 * 64
 
 

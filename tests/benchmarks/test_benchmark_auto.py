@@ -1,4 +1,4 @@
-"""The benchmark of placement auto: what it judges, and that it measures what it says, GPU's part included."""
+"""The benchmark of placement auto: its judgement, and that it measures what it says, GPU's part included."""
 
 import importlib.util
 import sys

@@ -92,7 +92,7 @@ def test_the_textbooks_loop_is_measured_on_its_own_network() -> None:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Turns cost nothing, and are written down: candidate and seed."""
+    """Replace turns by free ones that note candidate and seed."""
     turns: list[tuple[str, int]] = []
 
     def take_turn(work: Work, candidate: Candidate, *, episodes: int, seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""The benchmark of compiled environments on a GPU, on what stands for one: what is measured, and what is left out."""
+"""The benchmark of compiled environments on a GPU, on a stand-in for one: what is measured, and what is left out."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The table of learners on several devices, on the CPU in place of each."""
+"""The table of learners on several devices, with the CPU in place of each."""
 
 import subprocess
 import sys

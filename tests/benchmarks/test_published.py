@@ -1,4 +1,4 @@
-"""The rows of tables that others have published."""
+"""The rows of published tables."""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ finally:
 
 
 def run(*fragments: Any) -> list[float]:
-    """When each of them ends."""
+    """When each fragment ends."""
     simulation = Simulation()
     processes = [simulation.add(f"{i}", fragment) for i, fragment in enumerate(fragments)]
     simulation.run()
@@ -87,7 +87,7 @@ def test_who_waits_for_nothing_that_will_come_is_named() -> None:
 
 
 def drawn(*seconds: float) -> Any:
-    """These, over and over."""
+    """Draws these values again and again."""
     endless = itertools.cycle(seconds)
     return lambda: next(endless)
 
@@ -133,7 +133,7 @@ def test_iterations_are_counted_after_the_first() -> None:
 
 
 def at_once(max_lag: int) -> Any:
-    """A server's learners, by a rule of so much lag."""
+    """A server's learners, with a rule of this lag."""
     return lambda *arguments: served(*arguments, BoundedLag(max_lag))
 
 

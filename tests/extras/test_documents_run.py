@@ -34,7 +34,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 SHELLS = ("console", "bash")
 DIRECTIVES = ("{toctree}", "{image}", "{eval-rst}")
-"""Blocks for Sphinx: test_site.py builds the pages."""
+"""Blocks for Sphinx, which test_site.py tests by building the pages."""
 STEPS = 600
 TINY = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 RUN = "runs/CartPole-v1-20260101-120000-seed0"
@@ -42,7 +42,7 @@ RUN = "runs/CartPole-v1-20260101-120000-seed0"
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences."""
+    """A fenced block."""
 
     page: Path
     language: str
@@ -50,7 +50,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """Of a console the lines behind a prompt, with the name of its machine; of a script every line."""
+        """For a console, the lines behind a prompt, with the name of its machine; for a script, every line."""
         text = self.text.replace("\\\n", " ")
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
         if self.language == "bash":
@@ -68,7 +68,7 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something is not run, and what in its text shows that this is so."""
+    """Why something is not run, and what in its text shows that this reason applies."""
 
     words: str
     sign: str
@@ -110,7 +110,7 @@ NOT_RUN = {
     "env = hybridppo.tensors.IsaacLab": PACKAGES,
     "#include <torch/": COMPILED,
 }
-"""All that is not run, with the reason."""
+"""All that is not run, with the reasons."""
 
 
 def reason_for(text: str) -> Reason | None:
@@ -125,7 +125,7 @@ LONG = (
     "hybridppo placements",
     "hybridppo train LunarLander",
 )
-"""Commands of minutes: slow tests run the blocks that have one."""
+"""Commands that take minutes; the slow tests run the blocks that have one."""
 SCRIPTS = [block for block in BLOCKS if block.language in SHELLS and reason_for(block.text) is None]
 
 
@@ -146,7 +146,7 @@ def test_every_fence_is_found() -> None:
 
 
 def fault_of(block: Block) -> str | None:
-    """What is wrong with a block that is neither run nor has a reason; None if nothing is."""
+    """What is wrong with a block that is neither run nor has a reason; None if nothing is wrong."""
     if (reason := reason_for(block.text)) is not None:
         return (
             None if re.search(reason.sign, block.text) else f"it is not run because it {reason.words}: nothing shows it"
@@ -193,7 +193,7 @@ def test_every_reason_is_of_something() -> None:
 
 
 def test_what_is_not_run_is_there() -> None:
-    """Extras of what is installed, scripts and targets of the repository."""
+    """The repository's extras, scripts and make targets."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -227,7 +227,7 @@ def test_commands_are_read() -> None:
 
 
 class MyEnv(gym.Env[Any, Any]):
-    """An environment of the reader's."""
+    """An environment that a reader might write."""
 
     def __new__(cls, **kwargs: Any) -> Any:
         return gym.make("CartPole-v1", **kwargs)
@@ -243,7 +243,7 @@ CORRIDOR = next(block.text for block in BLOCKS if "class Corridor" in block.text
 
 
 class AnyAgent:
-    """An agent of whatever environment a page is telling of."""
+    """An agent of the environment that the page uses."""
 
     def act(self, observation: Any, *, action_mask: Any = None) -> int:
         return 0
@@ -259,7 +259,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that a reader is in, with environments and runs."""
+    """The reader's folder, with environments and runs."""
     monkeypatch.chdir(tmp_path)
     for run in ("runs/first", "runs/mine", "runs/a", "runs/b", "runs/c", "runs/narrow", RUN):
         shutil.copytree(a_run, tmp_path / run)
@@ -281,7 +281,7 @@ def folder(a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.fixture
 def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What a reader has by the time of reading: an environment, an agent, runs; and steps are few."""
+    """What a reader has at this point: an environment, an agent, runs. Trainings have few steps."""
     hybridppo.export("runs/mine", "policy.npz", check_steps=0)
     train, resume = hybridppo.train, hybridppo.resume
 
@@ -315,7 +315,7 @@ def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class TensorCartPole(TorchCartPole):
-    """An environment of tensors of the reader's."""
+    """An environment of tensors that a reader might write."""
 
     def __init__(self, num_envs: int, device: str) -> None:
         super().__init__(num_envs, device)
@@ -363,7 +363,7 @@ WITH_PROGRESS = ("train", "resume", "evaluate", "placements", "tune", "benchmark
 
 
 def shortened(command: str) -> list[str]:
-    """The arguments of a command, with less to do."""
+    """The arguments of a command, changed so that it has less to do."""
     name, *arguments = shlex.split(command, comments=True)[1:]
     if "--help" in arguments:
         return [name, *arguments]

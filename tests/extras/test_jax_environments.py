@@ -26,7 +26,7 @@ CONFIG = ppo_config(num_envs=8, num_steps=8, num_minibatches=2, hidden_sizes=(8,
 
 
 class Counting(Env):
-    """Begins at a number from 0 to 1 and counts by ones; it ends where an action is larger than `limit`."""
+    """Starts at a number from 0 to 1 and counts up by 1; it ends if an action is larger than `limit`."""
 
     def __init__(self, limit: float = 9.0, is_dict: bool = False) -> None:
         self._limit, self._is_dict = limit, is_dict

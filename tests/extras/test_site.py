@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Links(HTMLParser):
-    """What a page points to."""
+    """The targets of a page's links."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Environments of packages that few have: by their name, or by a function that makes one.
+"""Environments of rarely installed packages: by their name, or by a function that makes one.
 
     make extras
 
-A further package joins by a line in `IDS`.
+To add a package, add a line to `IDS`.
 """
 
 import logging
@@ -44,7 +44,7 @@ IDS = {
     "envpool/CartPole-v1": "envpool",
     "envpool/Pong-v5": "envpool",
 }
-"""Each with the module that it needs."""
+"""Environment ids, each with the module that it needs."""
 OWN_VECTORS = ("ALE/Breakout-v5", "envpool/CartPole-v1", "envpool/Pong-v5")
 SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
 STEPS = 96
@@ -121,7 +121,7 @@ def test_another_of_its_package_is_not_there(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", OWN_VECTORS)
 def test_one_by_itself_is_one_of_many(env_id: str) -> None:
-    """Made here, one by one, for restarts or processes, environments are what the vectorised form makes."""
+    """Environments that are made one by one here, for restarts or processes, equal those of the vectorized form."""
     many, single = make_environments(env_id, 2), make_environments(env_id, 2, vectorization="sync")
     assert many.clips_rewards == single.clips_rewards == ("CartPole" not in env_id)
     np.testing.assert_array_equal(many.reset(7), single.reset(7))
@@ -258,7 +258,7 @@ def test_games_of_pettingzoo_are_played_in_turns(name: str, tmp_path: Path) -> N
 
 
 class Says:
-    """Takes these actions, one in each turn, whoever's it is."""
+    """Takes these actions, one in each turn, whichever agent's turn it is."""
 
     version = 0
 
@@ -275,7 +275,7 @@ GAMES = {
     "tictactoe_v3": ([0, 3, 1, 4, 2], [[0.0, 0.0, 1.0], [0.0, -1.0]]),
     "connect_four_v3": ([0, 1, 0, 1, 0, 1, 0], [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, -1.0]]),
 }
-"""A further game joins by a line."""
+"""To add a game, add a line."""
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -1,4 +1,4 @@
-"""Settings that are searched for with optuna."""
+"""The search for settings with optuna."""
 
 import json
 import re
@@ -109,7 +109,7 @@ def test_large_seeds_are_taken(tmp_path: Path) -> None:
 
 
 def settings_below(output: Path) -> list[dict[str, Any]]:
-    """All that can change the results of the trials and of the runs on further seeds."""
+    """All that can change the results of the trials, and of the runs with further seeds."""
     files = sorted(output.glob("*/*/config.json"))
     assert len(files) == 1 + 3
     return [settings_of_result(json.loads(file.read_text())) for file in files]
@@ -144,7 +144,7 @@ def test_the_command_that_is_printed_trains_what_was_searched_for(
 
 
 class Sized(gym.Wrapper[Any, Any, Any, Any]):
-    """CartPole, with the masks of a game whose size is asked for."""
+    """CartPole, with the masks of a game of the requested size."""
 
     def __init__(self, size: int) -> None:
         super().__init__(gym.make("CartPole-v1"))

@@ -1,4 +1,4 @@
-"""Cases of what happens on the way: waits, memory, stops, resumed runs, errors, the choice of `auto`."""
+"""Cases about the course of a training: waits, memory, stops, resumed runs, errors, the choice of `auto`."""
 
 import contextlib
 import warnings
@@ -47,7 +47,7 @@ class _BreakOffError(Exception):
 
 @contextlib.contextmanager
 def breaking_off() -> Iterator[Callable[[Any], None]]:
-    """Gives an `on_iteration` that breaks a training off after its third iteration, by an error that ends here."""
+    """Returns an `on_iteration` that stops a training after its third iteration, by an error that is caught here."""
 
     def break_off(metrics: Any) -> None:
         if metrics["iteration"] == 3:
@@ -66,7 +66,7 @@ class Loop:
     sampler: Sampler
 
     def rollout(self) -> Rollout:
-        """The next, where the agent learns."""
+        """The next rollout, on the learner's device."""
         with self.placement.sampling(self.agent) as actor:
             return self.placement.to_learner(self.sampler.collect(actor))
 
@@ -93,7 +93,7 @@ def loop(placement: Placement, config: PPOConfig, env: Any = "CartPole-v1") -> I
 
 
 def waits_once(bench: Bench, config: PPOConfig, env: Any = "CartPole-v1", *, each_pass: bool = False) -> str:
-    """Updates wait for the device once, but for what each pass asks, and for the one in which steps are recorded."""
+    """Updates wait for the device once, except for a read per epoch and the update that records steps."""
     bench.needs_gpu("counting waits")
     counts = []
     with loop(placement_on("hybrid", bench), config, env) as parts:
@@ -111,7 +111,7 @@ def waits_once(bench: Bench, config: PPOConfig, env: Any = "CartPole-v1", *, eac
 
 
 def memory_stays(bench: Bench) -> str:
-    """More sizes of minibatches than are recorded, over and over: the device's memory does not grow."""
+    """With more sizes of minibatches than are recorded, again and again, the device's memory does not grow."""
     bench.needs_gpu("recording a CUDA graph")
     config = replace(RECORDED, num_envs=1, num_minibatches=1, num_epochs=1, num_steps=256)
     taken = []
@@ -127,7 +127,7 @@ def memory_stays(bench: Bench) -> str:
 
 
 def first_steps(rollout: Rollout, steps: int) -> Rollout:
-    """The first steps of a rollout in which every row is one."""
+    """The first steps of a rollout whose rows are all steps."""
     parts = {
         name: getattr(rollout, name)[:steps] for name in ("actions", "log_probs", "rewards", "terminated", "truncated")
     }
@@ -145,7 +145,7 @@ def first_steps(rollout: Rollout, steps: int) -> Rollout:
 
 
 def stops_within_an_update(bench: Bench, config: PPOConfig) -> str:
-    """An update that is broken off leaves the agent as it was, and ends as if it had never begun."""
+    """An interrupted update leaves the agent unchanged, and its repetition ends as if it had never begun."""
     if config.cuda_graphs:
         bench.needs_gpu("recording a CUDA graph")
     ends = []
@@ -178,7 +178,7 @@ def _break_off(agent: PPO, rollout: Rollout, after: int) -> None:
 
 
 def resumes(bench: Bench, name: str, config: PPOConfig) -> str:
-    """A run that is broken off and resumed ends where one ends that never was."""
+    """A run that is stopped and resumed ends like one that was never stopped."""
     if config.cuda_graphs:
         bench.needs_gpu("recording a CUDA graph")
     whole, _ = bench.train(placement_on(name, bench), config)
@@ -205,7 +205,7 @@ def loads_on_the_cpu(bench: Bench) -> str:
 
 
 def stops_by_kl(bench: Bench, config: PPOConfig) -> str:
-    """`target_kl` ends an update after the same pass as on the CPU, and leaves the generator where the CPU does."""
+    """`target_kl` ends an update after the same epoch as on the CPU, and leaves the generator as the CPU does."""
     if config.cuda_graphs:
         bench.needs_gpu("recording a CUDA graph")
     config = replace(config, target_kl=1e-9, num_epochs=5)
@@ -217,7 +217,7 @@ def stops_by_kl(bench: Bench, config: PPOConfig) -> str:
 
 
 def diverges(bench: Bench) -> str:
-    """What is not finite ends the training with its name."""
+    """A value that is not finite ends the training, and is named."""
     try:
         bench.train(placement_on("hybrid", bench), env=Enormous)
     except TrainingError as error:
@@ -242,7 +242,7 @@ def comes_back(bench: Bench) -> str:
 
 
 def auto_measures(bench: Bench, config: PPOConfig) -> str:
-    """`auto` measures the device with this configuration, and leaves nothing of it out."""
+    """`auto` measures the device with this configuration and all of its parts."""
     bench.needs_gpu("a GPU as a candidate")
     environments = make_environments("CartPole-v1", config.num_envs)
     try:
@@ -257,7 +257,7 @@ def auto_measures(bench: Bench, config: PPOConfig) -> str:
 
 
 def evaluates(bench: Bench, name: str) -> str:
-    """Evaluations give on the device what they give on the CPU."""
+    """Evaluations on the device give the same results as on the CPU."""
     placement = placement_on(name, bench)
     result, _ = bench.train(placement)
     found = evaluate_agent(result.agent, "CartPole-v1", episodes=8, placement=placement, progress=False).returns
@@ -270,7 +270,7 @@ def evaluates(bench: Bench, name: str) -> str:
 
 
 def counts_crossings(bench: Bench) -> str:
-    """A mirror publishes once an update, and rollouts lie in page-locked memory."""
+    """A mirror publishes once per update, and rollouts are in page-locked memory."""
     bench.needs_gpu("page-locked memory")
     with loop(placement_on("hybrid", bench), EAGER) as parts, parts.placement.sampling(parts.agent) as actor:
         require(parts.sampler.collect(actor).observations.is_pinned(), "rollouts are not page-locked")
@@ -280,7 +280,7 @@ def counts_crossings(bench: Bench) -> str:
 
 
 def refuses_what_is_not_there(bench: Bench) -> str:
-    """A device beyond the last is an error that says which there are."""
+    """A device beyond the last is an error that lists the existing ones."""
     try:
         SingleDevice(f"cuda:{num_cuda_devices()}")
     except DeviceError as error:
@@ -290,7 +290,7 @@ def refuses_what_is_not_there(bench: Bench) -> str:
 
 
 def behaviour_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this file."""
     yield Case("waits/eager", "an update waits once, eager steps", partial(waits_once, config=EAGER))
     yield Case("waits/recorded", "an update waits once, recorded steps", partial(waits_once, config=RECORDED))
     by_kl = replace(EAGER, target_kl=1e9)

@@ -1,4 +1,4 @@
-"""Environments that cases train in, besides gymnasium's own: small, deterministic, and of the library alone."""
+"""Environments that cases train in, besides gymnasium's own: small, deterministic, without other packages."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Step = tuple[NDArray[Any], float, bool, bool, dict[str, Any]]
 
 
 class Colours(gym.Env[Any, Any]):
-    """An image of one colour; the action that names it is rewarded."""
+    """An image of one color; the action that names the color is rewarded."""
 
     action_space = Discrete(3)
     length = 20
@@ -20,13 +20,13 @@ class Colours(gym.Env[Any, Any]):
         self.observation_space = Box(0, 255, (pixels, pixels, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """An image."""
+        """Show an image."""
         super().reset(seed=seed)
         self._steps = 0
         return self._image(), {}
 
     def step(self, action: int) -> Step:
-        """Another."""
+        """Show another image."""
         reward = float(action == self._colour)
         self._steps += 1
         return self._image(), reward, False, self._steps >= self.length, {}
@@ -39,18 +39,18 @@ class Colours(gym.Env[Any, Any]):
 
 
 class Enormous(gym.Env[Any, Any]):
-    """Rewards so large that learning from them ends in numbers that are not finite."""
+    """Rewards so large that learning from them leads to numbers that are not finite."""
 
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
     action_space = Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Nothing but noise."""
+        """Return only noise."""
         super().reset(seed=seed)
         return self._noise(), {}
 
     def step(self, action: int) -> Step:
-        """Too much of it."""
+        """Return too large a reward."""
         return self._noise(), 1e38, False, bool(self.np_random.random() < 0.1), {}
 
     def _noise(self) -> NDArray[Any]:
@@ -58,7 +58,7 @@ class Enormous(gym.Env[Any, Any]):
 
 
 class Lengths(gym.Env[Any, Any]):
-    """Episodes of any length, so that rollouts of whole ones have minibatches of any size."""
+    """Episodes of any length, so that rollouts of whole episodes have minibatches of any size."""
 
     observation_space = Box(-1.0, 1.0, (3,), np.float32)
     action_space = Discrete(2)
@@ -71,7 +71,7 @@ class Lengths(gym.Env[Any, Any]):
         return self._noise(), {}
 
     def step(self, action: int) -> Step:
-        """One less."""
+        """One step less is left."""
         self._left -= 1
         return self._noise(), float(action), self._left == 0, False, {}
 
@@ -80,7 +80,7 @@ class Lengths(gym.Env[Any, Any]):
 
 
 class Parts(gym.Env[Any, Any]):
-    """An image, numbers and a choice; the choices that are shown are rewarded."""
+    """An image, numbers and a choice; the choices shown are rewarded."""
 
     observation_space = Dict(
         eye=Box(0, 255, (12, 12, 1), np.uint8), arm=Box(-1.0, 1.0, (3,), np.float32), hand=Discrete(3)

@@ -1,4 +1,4 @@
-"""Cases of what may be learned, and by whom: memories, pools, normalisation, kinds of spaces and of exploration, DDPG.
+"""Cases of kinds of learning: memories, pools, normalization, kinds of spaces and of exploration, DDPG.
 
 Each is compared with the CPU as `results.py` does it, and its updates' waits are counted as in `behaviour.py`.
 """
@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Any, PPOConfig]] = {
     "mingru": ("CartPole-v1", replace(MEMORY, recurrent="mingru")),
     "memory, ragged": ("CartPole-v1", replace(MEMORY, sequence_length=5, normalize_rewards=True)),
 }
-"""By name, the environment and what is configured."""
+"""For each name, the environment and the configuration."""
 SAMPLED = ("single", "hybrid", "overlap on one device")
 
 OFF_POLICY: dict[str, Any] = {
@@ -72,13 +72,13 @@ def _off_policy(placement: Placement, config: DDPGConfig, **options: Any) -> Tra
 
 
 def _begun(config: DDPGConfig) -> Tensor:
-    """Where trainings begin: where one ends that learns next to nothing."""
+    """Initial parameters of trainings: those after a training that learns almost nothing."""
     unmoved = replace(config, learning_rate=1e-30, critic_learning_rate=None)
     return values_of(_off_policy(on_the_cpu("single"), unmoved).agent)
 
 
 def off_policy_agrees(bench: Bench, name: str, config: DDPGConfig) -> str:
-    """Train with a replay buffer under the placement and on the CPU, and compare where both end."""
+    """Train with a replay buffer under the placement and on the CPU, and compare the final parameters."""
     found = _off_policy(placement_on(name, bench), config)
     expected = _off_policy(on_the_cpu(name), config)
     apart = distance(found.agent, expected.agent, _begun(config))
@@ -89,7 +89,7 @@ def off_policy_agrees(bench: Bench, name: str, config: DDPGConfig) -> str:
 
 
 def off_policy_resumes(bench: Bench, config: DDPGConfig) -> str:
-    """A run that is broken off and resumed ends where one ends that never was, replay buffer and all."""
+    """A run that is stopped and resumed ends like one that was never stopped, replay buffer included."""
     whole, run_dir = _off_policy(placement_on("hybrid", bench), config), bench.folder / "run"
     with breaking_off() as break_off:
         _off_policy(
@@ -104,7 +104,7 @@ def off_policy_resumes(bench: Bench, config: DDPGConfig) -> str:
 
 
 def updates_without_waits(bench: Bench, config: DDPGConfig) -> str:
-    """Where the replay buffer lies with the learner, nothing in an update waits."""
+    """If the replay buffer is on the learner's device, nothing in an update waits."""
     bench.needs_gpu("counting waits")
     counts: list[int] = []
     update = DDPG.update
@@ -133,7 +133,7 @@ def _forms(config: PPOConfig) -> Iterator[tuple[str, PPOConfig]]:
 
 
 def kind_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this file."""
     for kind, (env, base) in KINDS.items():
         for form, config in _forms(base):
             for name in SAMPLED if form == "eager" else ("hybrid",):

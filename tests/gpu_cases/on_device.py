@@ -1,4 +1,4 @@
-"""Cases of what is sampled on the device by kernels, of learners on devices, and of evaluations beside a training."""
+"""Cases of sampling on the device by kernels, of learners on devices, and of evaluations beside a training."""
 
 import math
 import warnings
@@ -37,7 +37,7 @@ from hybridppo.training.train import TrainResult, train
 
 NUM_ENVS, NUM_STEPS = 64, 50
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}
-"""Of 50 steps of an environment on the device and on the CPU, by the same actions, and of log-probabilities."""
+"""Tolerances of 50 environment steps with the same actions on device and CPU, and of log-probabilities."""
 COMPILED = replace(SMALL, num_envs=16, fast_updates=False)
 
 
@@ -71,7 +71,7 @@ def _sampler(bench: Bench, env: str, *, records: bool = False) -> tuple[DeviceSa
 
 
 def steps_as_on_the_cpu(bench: Bench, env: str) -> str:
-    """A rollout on the device is what the CPU's loops step by its actions, with the actor's own log-probabilities."""
+    """A rollout on the device equals the CPU's loops with its actions, and has the actor's own log-probabilities."""
     sampler, agent, placement = _sampler(bench, env)
     environments = _environments(env)
     try:
@@ -100,7 +100,7 @@ def steps_as_on_the_cpu(bench: Bench, env: str) -> str:
 
 
 def fills_without_waits(bench: Bench) -> str:
-    """Within a rollout of compiled environments nothing waits but the noise's seed, and the end."""
+    """A rollout of compiled environments waits only for the noise's seed and at its end."""
     sampler, agent, placement = _sampler(bench, "CartPole-v1")
     bench.needs_gpu("counting waits")
     counts = []
@@ -119,7 +119,7 @@ def fills_without_waits(bench: Bench) -> str:
 
 
 def recorded_rows_agree(bench: Bench, env: str) -> str:
-    """Rows that are recorded and replayed are those that are queued one by one."""
+    """Replaying recorded rows gives the same results as queueing them one by one."""
     _sampler(bench, env)[0].close()
     bench.needs_gpu("recording graphs")
     found = []
@@ -136,7 +136,7 @@ def recorded_rows_agree(bench: Bench, env: str) -> str:
 
 
 def trains_compiled(bench: Bench, env: str) -> str:
-    """Whole trainings sampled by kernels: the same again ends at the same place."""
+    """Whole trainings sampled by kernels: a repetition ends with the same parameters."""
     _sampler(bench, env)[0].close()
     ends = []
     for _ in range(2):
@@ -160,7 +160,7 @@ def _spread(placement: SingleDevice, learners: int, shards: int, **fields: Any) 
 
 
 def learner_agrees(bench: Bench) -> str:
-    """One learner with two shards on the device ends where the CPU does."""
+    """One learner with two shards on the device ends like the CPU."""
     found, expected = (_spread(SingleDevice(device), 1, 2) for device in (bench.device, "cpu"))
     begun = values_of(_spread(SingleDevice("cpu"), 1, 2, learning_rate=1e-30).agent)
     apart = distance(found.agent, expected.agent, begun)
@@ -170,7 +170,7 @@ def learner_agrees(bench: Bench) -> str:
 
 
 def learners_agree(bench: Bench) -> str:
-    """Two learners with a device each, by NCCL, end where one does."""
+    """Two learners with a device each, by NCCL, end like one."""
     if bench.is_gpu and num_cuda_devices() < 2:
         raise NotPossibleHere("this machine has one CUDA device")
     two, one = (_spread(SingleDevice(bench.device), learners, 2) for learners in (2, 1))
@@ -201,7 +201,7 @@ def gathers(bench: Bench) -> str:
 
 
 def evaluations_change_nothing(bench: Bench, name: str) -> str:
-    """A training that is evaluated meanwhile ends where one ends that is not, with the results of each evaluation."""
+    """A training with evaluations beside it ends like one without, and has the results of each evaluation."""
     config = replace(SMALL, fast_updates=False)
     evaluated, _ = bench.train(
         placement_on(name, bench), config, evaluate_every=2 * config.batch_size, evaluation_episodes=4,
@@ -218,7 +218,7 @@ def evaluations_change_nothing(bench: Bench, name: str) -> str:
 
 
 def device_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this file."""
     for env in ("CartPole-v1", "Pendulum-v1"):
         case = partial(steps_as_on_the_cpu, env=env)
         yield Case(f"compiled/steps/{env}", f"{env}, compiled: rollouts on the device as the CPU's loops", case)

@@ -1,4 +1,4 @@
-"""Cases of what comes out: every placement, form and precision against the CPU."""
+"""Cases that compare results: every placement, form and precision against the CPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ EPISODES = replace(SMALL, num_envs=1, episodes_per_rollout=2)
 
 
 def on_second_gpu(bench: Bench, name: str, config: PPOConfig) -> str:
-    """The same with another GPU than the current one as the learner."""
+    """The same, with a learner on a GPU other than the current one."""
     return agrees(_second(bench), name, config)
 
 
@@ -56,7 +56,7 @@ def _forms(config: PPOConfig) -> Iterator[tuple[str, PPOConfig]]:
 
 
 def result_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this file."""
     for form, config in _forms(SMALL):
         for name in PLACEMENTS:
             for env, kind in (("CartPole-v1", "discrete"), ("Pendulum-v1", "continuous")):

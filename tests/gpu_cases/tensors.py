@@ -31,7 +31,7 @@ from hybridppo.training.train import train
 EAGER = replace(SMALL, num_envs=64, fast_updates=False)
 RECURRENT = replace(EAGER, recurrent="gru", recurrent_size=16, sequence_length=8)
 LENGTH = 20
-"""Of an episode, at most: some of them are truncated."""
+"""Maximum steps of an episode, so that some are truncated."""
 
 
 def _train(device: torch.device, config: PPOConfig, **options: Any) -> Any:
@@ -41,7 +41,7 @@ def _train(device: torch.device, config: PPOConfig, **options: Any) -> Any:
 
 
 def samples_without_waits(bench: Bench) -> str:
-    """Within a rollout nothing waits for the device; at its end, one reading and one search do."""
+    """A rollout waits for the device only at its end, for one read and one search."""
     bench.needs_gpu("counting waits")
     environments = TensorEnvironments(TorchCartPole(64, bench.device, episode_length=LENGTH), 64, owns=True)
     agent, placement = PPO(environments.observation_space, environments.action_space, EAGER), SingleDevice(bench.device)
@@ -63,7 +63,7 @@ def samples_without_waits(bench: Bench) -> str:
 
 
 def agrees_with_the_cpu(bench: Bench, config: PPOConfig) -> str:
-    """A training on the device ends where one on the CPU does, by the same noise."""
+    """A training on the device ends like one on the CPU with the same noise."""
     found, expected = _train(bench.device, config), _train(torch.device("cpu"), config)
     begun = _train(torch.device("cpu"), replace(config, learning_rate=1e-30))
     apart = distance(found.agent, expected.agent, values_of(begun.agent))
@@ -73,7 +73,7 @@ def agrees_with_the_cpu(bench: Bench, config: PPOConfig) -> str:
 
 
 def resumes(bench: Bench) -> str:
-    """A run that is broken off and resumed ends where one ends that never was."""
+    """A run that is stopped and resumed ends like one that was never stopped."""
     whole, run_dir = _train(bench.device, EAGER), bench.folder / "run"
     with breaking_off() as break_off:
         _train(bench.device, EAGER, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=break_off)
@@ -84,7 +84,7 @@ def resumes(bench: Bench) -> str:
 
 
 def tensor_cases() -> Iterator[Case]:
-    """All of them."""
+    """All cases of this file."""
     yield Case("tensors/waits", "environments of tensors: rollouts without a wait", samples_without_waits)
     for name, config in (("mlp", EAGER), ("memory", RECURRENT)):
         case = partial(agrees_with_the_cpu, config=config)

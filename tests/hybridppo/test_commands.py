@@ -1,4 +1,4 @@
-"""The command line: what it does, what it says, and the code it exits with."""
+"""The command line: what it does, what it prints, and its exit codes."""
 
 import dataclasses
 import json
@@ -103,11 +103,11 @@ RUNS: dict[str, list[object]] = {
         2,
     ],
 }
-"""Runs that are trained again from their settings; a further one is a line."""
+"""Runs that are repeated from their settings. To add one, add a line."""
 
 
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of a run, but for times."""
+    """A run's metrics without times."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
 
@@ -600,7 +600,7 @@ for arguments in (["train", "--help"], ["train", "--no-such-flag"], ["train", "C
     except SystemExit:
         pass
 """
-"""The command line, in a terminal or not, with a command that warns as environments do: in colours."""
+"""The command line, in a terminal or not, with a command that warns as environments do, in colors."""
 MARK = "-- the next command --"
 
 

@@ -1,4 +1,4 @@
-"""Messages: the commands in them can be pasted as they are."""
+"""Error messages: the commands in them can be pasted as they are."""
 
 import ast
 import os
@@ -20,11 +20,11 @@ from hybridppo.training.train import TrainResult
 
 ROOT = Path(hybridppo.__file__).parent
 PRINTED = re.compile(rf"\bhybridppo ({'|'.join(COMMANDS)}) \S|pip install [^'{{]*\[")
-"""A command that is not quoted by `command` or by hand."""
+"""A command that is quoted neither by `command` nor by hand."""
 
 
 def written_out(file: Path) -> list[str]:
-    """The commands that a file's texts have, other than its docstrings'."""
+    """The commands in a file's texts, without its docstrings."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
     docstrings = {id(line.value) for body in bodies for line in body if isinstance(line, ast.Expr)}

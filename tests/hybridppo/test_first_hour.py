@@ -1,4 +1,4 @@
-"""What somebody meets in the first hour: environments of one's own by name, agents in files, runs that go on."""
+"""A newcomer's first hour: own environments by name, agents in files, runs that are resumed."""
 
 import importlib
 import json
@@ -70,13 +70,13 @@ gym.register("Maze-v0", entry_point="mazes_of_ones_own:Maze")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a module that registers an environment, in which somebody stands."""
+    """The present folder, with a module that registers an environment."""
     (tmp_path / "mazes_of_ones_own.py").write_text(MAZE)
     return tmp_path
 
 
 def hybridppo_in(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    """The command as it is installed: the folder one stands in is not where it looks for modules by itself."""
+    """The command as installed: by itself, it does not look for modules in the present folder."""
     code = "import sys; sys.path[0:1] = []; from hybridppo.__main__ import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return run_python("-c", code, *arguments, cwd=folder, env=environment)
@@ -153,7 +153,7 @@ def test_arguments_go_to_functions_too(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 class Kept(gym.Env[Any, Any]):
-    """Keeps the arguments that it was made with."""
+    """Keeps its arguments."""
 
     observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (1,)), gym.spaces.Discrete(2)
     made_with: ClassVar[list[dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""Stacks of frames that are stored once: the bits of stacks that an environment gives by itself, wherever sampled."""
+"""Stacks whose frames are stored once: the bits of stacks that an environment builds itself, wherever sampled."""
 
 import json
 import os
@@ -39,7 +39,7 @@ SPACES: dict[str, Box] = {
     "image, channels first": Box(0, 255, (2, 10, 9), np.uint8),
     "image without channels": Box(0, 255, (9, 10), np.uint8),
 }
-"""Of a frame. A further kind joins by a line."""
+"""Kinds of frames. To add one, add a line."""
 every_space = pytest.mark.parametrize("name", SPACES)
 SOME = pytest.mark.parametrize(
     "name", [name if name in ("vector", "image") else pytest.param(name, marks=pytest.mark.slow) for name in SPACES]
@@ -81,7 +81,7 @@ class Moving(gym.Env[Any, Any]):
 
 
 class Own(gym.Wrapper[Any, Any, Any, Any]):
-    """The stacks that an environment would give by itself, in a plain Box: what the library must equal."""
+    """The stacks that an environment would build itself, in a plain Box: the library must equal them."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -129,7 +129,7 @@ OVERLAP: Callable[[], Any] = partial(Mirrored, "cpu", "cpu", max_lag=1)
 
 @every_space
 def test_the_bits_are_those_of_stacks_that_are_stored_as_they_are(name: str) -> None:
-    """Within episodes, at their starts and ends, over the boundaries of rollouts, and where they are bootstrapped."""
+    """Within episodes, at their starts and ends, across rollouts, and where they are bootstrapped."""
     reference = train(partial(own, SPACES[name]))
     found = stacking(name)
     assert torch.equal(values_of(found), values_of(reference))
@@ -206,7 +206,7 @@ def test_an_environment_that_is_restarted_begins_another_stack(name: str) -> Non
 
 @SOME
 def test_what_is_learned_from_is_what_was_acted_on(name: str) -> None:
-    """The ratios of actions are 1 as long as nothing is learned, also where frames are normalised before."""
+    """Ratios are 1 while nothing is learned, even if frames are normalized first."""
     config = replace(SMALL, learning_rate=1e-12, normalize_observations=True, num_epochs=1)
     told: list[float] = []
     stacking(name, config, on_iteration=lambda metrics: told.append(metrics["approx_kl"]))

@@ -1,6 +1,6 @@
-"""A golden trace: a tiny run must go on giving the numbers it gave when the trace was made.
+"""A golden trace: a tiny run must give the same numbers as when the trace was made.
 
-After a change that is meant to change them:
+After a change that changes them on purpose:
 
     python tests/hybridppo/test_golden.py --update
 """
@@ -22,7 +22,7 @@ COUNTS = ("iteration", "env_steps", "episodes")
 
 
 def trace() -> list[Metrics]:
-    """What every iteration measured, but for times."""
+    """The metrics of every iteration, without times."""
     iterations: list[Metrics] = []
     hybridppo.train(
         "CartPole-v1",

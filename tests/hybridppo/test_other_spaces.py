@@ -1,4 +1,4 @@
-"""Whoever takes an agent and an environment refuses one with other spaces, and says what differs."""
+"""Every function that takes an agent and an environment refuses other spaces, and says what differs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,7 +39,7 @@ class Spaced(gym.Env[Any, Any]):
         return row, 1.0, self._steps == 4, False, info
 
     def render(self) -> None:
-        """Nothing is shown."""
+        """Show nothing."""
 
 
 OTHERS = {
@@ -109,7 +109,7 @@ def test_agents_in_other_spaces_are_refused(tmp_path: Path) -> None:
 
 
 class ChangesItsMind:
-    """Makes environments of other bounds after so many calls."""
+    """Makes environments with other bounds after this many calls."""
 
     def __init__(self, calls: int) -> None:
         self._calls = calls

@@ -49,7 +49,7 @@ CONFIGS: dict[str, Mapping[str, PPOConfig]] = {
     },
     "one critic sees more": {"sign": replace(MEMORIES["sign"], critic_observes="all"), "pointer": NORMALISED},
 }
-"""Further policies join by a line."""
+"""To add a policy, add a line."""
 
 
 def train(config: Any = CONFIGS["plain"], env: Any = Flocks, iterations: int = 3, **options: Any) -> Any:
@@ -228,7 +228,7 @@ def test_learners_share_it() -> None:
 
 
 class Seen(Flocks):
-    """They have a window."""
+    """The same agents, with a window."""
 
     render_mode = "human"
 

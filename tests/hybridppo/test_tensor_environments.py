@@ -1,4 +1,4 @@
-"""Training in environments of tensors: how they are given, what is refused, what goes on after a stop."""
+"""Training in environments of tensors: how they are passed, what is refused, what a resumed run does."""
 
 import logging
 import shutil
@@ -112,7 +112,7 @@ def test_every_kind_of_space_is_trained_and_evaluated_in(kind: str) -> None:
 
 
 def _taken(actions: Any, i: int) -> Any:
-    """The `i`-th of a batch, as its space has it."""
+    """The `i`-th member of a batch, in the form of its space."""
     if isinstance(actions, dict):
         return {key: _taken(part, i) for key, part in actions.items()}
     if isinstance(actions, tuple):
@@ -312,7 +312,7 @@ def test_a_reset_that_cannot_be_used_is_an_error() -> None:
 
 
 def stop_at(patch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
-    """Send a signal within the so-many-th call from now on."""
+    """Send a signal within the `number`-th call from now on."""
     function, calls = getattr(owner, name), iter(range(1, 10_000))
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -338,7 +338,7 @@ QUICK = [
     ("a memory", "cpu", "in a rollout"),
     ("normalised", "cpu", "in an update"),
 ]
-"""In the default tests; the rest in slow ones."""
+"""Cases of the default tests; the rest are slow tests."""
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_what_learning_fails_on_is_said() -> None:
 
 
 class Keeping(TorchCartPole):
-    """A part of its state is not in what it gives."""
+    """Its `get_state` lacks a part of its state."""
 
     def get_state(self) -> Any:
         return {name: tensor for name, tensor in super().get_state().items() if name != "steps"}
@@ -526,7 +526,7 @@ def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
 
 
 class Groups:
-    """What Isaac Lab and mjlab have in common, as far as training needs it: CartPole in it."""
+    """What Isaac Lab and mjlab have in common, as far as training needs it, around CartPole."""
 
     def __init__(self, num_envs: int, names: tuple[str, str], space: Any, actions: Any, is_finite: bool) -> None:
         self._inner = TorchCartPole(num_envs, episode_length=6)

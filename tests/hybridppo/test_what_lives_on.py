@@ -1,4 +1,4 @@
-"""After a training, its agent lives on and nothing else: not even until the next garbage collection."""
+"""After a training, only its agent stays in memory: nothing waits for the garbage collector."""
 
 import gc
 import signal
@@ -39,7 +39,7 @@ OF_A_TRAINING = (
     Rollout, RolloutBuffer, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
     TrainingRun,
 )  # fmt: skip
-"""Of what a training makes, all that must end with it."""
+"""Classes of a training's objects, all of which must end with it."""
 
 SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
 CONFIG = ppo_config(**SIZES)
@@ -82,7 +82,7 @@ def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
 
 
 def living() -> "Counter[str]":
-    """What there is of trainings, by the names of its classes."""
+    """The living objects of trainings, by the names of their classes."""
     kinds = Counter(map(type, gc.get_objects()))
     found: Counter[str] = Counter()
     for kind, number in kinds.items():
@@ -93,7 +93,7 @@ def living() -> "Counter[str]":
 
 @pytest.fixture
 def nothing_more_lives() -> Iterator[Callable[[], None]]:
-    """Asserts that what was made within the test has ended, without the garbage collector."""
+    """Asserts that the objects made within the test have ended, without the garbage collector."""
     gc.collect()
     gc.freeze()  # what other tests have left is not looked at
     gc.disable()

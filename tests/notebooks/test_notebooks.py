@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom, and are kept without what they printed."""
+"""Notebooks run from top to bottom, and are stored without their outputs."""
 
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ SAID = {
         "fast",  # "faster than local", or "as fast as"
     ],
 }
-"""Of each notebook, the output that shows that its statements hold."""
+"""For each notebook, the output that shows that its statements hold."""
 SECONDS = 300
-"""For a cell."""
+"""Time limit of a cell."""
 
 
 def test_every_notebook_is_known() -> None:
@@ -54,7 +54,7 @@ def test_every_notebook_is_known() -> None:
 
 
 def warm_kernel(command: list[str], *, env: dict[str, str], cwd: str, **_: Any) -> Any:
-    """In the place of `launch_kernel`: a kernel is a copy of a process that has imported the library."""
+    """Replaces `launch_kernel`: a kernel is a copy of a process that has imported the library."""
     return start_python(*command[command.index("-m") :], env=env, cwd=cwd)
 
 

@@ -1,5 +1,5 @@
-"""An iteration's seconds: each part is what it says, and together they are the loop's wall time, by a clock that only
-moves where something is done.
+"""An iteration's seconds: each part is what it says, and together they are the loop's wall time. The clock moves only
+when something is done.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Sampler:
-    """Two environments of eight steps; an overlapping runner finds each rollout under way half done."""
+    """Two environments of eight steps; an overlapping runner finds each of its rollouts half done."""
 
     num_envs = 2
     by_policy: ClassVar[dict[str, Any]] = {}
@@ -121,7 +121,7 @@ class Agent:
 
 
 def iterations(max_lag: int, clock: Clock, count: int) -> list[Metrics]:
-    """The metrics of so many iterations of the loop, each of which is logged."""
+    """The metrics of this many iterations of the loop, each of which is logged."""
     seen: list[Metrics] = []
 
     def log(metrics: Metrics) -> None:

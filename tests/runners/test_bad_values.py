@@ -1,4 +1,4 @@
-"""What an environment returns is held to its space at every step, not only at the first."""
+"""An environment's values are checked against its spaces at every step, not only at the first."""
 
 import re
 from functools import partial
@@ -25,7 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "whole episodes": {"config": EPISODES},
 }
 SECOND_SEED = seed_of(0, "environments") + 1
-"""What environment 1 of a training with seed 0 is reset with, or its second episode."""
+"""Seed of the reset of environment 1 in a training with seed 0, or of its second episode."""
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -41,7 +41,7 @@ def good(**changes: Any) -> dict[str, Any]:
 
 
 def make(step: int, observation: Any, usual: Any = None, space: gym.Space = SPACE) -> FaultyEnv:
-    """All is well but for the observation of one step in one environment's episodes, or in one of many."""
+    """All is well except for the observation of one step, in one environment's episodes or in one of many."""
 
     def fault(env: FaultyEnv, result: Any) -> Any:
         return (observation, *result[1:]) if env.seed == SECOND_SEED and env.episode_steps == step else result

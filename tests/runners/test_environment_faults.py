@@ -1,4 +1,4 @@
-"""What must happen when environments misbehave, a section for each promise. The faults are real ones."""
+"""The promises for environments that misbehave, a section for each. The faults are real ones."""
 
 import ctypes
 import json
@@ -42,7 +42,7 @@ from hybridppo.system.seeds import seed_of
 NUM_ENVS = 6
 SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 FIRST_SEED = seed_of(0, "environments")
-"""What environment 0 of a training with seed 0 is reset with."""
+"""Seed of the reset of environment 0 in a training with seed 0."""
 
 in_process_and_in_workers = pytest.mark.parametrize("num_workers", [0, 2], ids=["in-process", "workers"])
 
@@ -53,7 +53,7 @@ def train(env: Any, **options: Any) -> hybridppo.TrainResult:
 
 
 def at(index: int, step: int, fault: Callable[..., Any]) -> Callable[[FaultyEnv, Any], Any]:
-    """`fault` in one environment of a training with seed 0, at one step of its life; a reset before the first is 0."""
+    """One environment of a training with seed 0 has `fault` at one step of its life; 0 is a reset before the first."""
 
     def look(env: FaultyEnv, result: Any) -> Any:
         is_now = env.seed == FIRST_SEED + index and env.steps == step and (env.episode_steps > 0 or step == 0)
@@ -117,7 +117,7 @@ def allow(result: Any) -> Any:
 
 
 def masked(index: int, step: int) -> Callable[[FaultyEnv, Any], Any]:
-    """All is allowed but at one step of one environment, see `at`."""
+    """All actions are allowed except at one step of one environment, see `at`."""
     fault = at(index, step, forbid)
 
     def look(env: FaultyEnv, result: Any) -> Any:
@@ -221,7 +221,7 @@ def test_an_env_error_in_the_reset_of_a_vector_is_raised_as_it_is() -> None:
 
 
 def hand_made(rows: str) -> np.ndarray:
-    """`[T, 1]` bool of a row of dots and crosses."""
+    """A `[T, 1]` bool array from a row of dots and crosses."""
     return np.array([[mark == "x"] for mark in rows])
 
 
@@ -242,7 +242,7 @@ def test_restart_drops_the_rows_of_the_broken_off_episode_alone(ended: str, brok
 
 
 def failing_once(steps: int, index: int = 1) -> Callable[[FaultyEnv, Any], Any]:
-    """Raises after so many steps of an environment that has its seed from the sampler, and so was not restarted."""
+    """Raises after this many steps of an environment whose seed comes from the sampler: one that was not restarted."""
     return at(index, steps, stick)
 
 
@@ -551,7 +551,7 @@ def test_worker_killed_between_rollouts_is_replaced_with_restart(placement: Any,
 
 @posix
 def test_worker_killed_is_replaced_by_one_whose_environments_take_seeds_that_none_had(tmp_path: Path) -> None:
-    """Else all that are replaced would sample the same episodes, or what went wrong would go wrong again."""
+    """Otherwise, all replaced environments would sample the same episodes, or repeat what went wrong."""
     seeds = tmp_path / "seeds"
 
     class Noted(FaultyEnv):

@@ -1,4 +1,4 @@
-"""Evaluation runs the episodes asked for, whichever environments are quick about theirs."""
+"""Evaluation runs exactly the episodes asked for, whichever environments are fast."""
 
 from functools import partial
 from typing import Any
@@ -192,7 +192,7 @@ def test_a_mirror_that_publishes_rarely_does_not_evaluate_old_parameters() -> No
 
 
 class Rare(Matching):
-    """The second of two agents misses every other episode, and the first of all."""
+    """The second of two agents is absent from every other episode, and the first from all."""
 
     def _observe(self, agents: list[str]) -> Any:
         if self._steps == 0:
@@ -215,7 +215,7 @@ def test_a_policy_whose_agents_miss_all_episodes_has_no_return() -> None:
 
 
 class Gliding(Matching):
-    """Each agent is rewarded by what it does."""
+    """Each agent is rewarded according to its action."""
 
     def action_space(self, agent: str) -> Any:
         return Box(-1.0, 1.0, (1,))

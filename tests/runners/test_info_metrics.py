@@ -1,4 +1,4 @@
-"""What environments tell in their infos, in the metrics: by hand, and the same wherever they are."""
+"""Metrics from environments' infos: by hand, and the same wherever the environments are."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, h
 
 
 class Trading(gym.Env[Any, Any]):
-    """Episodes of 5 steps; `profit` is the number of the step, `won` is told at the end alone."""
+    """Episodes of 5 steps; `profit` is the number of the step, and only the last step has `won`."""
 
     observation_space = Box(-1.0, 1.0, (1,))
     action_space: Any = Discrete(2)
@@ -48,7 +48,7 @@ class Trading(gym.Env[Any, Any]):
 
 
 class Steered(Trading):
-    """The same with an action that is a number."""
+    """The same environment with a number as its action."""
 
     action_space = Box(-1.0, 1.0, (1,))
 
@@ -66,7 +66,7 @@ def told(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def test_they_are_means_of_steps_and_of_the_last_of_each_episode() -> None:
-    """In 16 steps, three episodes of five and the first step of a fourth; then the other four of it, and so on."""
+    """16 steps hold three episodes of five and the first step of a fourth; the next hold its other four, and so on."""
     profits = [1.0, 2.0, 3.0, 4.0, 5.0] * 10
     for iteration, metrics in enumerate(train()):
         own = profits[16 * iteration : 16 * (iteration + 1)]
@@ -142,7 +142,7 @@ def test_rows_of_resets_have_no_info_of_a_step() -> None:
 
 
 class Telling(Matching):
-    """Each agent is told the number of the step."""
+    """Each agent's info has the number of the step."""
 
     def step(self, actions: dict[str, Any]) -> Any:
         *result, infos = super().step(actions)
@@ -170,7 +170,7 @@ SELVES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SELVES)
 def test_in_self_play_the_learner_tells_its_own(name: str) -> None:
-    """It stays for 8 steps or for 7, as its seat is."""
+    """It stays for 8 or for 7 steps, depending on its seat."""
     policies = {"player 0": "first", "player 1": "second"}
     policy_of = policies.__getitem__ if "config" in SELVES[name] else None
     options = {"self_play": hybridppo.SelfPlay(), "info_metrics": ("profit",), "policy_of": policy_of, **SELVES[name]}
@@ -200,7 +200,7 @@ def test_episodes_that_were_broken_off_do_not_count() -> None:
 
 
 class Logging(TorchCartPole):
-    """Logs the number of the step, as Isaac Lab does, and its half beside it."""
+    """Logs the number of the step, as Isaac Lab does, and half of it too."""
 
     def step(self, actions: Any) -> Any:
         *result, infos = super().step(actions)

@@ -1,6 +1,6 @@
-"""Agents that share a policy: who samples and where changes nothing, a run goes on exactly, and the optimum is learned.
+"""Agents that share a policy: where it is sampled changes nothing, runs resume exactly, and the optimum is learned.
 
-A further kind joins by a line in `AGENT_KINDS` of `toy_agents.py`.
+To add a kind, add a line to `AGENT_KINDS` of `toy_agents.py`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from hybridppo.system.interruption import Stopped
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 3 * 140
-"""Rollouts of about 140 steps: of 192 rows, those of agents that have left are none."""
+"""Rollouts of about 140 steps: of their 192 rows, those of absent agents are not steps."""
 
 VARIANTS = [
     pytest.param(name, masks, id=f"{name}, masked" if masks else name)
@@ -224,7 +224,7 @@ def test_columns_are_environments_times_agents() -> None:
 
 
 def test_a_rollout_under_way_of_an_earlier_release_is_gone_on_with() -> None:
-    """Which had no word for agents that have left."""
+    """Earlier releases had no entry for agents that have left."""
     samplers = []
     for _ in range(2):
         environments = make_environments("CartPole-v1", 4, vectorization="sync")
@@ -245,7 +245,7 @@ def test_a_rollout_under_way_of_an_earlier_release_is_gone_on_with() -> None:
 
 
 class Pushing:
-    """Pushes to the left, and calls somebody at one of its steps."""
+    """Pushes to the left, and makes a call at one of its steps."""
 
     version = 0
     ask_at: tuple[int, Any] = (0, None)
@@ -271,7 +271,7 @@ def test_agents_with_a_replay_buffer_say_that_they_learn_from_one() -> None:
 
 
 def test_agents_with_a_memory_are_evaluated_where_their_environment_is_restarted() -> None:
-    """What each agent remembers has a row of its own, also of those beyond the number of environments."""
+    """Each agent's memory has a row of its own, even if there are more agents than environments."""
     fails: list[bool] = []
 
     def fault(env: FaultyAgents, found: Any) -> Any:

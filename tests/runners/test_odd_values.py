@@ -1,4 +1,4 @@
-"""What environments may give in more than one form, and numbers at the ends of float32: taken as meant, or refused."""
+"""Values that environments may return in several forms, and extremes of float32: accepted as meant, or refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
 
 
 class Changed(VectorEnv[Any, Any, Any]):
-    """A vector environment whose steps `change` has the last word on."""
+    """A vector environment with steps that `change` may alter."""
 
     def __init__(self, make: Callable[[], Any], mode: AutoresetMode, change: Callable[[list[Any]], Any]) -> None:
         self._vector, self._change = SyncVectorEnv([make] * 4, autoreset_mode=mode), change
@@ -206,7 +206,7 @@ def test_a_mask_of_an_agent_that_is_none() -> None:
 
 
 class Numbers(gym.Env[Any, Any]):
-    """Its observations are numbers of some size at a place, its rewards of another, and small ones elsewhere."""
+    """Observations have numbers of a given size at one place, rewards of another size; the rest is small."""
 
     action_space = Discrete(2)
 

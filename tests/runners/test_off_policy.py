@@ -1,4 +1,4 @@
-"""The loop with a replay buffer: turns and iterations, publishes and lag, its files, and what happens to them."""
+"""The loop with a replay buffer: turns and iterations, publishes and lag, its files, and damage to them."""
 
 import json
 import logging
@@ -155,7 +155,7 @@ def test_files_of_rows_that_no_checkpoint_needs_go(tmp_path: Path) -> None:
 
 
 def run_with_two_checkpoints(run_dir: Path) -> None:
-    """The older of them needs none of the rows of the newer."""
+    """The older one needs none of the rows of the newer."""
     config = replace(CONFIG, buffer_size=10_000)
     train(config, run_dir=run_dir, total_steps=100)
     hybridppo.resume(run_dir, env=IdentityBox, total_steps=200, progress=False)
@@ -313,7 +313,7 @@ def test_an_environment_that_fails_is_named() -> None:
 
 
 class Sudden(turns.ByTurns):
-    """Says of each rollout that an environment was restarted before it."""
+    """Reports for each rollout that an environment was restarted before it."""
 
     restarts = 0
 
@@ -342,7 +342,7 @@ def watch(begins: list[list[bool]]) -> Any:
 
 
 class Secretive(IdentityBox):
-    """Its state cannot be saved: a generator of Python's is no plain data."""
+    """Its state cannot be saved: a Python generator is not plain data."""
 
     def reset(self, **options: Any) -> Any:
         self.secret = (i for i in range(3))

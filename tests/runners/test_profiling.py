@@ -30,7 +30,7 @@ def train(run_dir: Path | None, *, iterations: int = 10, **options: Any) -> hybr
 
 
 def regions(path: Path) -> dict[str, int]:
-    """How often each region of the user's occurs in a trace."""
+    """How often each region of the user occurs in a trace."""
     counts: dict[str, int] = {}
     for event in json.loads(path.read_text())["traceEvents"]:
         if event.get("cat") == "user_annotation":

@@ -1,4 +1,4 @@
-"""An environment that fails, whenever and wherever it does, costs at most the rollout under way."""
+"""An environment that fails, at any time and place, costs at most the present rollout."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ BATCH = CONFIG.batch_size
 
 
 class Failing(gym.Env[Any, Any]):
-    """Episodes of five steps; what is named in `fails_in` fails after so many steps of its life, or when closed."""
+    """Episodes of five steps; the method `fails_in` fails after this many steps of its life, `close` at once."""
 
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
 
@@ -74,7 +74,7 @@ def train(fails_in: str = "", after: int = 40, **options: Any) -> hybridppo.Trai
 
 
 def last_iteration(run_dir: Path) -> int:
-    """Of the newest checkpoint; it is that of the last line of metrics."""
+    """The number of the newest checkpoint, which is that of the last line of metrics."""
     iteration = load_latest(run_dir / "checkpoints")[1].state["runner"]["iteration"]
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["iteration"] == iteration

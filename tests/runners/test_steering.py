@@ -1,4 +1,4 @@
-"""Environments that a callback calls and sets: wherever they are, between rollouts, and again in new ones."""
+"""Environments whose methods and attributes a callback uses: wherever they are, between rollouts, and in new ones."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ BATCH = CONFIG.batch_size
 
 
 class Graded(gym.Env[Any, Any]):
-    """Rewards are `gain` times 1, plus the difficulty; an observation is the difficulty, so that it shows."""
+    """Rewards are `gain` times 1, plus the difficulty; an observation is the difficulty, so that it can be seen."""
 
     observation_space = Box(-100.0, 100.0, (1,), np.float32)
     action_space: Any = Discrete(2)
@@ -51,13 +51,13 @@ class Graded(gym.Env[Any, Any]):
 
 
 class Pulled(Graded):
-    """The same with an action that is a number."""
+    """The same environment with a number as its action."""
 
     action_space = Box(-1.0, 1.0, (1,))
 
 
 class Harder(Callback):
-    """A curriculum: one more at the end of each iteration, and twice the gain from the second on."""
+    """A curriculum: the difficulty rises by 1 after each iteration, and the gain is 2 from the second on."""
 
     def __init__(self) -> None:
         self.answers: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""Agents that act one after the other: who samples and where changes nothing, and a run goes on exactly."""
+"""Agents that act one after the other: where they are sampled changes nothing, and runs resume exactly."""
 
 import shutil
 from dataclasses import replace
@@ -64,7 +64,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "restarted": (faulty, {"on_env_error": "restart"}),
     "two players": (noughts_and_crosses, {"action_masks": True}),
 }
-"""A further source joins by a line."""
+"""To add a source, add a line."""
 WAYS: dict[str, dict[str, Any]] = {
     "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
     "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
@@ -82,7 +82,7 @@ def train(name: str = "plain", **options: Any) -> hybridppo.TrainResult:
 
 @cache
 def expected_of(name: str) -> hybridppo.TrainResult:
-    """What a training ends with: to be looked at, and not to be gone on with."""
+    """A training's result, which is shared and only read."""
     return train(name)
 
 
@@ -166,7 +166,7 @@ def test_its_optimum_is_learned(name: str) -> None:
 
 
 def test_what_is_given_as_one_function_is_what_it_is_given_as(tmp_path: Path) -> None:
-    """A function with arguments of its own, as `env_kwargs` has them."""
+    """A function with arguments of its own, for `env_kwargs`."""
 
     def made(length: int = 3) -> Any:
         return TakingTurns(Matching(length=length))

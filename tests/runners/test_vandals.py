@@ -1,4 +1,4 @@
-"""An environment that writes into what it was given, and into what it has returned, changes nothing of a training."""
+"""An environment that overwrites its inputs and its past outputs changes nothing in a training."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +50,7 @@ def vandal_of_others(make: Callable[[], Any]) -> Any:
 
 
 def learned(source: Any, config: Any = SMALL, **options: Any) -> tuple[torch.Tensor, list[float]]:
-    """The parameters at the end, and the returns of an evaluation on the way."""
+    """The final parameters, and the returns of an evaluation during the training."""
     history: list[Any] = []
     options = {"total_steps": 100, "seed": 0, "placement": "cpu", "progress": False} | options
     result = hybridppo.train(source, config=config, on_iteration=history.append, **options)
@@ -72,7 +72,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SPACES = {**KINDS, "discrete from 0": identity(Discrete(4))}
 VIEWS = ("multi-discrete of two axes", "images alone")
-"""Spaces whose actions may be views of what is stored."""
+"""Spaces whose actions may be views of stored arrays."""
 USUAL = [
     *(f"{way}, {VIEWS[0]}" for way in WAYS),
     *(f"in turn, {name}" for name in (VIEWS[1], "box", "discrete", "multi-binary", "tuple", "dict, nested")),

@@ -1,1 +1,1 @@
-"""What an environment does wrong, found before training."""
+"""Checks an environment before training: steps it, and reports faults with their remedies."""

@@ -1,10 +1,10 @@
-"""Finds what is wrong with an environment, says how to fix it, and measures how fast it steps.
+"""Finds faults of an environment, says how to fix them, and measures the speed of its steps.
 
     report = hybridppo.check_env("CartPole-v1")
     print(report)
 
-The environment is made and stepped as in a training. An environment that can be trained in has no errors. Warnings name
-frequent reasons why learning fails.
+The environment is made and stepped as in a training. If there are errors, a training would fail. Warnings name frequent
+reasons why learning fails.
 """
 
 import contextlib
@@ -38,9 +38,10 @@ from hybridppo.system.validation import require_seconds, require_whole
 Array = NDArray[Any]
 
 STEPS_TO_REPEAT, SECONDS_TO_REPEAT = 100, 2.0
-"""Steps that are repeated, to see whether a seed gives the same episode: fewer if they would take longer than this."""
+"""Steps that are repeated, to check that a seed gives the same episode; fewer if they would take longer than the
+second number, in seconds."""
 SECONDS_WORTH_WORKERS = 100e-6
-"""Worker processes make steps faster that are slower than this, if there are cores for them."""
+"""If a step takes longer than this, worker processes make steps faster, if there are cores for them."""
 SECONDS_TO_STEP = 10.0
 """The time limit for steps."""
 
@@ -51,8 +52,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     Args:
         env: an environment's id; a function that makes one, also of several agents or of tensors; or an environment of
             tensors.
-        steps: how many steps to make at most.
-        seconds: stop stepping after this time; the report has the number of steps made.
+        steps: the largest number of steps to make.
+        seconds: seconds after which to stop stepping; the report has the number of steps made.
         seed: seed of the resets and of the actions.
 
     Raises:
@@ -150,7 +151,7 @@ class _Check:
                 )
 
     def step_randomly(self, steps: int, seconds: float) -> None:
-        """Make so many steps, or as many as there is time for, and report."""
+        """Make this number of steps, or as many as there is time for, and report."""
         environments, report, seen = self.environments, self._report, Seen(self.environments.encode)
         num_envs = environments.num_envs // environments.num_agents
         sample = _sampler(environments, self._seed)
@@ -229,7 +230,7 @@ class _Check:
             yield from (rows.copy(), rewards.copy())
 
     def look_at_sending_and_saving(self) -> None:
-        """Report what workers and checkpoints cannot have."""
+        """Report objects that cannot be sent to workers or saved in checkpoints."""
         environments, report = self.environments, self._report
         if environments.device is not None:
             self._look_at_tensors_of_state()
@@ -291,7 +292,7 @@ def _sampler(environments: Environments, seed: int) -> Any:
 
 @contextlib.contextmanager
 def _reported(report: EnvReport, what: str) -> Iterator[None]:
-    """Report what an environment raises as an error of the report."""
+    """A context in which an error of the environment becomes an error in the report."""
     try:
         yield
     except (ConfigurationError, KeyboardInterrupt):

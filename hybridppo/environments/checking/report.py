@@ -1,4 +1,4 @@
-"""The report on an environment, and what is judged from random steps."""
+"""The report on an environment, and the judgement of random steps."""
 
 import contextlib
 import random
@@ -18,7 +18,7 @@ Severity = Literal["error", "warning", "note"]
 
 
 STEPS_OF_AN_EPISODE = 500
-"""In fewer steps than this, no episode need have ended."""
+"""Within fewer steps than this, it is normal that no episode ends."""
 LARGE = 100.0
 """An agent learns slowly from numbers larger than this."""
 
@@ -29,9 +29,9 @@ class Finding:
 
     severity: Severity
     what: str
-    """What was seen."""
+    """The finding, in words."""
     fix: str = ""
-    """What to do about it."""
+    """The remedy."""
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.what}" + (f" -> {self.fix}" if self.fix else "")
@@ -72,7 +72,7 @@ class EnvReport:
 
 
 class Seen:
-    """What random steps have shown: observations, rewards and times."""
+    """Statistics of random steps: observations, rewards and times."""
 
     def __init__(self, encode: ObservationEncoder) -> None:
         self._encode = encode
@@ -92,7 +92,7 @@ class Seen:
             np.maximum(most, numbers.max(0), out=most)
 
     def judge(self, report: EnvReport) -> None:
-        """Report the times, and what learning often fails on."""
+        """Report the times, and frequent reasons why learning fails."""
         report.seconds_per_step = float(np.median(self.step_seconds or self.reset_seconds))
         report.seconds_per_reset = float(np.median(self.reset_seconds))
         if outside := self._encode.warning_of_extremes(self.extremes):

@@ -28,7 +28,7 @@ class StateKeeper:
         self._refused: str | None = None
 
     def remember(self, parts: Sequence[object]) -> None:
-        """Leave out of later states what has not changed since now; call it after the first reset.
+        """Let later states leave out values that have not changed since this call; call it after the first reset.
 
         Raises:
             EnvStateError: as for `describe`.

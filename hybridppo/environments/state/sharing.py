@@ -1,4 +1,4 @@
-"""What the environments of a process have in common while they are saved: the digests of their arrays, and the time."""
+"""The common part of environments that are saved together: the digests of their arrays, and the time limit."""
 
 import hashlib
 import json
@@ -11,14 +11,14 @@ from hybridppo.environments.state.nodes import Node, array_bytes, to_text
 from hybridppo.errors import SlowStateError
 
 CHUNK = 2**24
-"""Bytes of an array after which the time is looked at."""
+"""Bytes of an array after which the time is checked."""
 
 
 class Stopwatch:
-    """Charges time to attributes, and stops when it is up.
+    """Measures the time of each attribute, and ends the save when the time is up.
 
     Args:
-        seconds: how many there are; None for as many as it takes.
+        seconds: the time limit; None for no limit.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -27,29 +27,29 @@ class Stopwatch:
         self._charged: dict[tuple[int, str], float] = {}
         self._at = 0, ""
         self.env = 0
-        """The number of the environment whose attributes are charged now."""
+        """The number of the environment that is being saved."""
 
     def charge(self, path: str) -> tuple[int, str]:
-        """Charge time to an attribute from now on, and not to the one that it belongs to.
+        """Charge time to this attribute from now on, and no longer to the attribute that contains it.
 
         Returns:
-            What time was charged to before, for `back_to`; no context manager, because every attribute has its turn.
+            The attribute that was charged before, for `back_to`. (A context manager for every attribute would be slow.)
         """
         before = self._at
         self.back_to((self.env, path))
         return before
 
     def back_to(self, at: tuple[int, str]) -> None:
-        """Charge time to this from now on."""
+        """Charge time to this attribute again."""
         now = perf_counter()
         self._charged[self._at] = self._charged.get(self._at, 0.0) + now - self._since
         self._since, self._at = now, at
 
     def check(self) -> None:
-        """Stop here if the time is up.
+        """Raise an error if the time is up.
 
         Raises:
-            SlowStateError: naming the attribute that took most of it.
+            SlowStateError: naming the attribute that took most of the time.
         """
         if self._seconds is None or perf_counter() - self._began < self._seconds:
             return
@@ -62,24 +62,24 @@ class Stopwatch:
 
 
 class Shared:
-    """Save several environments together: each array is read once, however many of them hold it.
+    """The common part of several environments that are saved together: each array is read once, even if many hold it.
 
     Args:
-        seconds: that all may take; None for as many as it takes.
+        seconds: the time limit for all; None for no limit.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
         self.stopwatch = Stopwatch(seconds)
-        # By where they lie, and kept here, so that nothing else comes to lie there meanwhile.
+        # By address; arrays are kept here, so that no other array gets the address meanwhile.
         self._arrays: dict[Any, tuple[NDArray[Any], str]] = {}
         self._as_text = json.JSONEncoder(default=self._of_array, allow_nan=False).encode
 
     def digest_of(self, node: Node) -> str:
-        """Of what a node describes."""
+        """The digest of the value that a node describes."""
         return hashlib.blake2b(self._as_text(node).encode(), digest_size=16).hexdigest()
 
     def is_digest_of(self, digest: str, node: Node) -> bool:
-        """Whether a digest is that of a node; descriptions of format 1 have shorter ones, of all text."""
+        """Whether a digest belongs to a node; descriptions of format 1 have shorter digests, of the whole text."""
         if len(digest) == 32:
             return self.digest_of(node) == digest
         text = json.dumps(node, default=lambda memory: to_text(array_bytes(memory)), allow_nan=False)

@@ -1,5 +1,5 @@
 """Trackers, such as TensorBoard and Weights & Biases.
 
-A file for each, listed in `registry.py`; their packages are imported when they are used. `tracking.py` decides when
-rows are sent, and what happens if that fails. Begin with `base.py`.
+Each tracker has a file, and `registry.py` lists them; the package of a tracker is imported when it is used.
+`tracking.py` decides when rows are sent, and handles failures. Begin with `base.py`.
 """

@@ -21,10 +21,10 @@ Row = tuple[int, dict[str, float]]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker knows of a run."""
+    """The data of a run for its trackers."""
 
     name: str
-    """The name of the run directory; without one, the environment and the seed."""
+    """The name of the run directory; without a run directory, the environment and the seed."""
     config: dict[str, Any]
     """All settings, as in `config.json`."""
     run_dir: Path | None
@@ -37,31 +37,31 @@ class TrackedRun:
 
 
 class Tracker:
-    """Takes the metrics of a run. A subclass overrides `log`, and what else it needs.
+    """Receives the metrics of a run. A subclass overrides `log`, and other methods if it needs them.
 
-    All methods are called in one thread, beside the training. What they raise is
-    logged, and they are called again later with the same rows. A tracker never ends a training.
+    All methods are called in one thread, beside the training. If a method raises an error, the error is logged, and the
+    method is called again later with the same rows. A tracker never ends a training.
     """
 
     name: str = ""
-    """Its name in messages, and in the run directory's folder `trackers/`."""
+    """Its name in messages, and in the folder `trackers/` of the run directory."""
     needs_run_dir: bool = False
     """Whether it needs a run directory."""
 
     def open(self, run: TrackedRun, before: str | None) -> str | None:
-        """Begin, or go on.
+        """Begin to track a run, or continue.
 
         Args:
             run: the run.
-            before: what `open` returned when the run, which is resumed, was tracked before; else None.
+            before: in a resumed run, the value that `open` returned earlier; else None.
 
         Returns:
-            What `open` needs to go on with the same run later, or None.
+            A value that lets a later `open` continue the same run, such as an id; or None.
         """
         return None
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Take some rows, in the order of their iterations."""
+        """Receive rows, in the order of their iterations."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from hybridppo.reporting.trackers.base import Row, TrackedRun, Tracker
 
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1000, 100, 500
-"""What MLflow takes at once."""
+"""The most metrics and parameters of one call, and the longest parameter."""
 
 
 class MLflow(Tracker):
     """A run of MLflow.
 
     Args:
-        experiment: its experiment; None for `MLFLOW_EXPERIMENT_NAME`, or hybridppo.
-        tracking_uri: where to; None for MLflow's own default, which `MLFLOW_TRACKING_URI` sets.
+        experiment: the name of its experiment; None for `MLFLOW_EXPERIMENT_NAME`, or hybridppo.
+        tracking_uri: the address of the server or file; None for MLflow's default, which `MLFLOW_TRACKING_URI` sets.
     """
 
     name = "mlflow"

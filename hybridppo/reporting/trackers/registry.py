@@ -16,14 +16,14 @@ TRACKERS = {
     "trackio": "Trackio",
     "mlflow": "MLflow",
 }
-"""Classes by name; the name is also that of the file, of the package that it needs, and of the extra that brings it."""
+"""Classes by name. The file, the package that it needs, and the extra that installs it have the same name."""
 
 
 def names_of_trackers(track: object) -> list[str]:
-    """The names in a text, with commas between.
+    """The names in a text that separates them by commas.
 
     Raises:
-        ConfigurationError: if one of them is no tracker's.
+        ConfigurationError: if there is no tracker of a name.
     """
     if not isinstance(track, str):
         raise ConfigurationError(f"track must name trackers, with commas between, got {shown(track)}")
@@ -37,7 +37,7 @@ def names_of_trackers(track: object) -> list[str]:
 
 
 def tracker_of(name: str) -> "Tracker":
-    """A tracker with its own defaults.
+    """The tracker of this name, with its defaults.
 
     Raises:
         ConfigurationError: if its package is not installed.

@@ -12,7 +12,7 @@ class TensorBoard(Tracker):
     """Writes event files, without torch's writer or TensorFlow.
 
     Args:
-        log_dir: where to; None for the folder `tensorboard` in the run directory.
+        log_dir: the folder to write to; None for `tensorboard` in the run directory.
     """
 
     name = "tensorboard"
@@ -27,7 +27,7 @@ class TensorBoard(Tracker):
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         log_dir = self._log_dir
-        if log_dir is None:  # also of a run that goes on, whose directory may have been moved
+        if log_dir is None:  # looked up again for a resumed run, whose directory may have been moved
             assert run.run_dir is not None  # it needs one
             log_dir = run.run_dir / "tensorboard"
         self._writer: Any = EventFileWriter(str(log_dir))
@@ -43,7 +43,7 @@ class TensorBoard(Tracker):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         now = time.time()
-        if self._goes_on:  # what was written after this step, by a process that was killed, does not count
+        if self._goes_on:  # tells TensorBoard to drop later steps, which a killed process has written
             started = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=now, step=rows[0][0], session_log=started))
             self._goes_on = False

@@ -1,8 +1,8 @@
-"""Sends rows to a tracker, in a thread of its own, and tries again if that fails.
+"""Sends rows to a tracker, in a separate thread, and tries again if that fails.
 
-Rows are sent about once a second: those of the run directory's `metrics.jsonl` and `evaluations.jsonl`, or, without a
-run directory, those in memory. The run directory's folder `trackers/` has how far a tracker has come, so that a resumed
-run goes on with the same run there, and sends what was not sent before.
+Rows are sent about once a second. They come from `metrics.jsonl` and `evaluations.jsonl` in the run directory, or from
+memory without a run directory. The folder `trackers/` of the run directory saves which rows were sent, so that a
+resumed run continues the same run in the tracker, and sends the missing rows.
 """
 
 import itertools
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_SENDS = 1.0
 SECONDS_BETWEEN_ATTEMPTS = 15.0
-"""How long to wait after a failure."""
+"""The wait after a failure."""
 SECONDS_AT_THE_END = 60.0
-"""How long the end of a training waits for unsent rows."""
+"""The longest time that the end of a training waits for unsent rows."""
 MOST_IN_MEMORY = 10_000
-"""The most rows that wait in memory without a run directory; older ones are dropped."""
+"""The most rows that are kept in memory without a run directory; older ones are dropped."""
 ROWS_AT_ONCE = 32
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl"}
@@ -58,9 +58,9 @@ class Tracking(Callback):
         self._thread: threading.Thread | None = None
 
     def on_start(self, run: TrainingRun) -> None:
-        """Begin, with the rows that an earlier tracking of the run has not sent.
+        """Begin with the rows that were not sent before the run was resumed.
 
-        A training that goes on after it has lost a learner ends and starts once more.
+        A training that continues after the loss of a learner ends and starts once more.
         """
         self._rows: deque[_Waiting] = deque()
         self._is_ending = self._is_open = False
@@ -71,7 +71,7 @@ class Tracking(Callback):
         self._file_outage = ThrottledWarning(f"writing {self._file}")
         state = _read(self._file)
         self._before: str | None = state.get("run")
-        # What a process that was killed had sent of iterations that are made again is sent again.
+        # A killed process may have sent rows of iterations that are now repeated: these are sent again.
         self._sent = {kind: min(state.get(kind, 0), run.iteration) for kind in FILES}
         self._tails = (
             {kind: Tail(run.run_dir / file) for kind, file in FILES.items()} if run.run_dir is not None else {}
@@ -111,7 +111,7 @@ class Tracking(Callback):
             self._rows.append(_row(kind, line))
 
     def _work(self) -> None:
-        """Send, until the training has ended."""
+        """Send rows until the training has ended."""
         seconds = 0.0
         while True:
             with self._condition:
@@ -121,7 +121,7 @@ class Tracking(Callback):
                 self._send()
                 if is_ending:
                     self.tracker.close()
-            except Exception as error:  # whatever somebody else's service or library raises
+            except Exception as error:  # services and other libraries may raise any error
                 seconds = SECONDS_BETWEEN_ATTEMPTS
                 if is_ending:
                     self._warn_of_the_rest(error)
@@ -175,7 +175,7 @@ class Tracking(Callback):
             return list(itertools.islice(self._rows, ROWS_AT_ONCE))
 
     def _write(self) -> None:
-        """Save how far the tracker has come. If that fails, a resumed run sends some rows twice."""
+        """Save which rows were sent. If that fails, a resumed run sends some rows twice."""
         if self._file is None:
             return
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
@@ -186,10 +186,10 @@ class Tracking(Callback):
 
 
 def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tracking]:
-    """Callbacks that send to trackers.
+    """Callbacks that send the rows of a training to trackers.
 
     Raises:
-        ConfigurationError: if two of them have one name, or one needs a run directory.
+        ConfigurationError: if two trackers have the same name, or one needs a run directory.
     """
     names = [tracker.name for tracker in trackers]
     for tracker in trackers:
@@ -205,7 +205,7 @@ def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tra
 
 
 def _row(kind: str, line: dict[str, Any]) -> _Waiting:
-    """The finite numbers of a line. Evaluations have rows of their own."""
+    """A row with the finite numbers of a line. Evaluations have separate rows."""
     left_out = ("iteration", "env_steps") if kind == "metrics" else ("iteration", "env_steps", "seconds", "checkpoint")
     values = {
         name: float(value)
@@ -217,7 +217,7 @@ def _row(kind: str, line: dict[str, Any]) -> _Waiting:
 
 
 def _read(file: Path | None) -> dict[str, Any]:
-    """How far a tracker has come; empty if it has not begun, or the file cannot be read."""
+    """The saved state of a tracker; empty if it has not begun, or the file cannot be read."""
     if file is None or not file.exists():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Trackio: a local folder, looked at with `trackio show`."""
+"""Trackio: a local folder, which `trackio show` displays."""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ class Trackio(Tracker):
     """A run of Trackio.
 
     Args:
-        project: its project; None for `TRACKIO_PROJECT`, or hybridppo.
+        project: the name of its project; None for `TRACKIO_PROJECT`, or hybridppo.
         options: further arguments of `trackio.init`.
     """
 

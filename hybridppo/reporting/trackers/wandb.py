@@ -11,7 +11,7 @@ class Wandb(Tracker):
     """A run of Weights & Biases.
 
     Args:
-        project: its project; None for `WANDB_PROJECT`, or hybridppo.
+        project: the name of its project; None for `WANDB_PROJECT`, or hybridppo.
         options: further arguments of `wandb.init`.
     """
 
@@ -23,14 +23,14 @@ class Wandb(Tracker):
     def open(self, run: TrackedRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
         import wandb
 
-        # In a terminal, it asks whom it does not know for a key: for a while, and beside the training.
+        # In a terminal, it asks an unknown user for a key. It waits for a while, beside the training.
         more: dict[str, Any] = {"settings": wandb.Settings(login_timeout=60)}
         if before is not None:
             more |= {"id": before, "resume": "allow"}
         self._run = wandb.init(
             project=self._project or os.environ.get("WANDB_PROJECT", "hybridppo"),
             config=run.flat_config(),
-            reinit="create_new",  # a run that the program has open stays as it is
+            reinit="create_new",  # another open run of the program is not affected
             **{"name": run.name, "dir": run.run_dir, **more, **self._options},
         )
         if self._run.disabled and os.environ.get("WANDB_MODE") != "disabled":

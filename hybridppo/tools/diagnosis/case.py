@@ -1,4 +1,4 @@
-"""Checks of this machine, and the comparison of a training with the same training on the CPU."""
+"""A check of this machine, and the comparison of a training with the same training on the CPU."""
 
 import time
 import traceback
@@ -28,9 +28,9 @@ Status = Literal["passed", "failed", "not possible here"]
 SMALL = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(32, 32), learning_rate=1e-3)
 """The small training of most checks: they look for agreement, and rounding errors grow."""
 TOLERANCES = {"fp32": 0.005, "tf32": 0.1, "bf16": 0.3}
-"""The largest distance of parameters from those of the CPU's float32, as a share of their way from the start. Measured
-on a CPU over the 16 steps of these checks: two forms of float32 end 0.000002 apart, torch's bfloat16 ends 0.006 from
-float32 with an MLP and 0.14 with convolutions. The report has a GPU's own figures."""
+"""The largest distance between the parameters and those of the CPU's float32, as a share of the distance that training
+has moved them. Measured on a CPU over the 16 steps of these checks: two forms of float32 end 0.000002 apart, torch's
+bfloat16 ends 0.006 from float32 with an MLP and 0.14 with convolutions. The report has the distances on a GPU."""
 
 
 PLACEMENTS = ("single", "migrate", "hybrid", "overlap", "overlap on one device")
@@ -50,9 +50,9 @@ class Case:
 
     name: str
     what: str
-    """What is checked, in a sentence for the report."""
+    """The checked property, as a sentence for the report."""
     run: Callable[["Bench"], str]
-    """Checks, and returns what it found in a few words."""
+    """Makes the check, and returns the finding in a few words."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bench:
-    """What checks run with: a device to learn on, and a folder for their files.
+    """The equipment of checks: a device to learn on, and a folder for their files.
 
-    The CPU can stand in for the device: placements then copy within the CPU, and checks of a GPU are not possible.
+    If the CPU stands in for the device, placements copy within the CPU, and checks of a GPU are not possible.
     """
 
     device_name: str
@@ -78,7 +78,7 @@ class Bench:
 
     @cached_property
     def device(self) -> torch.device:
-        """The device, or the reason why there is none."""
+        """The device; without one, a `NotPossibleHere` with the reason."""
         if self.device_name.startswith("cuda") and not num_cuda_devices():
             raise NotPossibleHere(f"torch {torch.__version__} sees no CUDA device")
         return available_device(self.device_name)
@@ -148,7 +148,7 @@ def values_of(agent: Agent) -> Tensor:
 
 
 def distance(found: Agent, expected: Agent, begun: Tensor) -> float:
-    """The distance between two agents, as a share of the way of the second one from their common start."""
+    """The distance between two agents, as a share of the distance of the second one from their common start."""
     way = (values_of(expected) - begun).norm()
     return float((values_of(found) - values_of(expected)).norm() / way)
 
@@ -166,7 +166,7 @@ def attempt(case: Case, bench: Bench) -> Outcome:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            # Users' other packages may use what is deprecated.
+            # Other packages of the user may use deprecated functions.
             warnings.filterwarnings("default", category=DeprecationWarning)
             warnings.filterwarnings("default", category=PendingDeprecationWarning)
             status, detail = "passed", case.run(bench)
@@ -223,7 +223,7 @@ def agrees(
     if config.cuda_graphs:
         names = ("graph_recordings", "graph_replays", "graph_eager_steps")
         counts = {name: sum(metrics[name] for metrics in history) for name in names}
-        # Sizes of minibatches need not come back if rollouts are whole episodes.
+        # If rollouts are whole episodes, minibatch sizes may occur only once.
         require(counts["graph_replays"] > 0 or config.episodes_per_rollout is not None, "no step was replayed")
         said += "; " + ", ".join(f"{count:.0f} {name}" for name, count in counts.items())
     return said

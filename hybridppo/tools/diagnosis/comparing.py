@@ -51,17 +51,18 @@ def compare_distributions(
 
     Args:
         env: as for `hybridppo.train`.
-        config: of PPO.
-        max_lag: what `auto` is allowed without a distribution.
-        seconds: how long each training lasts after its start and its first iterations.
-        address: of a running Ray cluster, whose CPUs are then used; None starts Ray on this machine, if it is
+        config: PPO's settings.
+        max_lag: the `max_lag` of placement `auto` in the training without a distribution.
+        seconds: seconds of each training after its start and its first iterations.
+        address: address of a running Ray cluster, whose CPUs are then used; None starts Ray on this machine, if it is
             installed.
         options: how the environments are made and stepped.
 
     Returns:
-        `rows` (a dict for each: `policy`, `steps_per_second`, `against_local`, how many times as fast, `start`, the
-        seconds until the first iteration was done, and `iterations`, how many were counted), `chosen` (the fastest
-        policy), `line` (the same as a sentence), and `left_out` (what could not be run, with the reason).
+        `rows`, a dict for each policy: `policy`, `steps_per_second`, `against_local` (the factor of its speed to
+        that of `local`), `start` (the seconds until the first iteration was done) and `iterations` (the number that
+        were counted); `chosen`, the fastest policy; `line`, the same as a sentence; and `left_out`, the policies that
+        could not be run, with the reason.
 
     Raises:
         HybridPPOError: if training without a distribution fails, or no cluster answers at the address.
@@ -118,7 +119,7 @@ class _Watch(Callback):
         self.start = 0.0
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Stop the training if it was measured for long enough."""
+        """Stop the training when it was measured for long enough."""
         now = time.perf_counter()
         self._ends.append((metrics["env_steps"], metrics["seconds"]))
         if len(self._ends) == 1:

@@ -1,4 +1,4 @@
-"""Reports what this machine has and whether everything works on it, within two minutes.
+"""Reports the devices of this machine, and whether everything works on it, within two minutes.
 
     $ hybridppo doctor --json doctor.json
     $ hybridppo doctor --thorough       # every placement, precision and CUDA device, in some minutes
@@ -50,14 +50,14 @@ from hybridppo.tools.diagnosis.case import (
 )
 
 MOST_SECONDS = 110.0
-"""Checks that have not begun by then are left out, and reported as left out."""
+"""Seconds after which no further check begins; the remaining checks are reported as left out."""
 UPDATES = 12
 """Updates of trainings whose bits are compared."""
 
 
 @dataclass
 class Diagnosis:
-    """The machine, the outcomes of the checks, and what was measured."""
+    """The machine, the outcomes of the checks, and the measurements."""
 
     machine: dict[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
@@ -101,10 +101,10 @@ def diagnose(
 
     Args:
         env_id: the environment whose speed is measured.
-        seconds: how long to train under each placement.
-        most_seconds: after which no further check is begun.
-        thorough: compare every placement, precision and CUDA device, however long it takes.
-        cases: other checks than those of this file.
+        seconds: seconds of training under each placement.
+        most_seconds: seconds after which no further check begins.
+        thorough: compare every placement, precision and CUDA device, without a time limit.
+        cases: checks in place of those of this file.
         say: called with a line for each check.
     """
     diagnosis = Diagnosis(machine())
@@ -210,7 +210,7 @@ def _devices(bench: Bench) -> str:
 
 
 def _threads(figures: dict[str, Any]) -> str:
-    np.ones((2, 2)) @ np.ones((2, 2))  # loads what is loaded when first used
+    np.ones((2, 2)) @ np.ones((2, 2))  # loads libraries that are loaded at their first use
     figures["threads"] = {"torch": torch.get_num_threads(), "cores": cpu_cores()}
     figures["blas"] = [
         {key: library.get(key) for key in ("internal_api", "version", "architecture", "num_threads", "filepath")}

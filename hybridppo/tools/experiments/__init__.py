@@ -1,1 +1,1 @@
-"""Many runs: suites of environments, searches for settings, runs side by side."""
+"""Trains many runs: suites of environments, searches for settings, and runs side by side; and has tuned settings."""

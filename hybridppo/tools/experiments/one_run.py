@@ -1,7 +1,7 @@
-"""A run in a process of its own, started by its parent: `python -m hybridppo.tools.experiments.one_run`.
+"""The program of a run in its own process, which a parent starts: `python -m hybridppo.tools.experiments.one_run`.
 
-The first line of the standard input is a `RunAsked` as JSON. When that input is closed, because the parent stops the
-run or dies, the run is saved and ends with 130.
+The first line of the standard input is a `RunAsked` as JSON. When the input closes, because the parent stops the run or
+dies, the run is saved and ends with 130.
 """
 
 import base64
@@ -20,7 +20,7 @@ from hybridppo.errors import HybridPPOError
 
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
 SECONDS_TO_WAIT = 60.0
-"""How long to wait for another process that still trains in the run directory, and saves it."""
+"""The longest wait for another process that still trains in the run directory and is saving it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RunAsked:
     config: dict[str, Any]
     """The fields of the agent's configuration."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of `train`; a placement is a name or settings. `resume` takes those that a run may change."""
+    """Further arguments of `train`; a placement is a name or settings. `resume` gets the options that may change."""
     packed: str = ""
     """The function that makes the environment, if it has no id: by `pack` of `environments/pickling.py`, in Base64."""
 
@@ -51,7 +51,7 @@ def main() -> int:
     """Train, or resume an existing run; the exit code."""
     asked = RunAsked(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_stop_when_closed, daemon=True).start()
-    # After the thread is there: a parent that dies while all this is imported ends it, too.
+    # Imported after the thread has started, so that this process also ends if its parent dies during the import.
     from hybridppo.agents.registry import config_from_json
     from hybridppo.placements.by_name import placement_from_settings
     from hybridppo.run_directory.lock import wait_until_free

@@ -65,19 +65,19 @@ SPACE: dict[str, tuple[Any, ...]] = {
 """The values to try for each setting; the learning rate lies between `LEARNING_RATES`, on a logarithmic scale."""
 LEARNING_RATES = (3e-5, 3e-3)
 FIXED = {"clip_range_vf": None}
-"""Fixed settings that differ from the default: a clip range of values suits only one scale of returns."""
+"""Settings of every trial that differ from the defaults: a clip range of values suits only one scale of returns."""
 LOOKS = 5
 """Evaluations during a trial; it may be pruned after each."""
 UNJUDGED = 5
-"""Trials before the first may be pruned."""
+"""Number of trials before any may be pruned."""
 FINALISTS = 3
-"""Trials that are trained again on further seeds, since the best of many was also lucky."""
+"""Number of trials that are trained again on further seeds, because the best of many was also lucky."""
 FINAL_SEEDS = 3
 NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
 """The searched settings that decide the shapes of the networks."""
 TAKEN = (*fields_of(EnvironmentOptions), "start_from")
-"""The options of `train` that a search takes. It sets length, seed and evaluations of trials itself, and trials side by
-side need no options that change no result, such as worker processes."""
+"""The options of `train` that a search takes. The search itself sets length, seed and evaluations of trials. Options
+that change no result, such as worker processes, are of no use for trials that run side by side."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _Underway:
     """The number of evaluations that were reported."""
 
     def should_prune(self) -> bool:
-        """Report new evaluations; whether the trial is below the median of others."""
+        """Report new evaluations; return whether the trial is below the median of the others."""
         self.run.evaluations.read()
         lines = list(self.run.evaluations.lines)
         for number, line in enumerate(lines[self.seen :], self.seen):
@@ -116,23 +116,23 @@ def tune(
     """Search for settings of PPO, and train the best ones again on further seeds.
 
     A trial is a run with one value of every setting in `SPACE`, suggested by optuna's TPE sampler; the first trial has
-    the values nearest to the defaults. A trial is evaluated five times, and is pruned if it is below the median of the
-    others there. The three best are then trained on three further seeds each. The entry has the settings with the
+    the values nearest to the defaults. A trial is evaluated five times, and is pruned if it is then below the median of
+    the others. The three best trials are trained again on three further seeds each. The entry has the settings with the
     highest mean return.
 
     The study (`study.log`), the runs and the entry (`tuned.json`) are in `output`. A search may be stopped at any time;
-    the same call goes on with it, and with the trials that were running.
+    the same call continues the search, and the trials that were running.
 
     Args:
         env: the environment's id, or a function that makes it, as for `train`; each trial has its own process.
-        total_steps: of each trial.
-        trials: how many, with the pruned ones.
+        total_steps: environment steps of each trial.
+        trials: number of trials, including pruned ones.
         output: the folder.
-        jobs: runs at once; None for one per core.
-        seed: of the search and of the runs.
+        jobs: number of runs at once; None for one per core.
+        seed: seed of the search and of the runs.
         fixed: fields of `PPOConfig` that are not searched.
-        placement: of every trial, as for `train`. `auto` is refused, because it would measure trials that run side by
-            side.
+        placement: the placement of every trial, as for `train`. `auto` is refused, because its measurements would be
+            disturbed by the trials beside it.
         progress: whether to show a progress bar.
         **options: replaced by the options of `TAKEN`.
 
@@ -141,8 +141,8 @@ def tune(
         function has the function's name as its id.
 
     Raises:
-        ConfigurationError: if optuna is missing, an argument is invalid, or `output` is of another search.
-        EnvError: if the environment cannot be made, or not be sent to a process.
+        ConfigurationError: if optuna is missing, an argument is invalid, or `output` belongs to another search.
+        EnvError: if the environment cannot be made, or cannot be sent to a process.
         HybridPPOError: if no trial could be trained.
     """
     if find_spec("optuna") is None:
@@ -172,11 +172,11 @@ class Search:
     Args:
         env: as for `tune`.
         environment: how environments are made.
-        run: steps and seed of a trial, and what it starts from.
+        run: steps and seed of a trial, and the networks that it starts from.
         fixed: settings that are not searched.
-        placement: of every trial.
+        placement: the placement of every trial.
         output: the folder.
-        jobs: runs at once.
+        jobs: number of runs at once.
         progress: whether to show a progress bar.
 
     Raises:
@@ -231,10 +231,10 @@ class Search:
             environments.close()
 
     def begin(self) -> None:
-        """Open the study, new or existing. Trials that were running when it was stopped are taken up again.
+        """Open the study, new or existing. Trials that were running when it was stopped continue.
 
         Raises:
-            ConfigurationError: if the folder is of another search.
+            ConfigurationError: if the folder belongs to another search.
         """
         import optuna
         from optuna.storages import journal
@@ -266,7 +266,7 @@ class Search:
             study.enqueue_trial({name: value for name, value in nearest if name not in self.fixed})
 
     def try_out(self, trials: int) -> None:
-        """Train trials until so many have ended, several at once.
+        """Train trials until this number has ended, several at once.
 
         Raises:
             HybridPPOError: if too many fail.
@@ -320,7 +320,7 @@ class Search:
         )
 
     def _ended(self) -> int:
-        """How many trials have ended, those that were given up included."""
+        """The number of trials that have ended, including failed ones."""
         return len(self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE, self._states.PRUNED)))
 
     def _look_at(self, one: "_Underway", most_errors: int) -> None:
@@ -335,7 +335,7 @@ class Search:
             elif one.should_prune():
                 self._end(one, state=self._states.PRUNED)
                 one.run.log.unlink(missing_ok=True)
-        except HybridPPOError as error:  # settings that diverge, or that memory cannot hold
+        except HybridPPOError as error:  # training diverges with these settings, or needs too much memory
             self._errors.append(str(error))
             self._end(one, state=self._states.FAIL)
             if len(self._errors) >= most_errors:

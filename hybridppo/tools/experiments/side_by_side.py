@@ -1,6 +1,6 @@
-"""Runs side by side, each in a process of its own.
+"""Trains runs side by side, each in its own process.
 
-If the parent process is stopped or dies, each run is saved and ends; the next time, it goes on.
+If the parent process is stopped or dies, each run is saved and ends; the next call continues it.
 """
 
 import contextlib
@@ -21,11 +21,12 @@ from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
-"""How long a run may take to be saved; then it is killed, and later goes on from its last checkpoint."""
+"""The longest time in which a run may be saved. After it, the run is killed, and later continues from its last
+checkpoint."""
 
 
 class RunningRun:
-    """A run in a process of its own."""
+    """A run in its own process."""
 
     def __init__(self, asked: RunAsked) -> None:
         self.asked = asked
@@ -34,9 +35,9 @@ class RunningRun:
         self.log = folder.with_name(f"{folder.name}.log")
         self.metrics = Tail(folder / "metrics.jsonl")
         self.evaluations = Tail(folder / "evaluations.jsonl")
-        # Not of this process's group: Ctrl-C in a terminal is for the parent, who then closes what is read here.
+        # Not in this process's group: Ctrl-C in a terminal reaches only the parent, which then closes the run's input.
         on_windows = sys.platform == "win32"
-        group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # a name that is there alone
+        group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # only Windows has this name
         apart: dict[str, Any] = {"creationflags": group} if on_windows else {"start_new_session": True}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -102,14 +103,14 @@ def result_of(run: RunAsked) -> dict[str, Any] | None:
 
 
 def require_same(file: Path, settings: dict[str, Any]) -> None:
-    """Refuse to go on in a folder that was begun with other settings.
+    """Refuse to continue in a folder that was begun with other settings.
 
     Args:
-        file: JSON with the settings that the folder was begun with; it may not exist yet.
-        settings: those of now.
+        file: JSON file with the settings that the folder was begun with; it may not exist yet.
+        settings: the present settings.
 
     Raises:
-        ConfigurationError: if one differs.
+        ConfigurationError: if a setting differs.
     """
     before = read_object(file) or {}
     for name, value in settings.items():
@@ -144,8 +145,8 @@ def run_all(
 
     Args:
         asked: the runs, in the order in which they begin.
-        jobs: how many at once.
-        on_progress: called a few times a second with the environment steps of all runs, and how many have ended.
+        jobs: number of runs at once.
+        on_progress: called a few times a second with the environment steps of all runs, and the number that have ended.
 
     Raises:
         HybridPPOError: if a run ends with an error. The others are saved and end.
@@ -164,7 +165,7 @@ def run_all(
 
 @contextlib.contextmanager
 def stopped_afterwards(running: list[RunningRun]) -> Iterator[None]:
-    """Save and end the runs that are in the list at the end."""
+    """A context at whose end the runs in the list are saved and end."""
     try:
         yield
     finally:

@@ -44,12 +44,12 @@ SUITES: dict[str, tuple[str, ...]] = {
 """The environments of each suite."""
 EVALUATION_EPISODES = 20
 PLACEMENT = {"placement": "cpu"}
-"""Runs share the cores, one for each."""
+"""The placement of every run: each has one core."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A row of the table: what is trained, on every seed."""
+    """A row of the table: a training, repeated on every seed."""
 
     name: str
     env_id: str
@@ -89,25 +89,25 @@ def run_benchmark(
     """Train every environment of a suite on several seeds.
 
     Every run is a process and a run directory below `output`. A benchmark may be stopped at any time: the same call
-    goes on with the runs that are not finished. It writes `benchmark.json`, `benchmark.md` and, if matplotlib is
-    installed, `curves.png`.
+    continues the unfinished runs. It writes `benchmark.json`, `benchmark.md` and, if matplotlib is installed,
+    `curves.png`.
 
     Args:
-        suite: the name of one (`classic`, `box2d`, `mujoco`), environment ids with commas between, or a JSON file that
-            holds `{"name": {"env_id": ..., "total_steps": ..., "agent": "ppo", "config": {...}}, ...}`.
-        seeds: how many runs for each.
-        settings: `tuned`, with the steps that they were made for, or the library's `defaults`.
-        total_steps: in place of those; needed with `defaults`.
+        suite: the name of a suite (`classic`, `box2d`, `mujoco`), environment ids separated by commas, or a JSON file
+            with `{"name": {"env_id": ..., "total_steps": ..., "agent": "ppo", "config": {...}}, ...}`.
+        seeds: number of runs for each environment.
+        settings: `tuned`, with the steps that the settings were made for, or the library's `defaults`.
+        total_steps: steps of each run, in place of the tuned ones; needed with `defaults`.
         output: the folder.
-        jobs: runs at once; None for as many as there are cores.
+        jobs: number of runs at once; None for as many as there are cores.
         progress: whether to show a progress bar.
 
     Returns:
         A row for each case.
 
     Raises:
-        ConfigurationError: if an argument cannot be meant, or `output` holds runs of other settings.
-        HybridPPOError: if a run ends in an error.
+        ConfigurationError: if an argument is invalid, or `output` has runs with other settings.
+        HybridPPOError: if a run ends with an error.
     """
     seeds = require_whole("seeds", seeds)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)

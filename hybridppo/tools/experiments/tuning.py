@@ -25,7 +25,7 @@ class Entry:
     total_steps: int
     """The steps that the settings were tuned for, over which annealed settings are annealed."""
     source: str
-    """Where the settings are from."""
+    """The source of the settings."""
     published_return: float | None
     """The return that the source published."""
     return_here: float | None

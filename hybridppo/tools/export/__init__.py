@@ -1,1 +1,1 @@
-"""Exports a policy to a file that needs no library: ONNX, or NumPy arrays."""
+"""Exports a policy to a file that works without this library: ONNX, a torch program, or NumPy arrays."""

@@ -4,10 +4,10 @@
     hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.npz")
     hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.pt2")
 
-ONNX needs the extra `onnx`; the form for NumPy (`.npz`) and that for torch and C++ (`.pt2`) need no further package. A
-file describes its inputs and outputs as JSON (names, order, shapes, types and bounds of the parts of an observation and
-an action): in the metadata of ONNX under `hybridppo`, in the extra file `hybridppo.json` of `.pt2`, and in
-`Policy.about` of NumPy's form.
+ONNX needs the extra `onnx`; the forms for NumPy (`.npz`) and for torch and C++ (`.pt2`) need no further package. A file
+describes its inputs and outputs as JSON (names, order, shapes, types and bounds of the parts of an observation and an
+action): in the metadata `hybridppo` of ONNX, in the extra file `hybridppo.json` of `.pt2`, and in `Policy.about` for
+NumPy.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from hybridppo.tools.export.policies import Player, TorchPolicy, arrays_of
 
 Array = NDArray[Any]
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
-"""From observation, mask and state to the parts of an action, outputs and next state."""
+"""Takes observation, mask and state; returns the parts of an action, the outputs and the next state."""
 Experiences = Generator[tuple[Any, Any, bool], Any, None]
 """Yields observation, mask, and whether an episode begins; receives the action."""
 
@@ -87,22 +87,22 @@ def export(
     """Write the policy of a run: the most probable action, with normalisation, masks and memory inside.
 
     Args:
-        run_dir: of the run.
-        file: `.onnx`; `.pt2` for torch and C++ (`torch.export`); or `.npz` for NumPy, beside which its module is
-            written, `numpy_policy.py`. A file that is there already is replaced by the new one, once that is whole;
-            another `numpy_policy.py` is not.
-        checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
-        check_steps: on how many observations the file is compared with the agent; 0 for none. They are drawn from the
-            observation space if the run's environment was made by a function that is not given again, or is one of
-            tensors or a vector; else they are the environment's.
-        env: as for `hybridppo.resume`, for the comparison; None does without.
+        run_dir: the run directory.
+        file: `.onnx`; `.pt2` for torch and C++ (`torch.export`); or `.npz` for NumPy, beside which its module
+            `numpy_policy.py` is written. An existing file is replaced when the new one is complete; a different file
+            named `numpy_policy.py` is not replaced.
+        checkpoint: as for `hybridppo.load`.
+        check_steps: number of observations on which the file is compared with the agent; 0 to skip this. They come from
+            the run's environment; or from its observation space, if a function made the environment and `env` is None,
+            or if it is an environment of tensors or a vector.
+        env: the environment for the comparison, as for `hybridppo.resume`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
-        policy: which policy, by its name, if the run has several.
+        policy: the name of the policy to export, if the run has several.
 
     Raises:
-        ConfigurationError: for a policy that has no such form, and if packages are missing.
-        TrainingError: if the file does not give what the agent gives; nothing is written then.
+        ConfigurationError: if the policy cannot be written in this form, or packages are missing.
+        TrainingError: if the results of the file and of the agent differ; then nothing is written.
     """
     path = Path(file)
     suffix = path.suffix.lower()
@@ -132,7 +132,7 @@ def _policy_of(agent: AnyAgent, policy: str | None) -> Player:
     """The agent of one policy.
 
     Raises:
-        ConfigurationError: if there is none of that name, or there are several and none is named.
+        ConfigurationError: if there is no policy of that name, or there are several and `policy` is None.
     """
     agents = agents_by_policy(agent)
     found: Player | None = (
@@ -152,7 +152,7 @@ def _require_ours(module: Path) -> None:
     """
     if not module.exists():
         return
-    # A version control may have changed the ends of lines.
+    # Version control may have changed the line ends.
     there, ours = (file.read_bytes().replace(b"\r\n", b"\n") for file in (module, _MODULE))
     if there != ours:
         raise ConfigurationError(
@@ -196,13 +196,13 @@ def _traced(policy: TorchPolicy) -> torch.export.ExportedProgram:
     """The policy as a graph, for batches of any size."""
     alone = deepcopy(policy).requires_grad_(False)
     for tensor in (*alone.parameters(), *alone.buffers()):
-        tensor.data = tensor.data.clone()  # a storage of its own: an agent's parameters share one, critic included
+        tensor.data = tensor.data.clone()  # its own storage: all parameters of an agent, also the critic's, share one
     inputs, batch = policy.example(2), torch.export.Dim("batch")
     return torch.export.export(alone, (inputs,), dynamic_shapes=(tuple({0: batch} for _ in inputs),))
 
 
 def _call(policy: TorchPolicy, run: Callable[[list[Array]], Any]) -> Call:
-    """Acts on one observation by what computes outputs from inputs, both in order, with a batch of one."""
+    """Acts on one observation, with `run`, which computes outputs from inputs, both in order, for a batch of one."""
 
     def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
         found = run(policy.inputs(observation, action_mask, state))
@@ -234,12 +234,12 @@ def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
 
 
 _WRITERS: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy, ".pt2": _as_torch}
-"""What writes a policy to a file, and acts by the file, by the end of its name."""
+"""For each suffix, a function that writes a policy to a file, and returns a function that acts by the file."""
 
 
 @contextlib.contextmanager
 def _only_errors_logged() -> Iterator[None]:
-    """Drop warnings and what is logged below an error: the exporters warn about themselves."""
+    """A context that drops warnings, and logs only errors, because the exporters warn about themselves."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -328,7 +328,7 @@ def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any
 
 
 def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
-    """Act by `agent.act`, and compare with the file; the largest difference of outputs."""
+    """Act by `agent.act`, and compare with the file; return the largest difference of outputs."""
     difference = 0.0
     state: Any = None
     theirs: Any = None
@@ -344,7 +344,7 @@ def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experi
         action, found, theirs = call(observation, mask, theirs)
         difference = max(difference, float(np.abs(found - outputs).max(initial=0.0)))
         is_close = np.allclose(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
-        # Rounding may take either of two nearly equal choices, by the file's own outputs.
+        # Rounding may choose either of two nearly equal options, so the file's outputs decide.
         follows = first_of(agent.action_space)(agent.distribution.to_env(agent.distribution.mode(found[None])))
         is_same = _are_close(action, policy.parts_of(expected)) or _are_close(action, policy.parts_of(follows))
         if not (is_close and is_same):

@@ -1,4 +1,4 @@
-"""A policy without its agent: from an observation to the most probable action."""
+"""A policy without its agent: maps an observation to the most probable action."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,10 +38,10 @@ _NUMBERS, _SQUASHED = (DiagonalGaussian, DeterministicActions), (SquashedGaussia
 
 
 class TorchPolicy(nn.Module):
-    """The policy as a module: from a tuple of inputs (`input_names`) to a tuple of outputs (`output_names`).
+    """The policy as a module: maps a tuple of inputs (`input_names`) to a tuple of outputs (`output_names`).
 
-    An observation is `[B, *Box]` of a `Box`, and `[B, numbers]` of other spaces. Images beside anything else are inputs
-    of their own, `[B, *image]` of bytes. `action_mask` is `[B, n]` and `state` `[B, state_size]`, zeros at the start of
+    An observation of a `Box` is `[B, *Box]`, of other spaces `[B, numbers]`. Images beside other parts are separate
+    inputs, `[B, *image]` of bytes. `action_mask` is `[B, n]`, and `state` is `[B, state_size]`, zeros at the start of
     an episode.
 
     Raises:
@@ -56,7 +56,7 @@ class TorchPolicy(nn.Module):
         if isinstance(agent, PPO):
             self._keys, self.space = agent.config.actor_keys, agent.given_space
         found = agent.distribution
-        # The most probable action is the same, however others are drawn.
+        # The most probable action does not depend on how others are drawn.
         self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
         space = agent.observation_space
         self._masked = space if isinstance(space, MaskedObservation) else None
@@ -68,10 +68,10 @@ class TorchPolicy(nn.Module):
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
         layout = self.encode.layout
         self.is_one_array = self.encode.is_array and not (layout.images and self.mask_size)
-        """Whether an observation is one input, in its own shape, and all that rows hold."""
+        """Whether an observation is one input, in its own shape, and the whole row."""
         parts: list[tuple[Any, slice]] = [] if self.is_one_array else self.encode.parts
         self.images = {f"observation{leaf.path}": (leaf, at) for leaf, at in parts if leaf.image is not None}
-        """The images that are inputs of their own, and where each is in a row of bytes."""
+        """The images that are separate inputs, and the place of each in a row of bytes."""
         self._shapes: dict[str, tuple[int, ...]] = {}
         """The shape of each input, without the batch."""
         if self.is_one_array:
@@ -90,7 +90,7 @@ class TorchPolicy(nn.Module):
         """The parts of an action: the space and how it is drawn."""
         actions = [f"action{leaf.path}" for leaf, _ in self.actions]
         self.output_names = [*actions, "outputs", *(["next_state"] if self.state_size else [])]
-        """The parts of an action, what the network gives, and the next state of a memory."""
+        """The parts of an action, the outputs of the network, and the next state of a memory."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
             if not isinstance(part, (Categorical, MultiCategorical, *_NUMBERS)):
@@ -101,7 +101,7 @@ class TorchPolicy(nn.Module):
                 self.register_buffer(f"{name}_{number}", bound, persistent=False)
 
     def _lay_out_row(self, agent: Player) -> None:
-        """Find where the inputs are in a row of the actor, whose other parts it does not look at: zeros do there."""
+        """Find the places of the inputs in a row of the actor; the actor ignores other parts, which become zeros."""
         whole = ObservationEncoder(agent.observation_space)
         seen = agent.config.actor_parts if isinstance(agent, PPO) else None
         parts = [part for key, part in whole.by_key.items() if seen is not None and key in seen]

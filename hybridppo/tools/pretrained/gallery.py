@@ -17,7 +17,7 @@ from hybridppo.training.evaluate import environments_for
 
 FOLDER = Path(__file__).parent
 Card = dict[str, Any]
-"""What an agent is: environment, settings, seed, versions, curve, evaluation, and the command that makes it again."""
+"""The card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it again."""
 
 
 def file_of(name: str, suffix: str) -> Path:
@@ -47,8 +47,8 @@ def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
     """A trained agent, on the CPU. It is part of the package: nothing is downloaded.
 
     Args:
-        name: as `hybridppo agents` lists it, usually the id of the environment.
-        env: the environment that it will act in, an id or a function that makes one; None for the one of its training.
+        name: a name that `hybridppo agents` lists, usually the id of the environment.
+        env: the environment that the agent will act in, an id or a function; None for the environment of its training.
 
     Raises:
         ConfigurationError: if there is no such agent.

@@ -33,7 +33,7 @@ PHASES = ("sampling", "learning", "copying", "other")
 NUM_POINTS = 200
 """Points of a group's curve."""
 MOST_IN_LABEL = 3
-"""If groups differ in no more settings, a label names them all; else only as many as distinguish the groups."""
+"""If groups differ in at most this number of settings, a label names all; else only those that distinguish groups."""
 RESAMPLES = 2000
 """Bootstrap samples for a band."""
 
@@ -59,7 +59,7 @@ class Run:
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings but the seed that can change the result; nested settings are `name.key`."""
+        """All settings that can change the result, except the seed; nested settings are named `name.key`."""
         settings = settings_of_result(self.config)
         flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
         of_dicts = [(name, value) for name, value in settings.items() if isinstance(value, dict)]
@@ -82,19 +82,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     env_id: str
     label: str
     runs: list[Run]
     """One run of each seed, the one with the most steps."""
     left_out: list[Run] = field(default_factory=list)
-    """Further runs of the same seeds, which would count a result twice."""
+    """Further runs with the same seeds, which would count a result twice."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """The curve of a group, `[NUM_POINTS]` each, as far as all of its runs have come."""
+    """The curve of a group, `[NUM_POINTS]` each, over the steps that all of its runs have reached."""
 
     at: Array
     middle: Array
@@ -161,7 +161,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if (path / "config.json").exists() or not path.is_dir():
-            found.append(path)  # if it is no run, reading it says so
+            found.append(path)  # if it is not a run, reading it raises an error
             continue
         below = sorted(config.parent for config in path.glob("*/config.json"))
         if not below:
@@ -222,7 +222,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _differences(mine: dict[str, Any], others: list[dict[str, Any]]) -> str:
-    """The differences of settings from others (which include them), in a few words."""
+    """The differences between these settings and others (which include these), in a few words."""
     agents = {other["agent"] for other in others}
     others = [other for other in others if other["agent"] == mine["agent"]]  # other agents have other settings
     pairs = list(itertools.combinations(others, 2))

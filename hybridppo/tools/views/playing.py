@@ -78,23 +78,23 @@ def record_video(
     """Write whole episodes of a run's agent into one video: a frame for every observation.
 
     Args:
-        run_dir: of the run.
-        output: the video, `.mp4`; None for `video.mp4` in the run directory. It is there when it is whole.
-        episodes: how many.
-        seed: of the environment, and of random actions.
+        run_dir: the run directory.
+        output: the video, `.mp4`; None for `video.mp4` in the run directory. The file appears when it is complete.
+        episodes: number of episodes.
+        seed: seed of the environment, and of random actions.
         deterministic: take the most probable actions.
-        checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
-        most_steps: after which the video ends, wherever the episode is.
-        env: as for `hybridppo.resume`; a function makes an environment with `render_mode="rgb_array"`. Of an
-            environment of tensors, the first is shown, by its `render()`.
+        checkpoint: as for `hybridppo.load`.
+        most_steps: number of steps after which the video ends, even within an episode.
+        env: as for `hybridppo.resume`; a function must make an environment with `render_mode="rgb_array"`. For an
+            environment of tensors, the video shows the first environment, by `render()`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
         against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent has the
-            first seat, with all seats of the same policy; the other has the rest.
+            first seat and all seats of the same policy; the other agent has the rest.
 
     Raises:
-        ConfigurationError: if moviepy is not installed, or an argument cannot be meant.
-        EnvError: if the environment draws no pictures.
+        ConfigurationError: if moviepy is not installed, or an argument is invalid.
+        EnvError: if the environment cannot draw pictures.
     """
     directory = RunDirectory.open(run_dir)
     output = Path(output) if output is not None else directory.path / "video.mp4"
@@ -149,8 +149,8 @@ def play(
 class Filmed:
     """An environment of any kind that is drawn after each reset and step, and counts its steps.
 
-    Its environments begin an episode when the one before ends. That episode is the one that a reset with a seed then
-    begins, so that all episodes but the first go on with the environment's own random numbers.
+    The environment begins an episode as soon as the one before ends. A later reset with a seed uses this episode. So
+    all episodes but the first continue with the environment's own random numbers.
 
     Args:
         env: a gymnasium environment, one of several agents, or the first of an environment of tensors.
@@ -170,7 +170,7 @@ class Filmed:
 
     @property
     def unwrapped(self) -> Any:
-        """This object: the environment within is made already, and not by the function that returns this."""
+        """This object, because the environment within it was made before, by another function."""
         return self
 
     def reset(self, *, seed: int | None = None, **options: Any) -> Any:
@@ -195,7 +195,7 @@ class Filmed:
             self.frames.append(np.asarray(self.env.render()))
 
     def close(self) -> None:
-        """Close the environment, if it has the method, which PettingZoo's may lack; a second call does nothing."""
+        """Close the environment, unless it lacks the method, as PettingZoo's may; a second call does nothing."""
         if not self._is_closed and callable(getattr(self.env, "close", None)):
             self._is_closed = True
             self.env.close()
@@ -216,7 +216,7 @@ class FirstOfTensors:
         env: as `hybridppo/environments/tensors.py` describes it. It can be shown if it has `render()`, which returns
             pictures `[height, width, 3]` or `[N, height, width, 3]`.
         render_mode: the render mode asked for, if the environment names none.
-        owns: whether to close the environment with this.
+        owns: whether `close` closes the environment.
     """
 
     num_envs = 1
@@ -226,25 +226,25 @@ class FirstOfTensors:
         renders = render_mode == "rgb_array" and callable(getattr(env, "render", None))
         self.render_mode = getattr(env, "render_mode", None) or ("rgb_array" if renders else None)
         self._next: Any = None
-        """The observations after the last step, with which an episode has begun if that step has ended one."""
+        """The observations after the last step; if the step has ended an episode, the first of the next episode."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: after the first, the one that the environment has begun itself."""
-        found = _each(_first, self._env.reset(seed=seed)[0]) if self._next is None else self._next
+        found = _map_batch(_first_row, self._env.reset(seed=seed)[0]) if self._next is None else self._next
         return found, {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """The five values of a step, without infos."""
-        actions = _each(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
-        self._next, *others = (_each(_first, each) for each in self._env.step(actions)[:4])
+        actions = _map_batch(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
+        self._next, *others = (_map_batch(_first_row, each) for each in self._env.step(actions)[:4])
         return self._next, *others, {}
 
     def state(self) -> Any:
         """What critics see, if the environment has it."""
-        return _first(self._env.state())
+        return _first_row(self._env.state())
 
     def render(self) -> Any:
         """The picture of the first environment, or of all."""
@@ -258,15 +258,15 @@ class FirstOfTensors:
             self._env.close()
 
 
-def _first(batch: Tensor) -> Tensor:
+def _first_row(batch: Tensor) -> Tensor:
     return batch[:1]
 
 
-def _each(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+def _map_batch(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """A batch of tensors, or a container of batches, with a function applied to each."""
     if isinstance(batch, dict):
-        return {key: _each(function, part) for key, part in batch.items()}
-    return tuple(_each(function, part) for part in batch) if isinstance(batch, tuple) else function(batch)
+        return {key: _map_batch(function, part) for key, part in batch.items()}
+    return tuple(_map_batch(function, part) for part in batch) if isinstance(batch, tuple) else function(batch)
 
 
 def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:
@@ -313,12 +313,12 @@ def _play(
 
     Args:
         player: the run's agent.
-        other: has all seats but the first; None if the run's agent has them all.
+        other: the agent with all seats but the first; None if the run's agent has all seats.
         film: the environment.
-        episodes: how many.
-        seed: of the environment, and of random actions.
+        episodes: number of episodes.
+        seed: seed of the environment, and of random actions.
         deterministic: take the most probable actions.
-        most_steps: end after this many, even within an episode; None for no limit.
+        most_steps: number of steps after which to end, even within an episode; None for no limit.
 
     Raises:
         EnvError: if an agent has other spaces than the environment.
@@ -358,7 +358,7 @@ def _acting(player: AnyAgent, other: AnyAgent | None, film: Filmed) -> Iterator[
 
 
 def _names_of(env: Any) -> list[str]:
-    """The names of an environment's agents; empty if it is of one agent."""
+    """The names of an environment's agents; empty if it has one agent."""
     if is_tensor_env(env):
         return [f"{kind}_{i}" for kind, count in getattr(env, "policies", {}).items() for i in range(count)]
     return list(map(str, getattr(env, "possible_agents", ())))

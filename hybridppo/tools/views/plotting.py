@@ -34,19 +34,19 @@ def plot_runs(
     they differ. If runs of a group have the same seed, the one with the most steps is drawn, with a warning.
 
     Args:
-        run_dirs: run directories, or folders of such.
+        run_dirs: run directories, or folders of run directories.
         output: the picture; `.png` or `.svg`.
-        by: what returns are drawn over: environment `steps`, or `seconds` of training.
-        confidence: of the band.
-        labels: one for each of `run_dirs`, and runs of different labels are different groups; or one for each
-            configuration among the runs, in the order in which they come.
+        by: the horizontal axis: environment `steps`, or `seconds` of training.
+        confidence: confidence of the band.
+        labels: a label for each of `run_dirs`, where runs with different labels are different groups; or one for each
+            configuration among the runs, in their order.
 
     Returns:
         The groups that were drawn.
 
     Raises:
-        ConfigurationError: if matplotlib is not installed, or an argument cannot be meant.
-        RunDirectoryError: if a folder is no run.
+        ConfigurationError: if matplotlib is not installed, or an argument is invalid.
+        RunDirectoryError: if a folder has no run.
     """
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
@@ -75,9 +75,9 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     """Draw the milliseconds of an iteration as stacked bars, one for each placement; the picture's path.
 
     Args:
-        comparison: as `compare_placements` returns it.
-        title: above the picture.
-        path: of the PNG.
+        comparison: the result of `compare_placements`.
+        title: the title of the picture.
+        path: the path of the PNG file.
 
     Raises:
         ConfigurationError: if matplotlib is not installed.

@@ -24,14 +24,14 @@ from hybridppo.tools.views.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
 LARGEST_VIDEO = 20 * 2**20
-"""Bytes; the page links to a larger video."""
+"""Size in bytes; a larger video is linked."""
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
-"""The first curves."""
+"""The metrics of the first curves, in order."""
 NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
 """Metrics without a curve: axes, counts, and those shown elsewhere."""
 
 TEMPLATE = Path(__file__).with_name("report.html")
-"""The page, with `$names` for what a run fills in."""
+"""The page, with a `$name` in each place for a run's data."""
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -128,9 +128,9 @@ def _placement(run: Run) -> str:
     table = read_object(run.path / "placements.json")
     if not table:
         return text
-    line = table.get("line", table["chosen"])  # which earlier releases left out if nothing was measured
+    line = table.get("line", table["chosen"])  # earlier releases left the line out if nothing was measured
     text += f"<p>auto: {escape(str(line))}</p>"
-    # Earlier releases predicted what they did not try.
+    # Earlier releases predicted the times of candidates that they did not try.
     is_measured = "trials" in table
     trials: list[dict[str, Any]] = table.get("trials") or table.get("predictions") or []
     if not trials:

@@ -8,7 +8,7 @@ WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 26, 30
 """Margins for titles and numbers."""
 MOST_POINTS = 400
-"""The most points of a line, since more than pixels show nothing."""
+"""The most points of a line, because more points than pixels cannot be seen."""
 
 
 def line_chart(title: str, points: Sequence[tuple[float, float]], x_label: str) -> str:

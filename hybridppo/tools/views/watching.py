@@ -21,9 +21,9 @@ Metrics = dict[str, Any]
 RECENT = 20
 """Iterations over which phases are averaged."""
 MOST_LINES = 2000
-"""How many iterations the curves show at most."""
+"""The most iterations that the curves show."""
 SILENT_SECONDS = 30.0
-"""Silence of the run after which that is shown."""
+"""Seconds without a new line of metrics after which the display says so."""
 BLOCKS, PLAIN = ("▁▂▃▄▅▆▇█", "█", "░"), (".:-=+*#@", "#", ".")
 """Characters for curves, bars and the rest of a bar; the second for terminals with ASCII only."""
 
@@ -39,10 +39,10 @@ def watch(
     """Show a run until it ends. In a terminal, each frame replaces the one before.
 
     Args:
-        run_dir: of the run.
-        seconds: between two looks at its files.
+        run_dir: the run directory.
+        seconds: seconds between two readings of its files.
         out: the stream to write to; None for the standard output.
-        wait: waits for so many seconds.
+        wait: waits for a number of seconds.
         clock: a monotonic clock in seconds.
 
     Raises:
@@ -64,7 +64,7 @@ def watch(
             width = min(100, shutil.get_terminal_size().columns)
             shown = frame(directory.config, list(tail.lines), width, signs, silence if is_silent else None)
             if height and out.isatty():
-                out.write(f"\x1b[{height}A\x1b[J")  # up, and away with what is below
+                out.write(f"\x1b[{height}A\x1b[J")  # move up, and clear everything below
             out.write("\n".join(shown) + "\n")
             out.flush()
             height, was_silent = len(shown), is_silent
@@ -92,10 +92,10 @@ def frame(
     """The lines to show, none wider than `width`.
 
     Args:
-        config: of the run, as in `config.json`.
-        lines: of its metrics, oldest first.
-        width: of the terminal.
-        signs: for curves and bars.
+        config: the settings of the run, as in `config.json`.
+        lines: the lines of its metrics, oldest first.
+        width: the width of the terminal.
+        signs: characters for curves and bars.
         silence: seconds without a new line; None if they are few.
     """
     placement = " ".join(str(value) for value in config["placement"].values())

@@ -1,4 +1,4 @@
-"""Recorded gradient steps of DDPG and TD3 against those that are not recorded; on the CPU, recording is pretended."""
+"""Recorded gradient steps of DDPG and TD3 against unrecorded ones; on the CPU, recording is simulated."""
 
 from dataclasses import replace
 from typing import Any

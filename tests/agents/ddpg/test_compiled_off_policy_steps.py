@@ -1,4 +1,4 @@
-"""Compiled gradient steps of DDPG and TD3: autograd up to rounding, with bits that nothing else changes."""
+"""Compiled gradient steps of DDPG and TD3: equal to autograd up to rounding, with reproducible bits."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -108,7 +108,7 @@ def test_a_thread_that_fails_keeps_no_other_waiting(fails: int, monkeypatch: pyt
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("where", ["observations", "next_observations", "returns"])
 def test_what_is_no_number_is_not_hidden(where: str, activation: Any) -> None:
-    """Neither by the quotient that stands for tanh, nor by ReLU, nor by the lower of two critics."""
+    """NaN is hidden by neither the quotient that replaces tanh, nor ReLU, nor the minimum of two critics."""
     agent = agent_of(replace(CONFIG, activation=activation))
     (one,) = minibatches(1, 70)
     getattr(one, where).view(-1)[0] = np.nan

@@ -1,4 +1,4 @@
-"""DDPG and TD3 against their formulas in plain torch, and what an agent promises beside."""
+"""DDPG and TD3 against their formulas in plain torch, and what else an agent promises."""
 
 import copy
 from dataclasses import replace
@@ -51,7 +51,7 @@ def minibatches(num: int, config: DDPGConfig, seed: int = 0) -> Transitions:
 
 
 class Plain:
-    """The algorithm as its papers have it: modules, torch's optimizers, a loop over parameters."""
+    """The algorithm as in its papers: modules, torch's optimizers, a loop over parameters."""
 
     def __init__(self, agent: DDPG) -> None:
         self.config = config = agent.config
@@ -121,7 +121,7 @@ def test_updates_are_the_papers_step_by_step(name: str, form: str) -> None:
 
 
 def test_defaults_are_those_of_the_paper_and_its_authors_code() -> None:
-    """Fujimoto et al., 2018; TD3.py and main.py beside it."""
+    """See Fujimoto et al., 2018, and TD3.py and main.py beside it."""
     config = TD3Config()
     assert (config.gamma, config.tau, config.exploration_std, config.batch_size) == (0.99, 0.005, 0.1, 256)
     assert (config.policy_delay, config.target_noise_std, config.target_noise_clip) == (2, 0.2, 0.5)

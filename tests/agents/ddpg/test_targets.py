@@ -1,4 +1,4 @@
-"""What critics learn towards, against numbers worked out by hand."""
+"""The critics' targets, against numbers worked out by hand."""
 
 import torch
 

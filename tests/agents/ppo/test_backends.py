@@ -70,7 +70,7 @@ def make_batch(agent: PPO, size: int) -> Batch:
 
 
 def one_step(loop: OptimizationLoop, batch: Batch) -> torch.Tensor:
-    """A step on all of the batch, its rows in the opposite order."""
+    """A step on the whole batch, with its rows in the opposite order."""
     order, sizes = np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)]
     (weighed,) = batch.weighed(torch.as_tensor(order)[None], sizes, loop._agent.config.normalize_advantage)
     (statistics,) = loop.epoch(weighed, order, sizes, 0.2)
@@ -127,7 +127,7 @@ def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
 
 @pytest.mark.parametrize("form", [Backend, *BY_HAND])
 def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
-    """What is added to the deviation, so that it is never nothing, must not matter to what rewards really are."""
+    """The term that keeps the deviation above 0 must not change the real rewards noticeably."""
     found = []
     for scale in (1.0, 1e-4):
         agent = make_agent(DISCRETE, ppo_config(max_grad_norm=1e6))
@@ -262,7 +262,7 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
 
 @compiled
 def test_compiled_networks_see_the_first_numbers() -> None:
-    """In other places, where a critic sees all agents for example, NumPy's gradient is that of the loss."""
+    """Elsewhere, for example if a critic sees all agents, NumPy's gradient is that of the loss."""
     space = gym.spaces.Dict(a=BOX, b=BOX)
     for actor_keys, critic_keys, kind in (
         (("a",), ("a", "b"), CompiledBackend),
@@ -372,7 +372,7 @@ def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym
 
 @compiled
 def test_a_step_that_is_not_finite_is_told_from_others() -> None:
-    """The quotient that stands for tanh has bounds: what is no number must not be hidden by them."""
+    """The quotient that replaces tanh has bounds, which must not hide NaN."""
     agent = make_agent(DISCRETE, ppo_config())
     batch = make_batch(agent, 50)
     for name in ("observations", "returns", "log_probs"):
@@ -401,7 +401,7 @@ def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: typ
 
 @pytest.mark.parametrize("num_rows", [2, 4, 8, 16, 32])
 def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int) -> None:
-    """They come over and over, and must not cancel out."""
+    """The rows repeat, and must not cancel out."""
     agent = make_agent(CONTINUOUS, ppo_config(orthogonal_init=False))
     batch = make_batch(agent, num_rows)
     assert difference(Backend(agent), NumpyBackend(agent), agent.parameters, batch, 1.0) is None

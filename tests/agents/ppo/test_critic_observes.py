@@ -1,4 +1,4 @@
-"""Critics of several agents that see more than the agents: what rows hold, by hand, and everywhere."""
+"""Critics of several agents that see more than the agents: their rows by hand, and the same bits everywhere."""
 
 import shutil
 from dataclasses import replace
@@ -21,11 +21,11 @@ from hybridppo.environments.options import CriticsOptions
 
 SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 24 * 4
-"""Two rollouts: the run goes on in an episode that lacks an agent."""
+"""Steps of two rollouts: the run continues in an episode that lacks an agent."""
 
 
 class Stated(Matching):
-    """Agents in an environment that has a state: what each is to name, and how long it goes on."""
+    """An environment with a state, which shows what each agent must name and how long it goes on."""
 
     state_space = Box(0.0, 9.0, (4,))
 
@@ -39,7 +39,7 @@ def turns(masks: bool = False) -> Any:
 
 
 class Observed(Matching):
-    """Agents that all observe, also those that have left."""
+    """An environment in which all agents observe, even those that have left."""
 
 
 def masked() -> Any:
@@ -51,7 +51,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "masked": (masked, {"action_masks": True}),
     "a policy for each kind": (Unlike, {}),
 }
-"""A further source joins by a line."""
+"""Sources of the critics' observations. To add one, add a line."""
 
 
 def train(name: str = "plain", observes: Any = "all", **options: Any) -> hybridppo.TrainResult:
@@ -130,7 +130,7 @@ def test_in_turns_all_are_observed_when_one_acts() -> None:
 
 
 class OnlyInTurn(TakingTurns):
-    """As PettingZoo's classic games: who waits may do nothing; or its info has no mask."""
+    """As in PettingZoo's classic games: the mask of a waiting agent allows nothing, or its info has no mask."""
 
     @property
     def infos(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def test_what_cannot_be_is_refused(make: Any, config: dict[str, Any], error: Any
 
 
 class Kinds(Stated):
-    """Agents of one kind, named one by one."""
+    """Agents of one kind, each with its own name."""
 
 
 def one_by_one(name: str) -> str:

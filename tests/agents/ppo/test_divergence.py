@@ -1,4 +1,4 @@
-"""What is said where training has left the finite numbers."""
+"""The error if a training reaches numbers that are not finite."""
 
 from types import SimpleNamespace
 from typing import Any

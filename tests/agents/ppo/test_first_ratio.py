@@ -1,4 +1,4 @@
-"""Before anything is learned, every action is as probable as it was when it was taken: in every precision and form."""
+"""Before an agent learns, every action is as probable as when it was taken: in every precision and form."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 
 LARGEST_KL = 1e-8
-"""Half the mean square of log-ratios: they are at most about 1e-4."""
+"""Half the mean square of log-ratios, which are at most about 1e-4."""
 NUMBERS = Box(-1.0, 1.0, (3,), np.float32)
 SMALL = {"log_std_init": -4.0}
 DISTRIBUTIONS: dict[str, tuple[gym.Space[Any], dict[str, Any]]] = {
@@ -83,7 +83,7 @@ class Anything(gym.Env[Any, Any]):
 
 
 EVERY_DISTRIBUTION = (("fp32", "autograd"), ("bf16", "numpy"), ("fp32", "compiled"))
-"""Forms with code of their own for distributions, each in one precision; the others do what autograd does."""
+"""Forms that have code of their own for distributions, each in one precision; the others do what autograd does."""
 CHOSEN = [
     str(case.id)
     for case in CASES
@@ -92,7 +92,7 @@ CHOSEN = [
 
 
 def agent_of(precision: Any, form: str, distribution: str, monkeypatch: pytest.MonkeyPatch) -> PPO:
-    """An agent that does not learn, away from its start."""
+    """An agent that does not learn, and whose parameters are not the initial ones."""
     kind, options = FORMS[form]
     space, more = DISTRIBUTIONS[distribution]
     config = ppo_config(
@@ -144,7 +144,7 @@ def test_a_first_update_shows_a_ratio_of_one(
 @needs_bf16
 @pytest.mark.parametrize("form", ["autograd", "numpy", "recurrent"])
 def test_rounding_is_no_part_of_the_ratio_to_older_parameters(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With policy lag, the ratio of an update with rounded products is that of one without."""
+    """With policy lag, an update with rounded products has the ratio of one without."""
     found = []
     for precision in ("fp32", "bf16"):
         agent = agent_of(precision, form, "gaussian", monkeypatch)

@@ -1,4 +1,4 @@
-"""Actors and critics that see different parts of observations: who sees what, everywhere, and taken away."""
+"""Actors and critics that see different parts of observations: who sees what, everywhere, and in exports."""
 
 import itertools
 import shutil
@@ -26,7 +26,7 @@ STEPS = 4 * 16 * 3
 
 
 class Asymmetric(gym.Env[Any, Any]):
-    """One of four is to be named, which `policy` shows. `privileged` is noise, and `camera` too, if there is one."""
+    """`policy` shows which of four must be named. `privileged` is noise, and so is `camera`, if there is one."""
 
     def __init__(self, camera: bool = False, masks: bool = False, as_tuple: bool = False) -> None:
         parts: dict[str, Any] = {"policy": Box(-1.0, 1.0, (4,)), "privileged": Box(-9.0, 9.0, (3,))}
@@ -81,11 +81,11 @@ KINDS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "a memory": (Asymmetric, {}, {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 8}),
     "noise of the state": (None, {}, {}),
 }  # fmt: skip
-"""A further kind joins by a line."""
+"""To add a kind, add a line."""
 
 
 class Steering(Asymmetric):
-    """The same with an action that is a number."""
+    """The same environment with a number as its action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def test_of_numbers_the_gradient_is_written_out_by_hand(name: str) -> None:
 
 
 def test_keys_of_everything_are_no_keys() -> None:
-    """Another network, of the same arithmetic."""
+    """Another network with the same arithmetic."""
     every = train(config=replace(SMALL, actor_keys=("policy", "privileged")))
     none = train(config=replace(SMALL, actor_keys=None, critic_keys=None))
     assert torch.allclose(values_of(every), values_of(none), atol=1e-4)

@@ -1,4 +1,4 @@
-"""The loss stands in one place: whoever changes it there changes what is learned, or is told."""
+"""The loss stands in one place: a change there changes what is learned and what is reported."""
 
 import json
 import re
@@ -99,7 +99,7 @@ DEVIATIONS = pytest.mark.parametrize("log_std", [0.0, -4.2, -10.0, -20.0])
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_agree_whatever_was_learned(form: str, scale: float, log_std: float, caplog: Any) -> None:
-    """As in a training that is resumed: with small deviations, and large parameters, observations and values."""
+    """As in a resumed training: with small deviations, and large parameters, observations and values."""
     agent = PPO(Box(-1.0, 1.0, (4,)), GAUSSIAN, replace(CONFIG, num_minibatches=1, **FORMS_OF[form]), seed=1)
     with torch.no_grad():
         agent.parameters.values.mul_(10.0)
@@ -130,7 +130,7 @@ def test_a_changed_formula_is_found_in_a_training_that_is_resumed(
 
 
 class Still(gym.Env[Any, Any]):
-    """Nothing ever changes, and every reward is the same: what is learned from it tells nothing."""
+    """Nothing ever changes, and every reward is the same, so that there is nothing to learn."""
 
     observation_space = Box(-1.0, 1.0, (2,))
 
@@ -174,7 +174,7 @@ class Greedy(PPO):
 
 
 class Talkative(PPO):
-    """A subclass that leaves the loss alone."""
+    """A subclass that keeps the loss."""
 
     def anneal(self, progress: float) -> None:
         super().anneal(progress)

@@ -57,7 +57,7 @@ SCRIPTS = (
 
 
 def randomised(agent: PPO, seed: int = 2) -> PPO:
-    """Away from the start, where every action is as likely as every other."""
+    """An agent whose parameters are not the initial ones, which would make every action equally probable."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape, generator=generator))
@@ -226,7 +226,7 @@ WAYS: dict[str, tuple[PPOConfig, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("way", WAYS)
 @every_cell
 def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None:
-    """Before it has changed, every action is as probable to the learner as it was when it was taken."""
+    """Before the agent has changed, every action is as probable to the learner as when it was taken."""
     config, env, options = WAYS[way]
     agent, rollouts = rollouts_of(replace(config, recurrent=cell), env, 5, **options)
     num_starts = 0
@@ -246,7 +246,7 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
 @pytest.mark.parametrize("mode", MODES)
 @every_cell
 def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: Any) -> None:
-    """Also across rollouts, and of the final observation of an episode that was cut short."""
+    """This also holds across rollouts, and for the final observation of an episode that was cut short."""
     agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
     agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
     agent.cut.fit(4)
@@ -277,7 +277,7 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
 @pytest.mark.parametrize("num_steps", [1, 2, 6, 25])
 @every_cell
 def test_values_of_agents_in_turn_are_those_of_one_long_pass(cell: Any, num_steps: int) -> None:
-    """Over what each agent observed itself, also in steps that were open when a rollout ended."""
+    """Over each agent's own observations, also for steps that were open when a rollout ended."""
     config = replace(SMALL, recurrent=cell, num_steps=12 * num_steps, num_envs=1, num_minibatches=1)
     agent, rollouts = rollouts_of(config, in_turns, 5)
     agent.cut.fit(3)
@@ -344,7 +344,7 @@ def test_turns_of_a_parallel_environment_are_remembered_like_its_steps(cell: Any
 
 
 class StopsAt:
-    """A flag that is set when it is read for the time of this number."""
+    """A flag that reads 0 this many times, and then 1."""
 
     def __init__(self, number: int) -> None:
         self._left = number
@@ -416,7 +416,7 @@ def test_what_has_no_gradient_by_hand_has_autograds(spaces: str, changes: dict[s
 
 
 def test_rows_that_are_no_steps_change_nothing() -> None:
-    """Whatever stands in them."""
+    """The contents of unused rows do not matter."""
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
     batch = batch_of(agent, Backend, rollouts[-1])
     assert not batch.valid.all()
@@ -444,7 +444,7 @@ SEGMENTS: dict[str, tuple[int, int, list[tuple[int, int]]]] = {
 @pytest.mark.parametrize("case", SEGMENTS)
 @every_cell
 def test_segments_are_what_is_computed_step_by_step(cell: Any, case: str, spaces: str, recurrent_size: int) -> None:
-    """Outputs and gradients, of sequences with states carried in from before."""
+    """Outputs and gradients of sequences that begin with states carried over."""
     num_steps, num_columns, begin = SEGMENTS[case]
     config = replace(SMALL, recurrent=cell, recurrent_size=recurrent_size)
     actor: Any = randomised(PPO(*SPACES[spaces], config, seed=1)).actor_network
@@ -487,7 +487,7 @@ def train(config: PPOConfig = SMALL, env: Any = "CartPole-v1", **options: Any) -
 @pytest.mark.parametrize("normalizes", [True, False])
 @pytest.mark.parametrize("lost", [0, 7, 11, 12])
 def test_sequences_without_a_step_are_left_out(lost: int, normalizes: bool) -> None:
-    """With minibatches of one sequence, and columns of which the first steps are none."""
+    """With minibatches of one sequence, and columns whose first rows are not steps."""
     config = replace(SMALL, num_minibatches=12, normalize_advantage=normalizes)
     agent, rollouts = rollouts_of(config, partial(TMaze, 3), 1)
     rollout = replace(rollouts[0], valid_rows=torch.tensor([row for row in range(48) if row % 4 or row >= 4 * lost]))

@@ -1,7 +1,7 @@
-"""The way from a rollout to the loss and the optimizer's step, on tensors that say `cuda` and hold nothing.
+"""The way from a rollout to the loss and the optimizer's step, on `cuda` tensors without memory.
 
-torch computes their shapes and refuses what is on two devices, where it was built for CUDA; no driver is needed.
-Gradients are not: the engine of autograd asks the driver.
+If torch was built for CUDA, it computes their shapes and refuses to mix devices, without a driver.
+Gradients are left out: the autograd engine asks the driver.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ SPACES: dict[str, tuple[Any, gym.Space[Any]]] = {
 
 
 class LossError(Exception):
-    """The loss was reached."""
+    """Raised when the loss is reached."""
 
 
 @pytest.fixture(autouse=True)

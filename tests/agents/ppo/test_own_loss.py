@@ -1,4 +1,4 @@
-"""A loss of one's own that sees everything, with modules, a state, further metrics and another advantage estimate."""
+"""A user's loss that sees everything, with modules, a state, further metrics and another advantage estimate."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Learning from a pool of rollouts: the arithmetic, what is kept, and that one rollout is PPO."""
+"""Learning from a pool of rollouts: its arithmetic, what it keeps, and that a pool of one rollout is PPO."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ CONFIG = ppo_config(
 
 
 def test_vtrace_by_hand() -> None:
-    """Two steps, of which the first is half as probable now and the second three times: its weight is cut to 1."""
+    """Two steps: the first is now half as probable, the second three times, so its weight is cut to 1."""
     column = lambda *numbers: torch.tensor(numbers).view(-1, 1)  # noqa: E731
     advantages, returns = vtrace(
         rewards=column(1.0, 2.0),
@@ -147,7 +147,7 @@ def test_each_rollout_is_weighed_by_who_took_its_actions() -> None:
 @pytest.mark.parametrize("normalizes", [True, False])
 @pytest.mark.parametrize("rows", [96, 4096])
 def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -> None:
-    """Of actions that are far more and far less probable now, in a block and in several."""
+    """Of actions that are now far more and far less probable, in one block and in several."""
     config = replace(CONFIG, normalize_advantage=normalizes, clip_range_vf=0.1)
     agent, rollouts, _ = agent_and_rollouts(config, 3)
     plain, by_hand = Backend(agent), NumpyBackend(agent)

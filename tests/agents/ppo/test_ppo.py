@@ -1,4 +1,4 @@
-"""PPO's update against a plain rendering of the algorithm, and what it keeps to."""
+"""PPO's update against a plain version of the algorithm, and its promises."""
 
 import math
 from dataclasses import replace
@@ -29,7 +29,7 @@ PLAIN = ppo_config(num_envs=3, num_steps=16, num_epochs=3, num_minibatches=1, hi
 
 
 def make_rollout(agent: PPO, num_steps: int = 16, num_envs: int = 3, seed: int = 0) -> Rollout:
-    """Random observations and rewards, actions of the agent's own; some ends of each kind."""
+    """Random observations and rewards, the agent's own actions, and some ends of each kind."""
     generator = torch.Generator().manual_seed(seed)
     observations = torch.randn(num_steps + 1, num_envs, 4, generator=generator)
     with torch.no_grad():
@@ -89,7 +89,7 @@ class PlainPPO:
         return torch.distributions.Independent(torch.distributions.Normal(outputs, self.log_std.exp()), 1)
 
     def update(self, rollout: Rollout, minibatches: list[list[int]] | None = None) -> None:
-        """In the minibatches of rows that are given, or else in passes over all."""
+        """Learn from minibatches of the given rows, or else in epochs over all rows."""
         c, valid = self.config, rollout.valid_rows
         with torch.no_grad():
             values = self.critic(rollout.observations).squeeze(-1)
@@ -156,7 +156,7 @@ def test_an_update_is_the_plain_algorithm(changes: dict[str, Any], kind: str, fa
 
 
 def minibatches_of(agent: PPO, rollout: Rollout) -> list[list[int]]:
-    """Update the agent; the rows of each minibatch that its actor saw."""
+    """Update the agent; returns the rows that its actor saw in each minibatch."""
     row_of = {x: row for row, x in enumerate(rollout.observations[:-1, :, 0].flatten().tolist())}
     seen: list[list[int]] = []
     handle = agent.actor.register_forward_pre_hook(
@@ -242,7 +242,7 @@ def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing(form: str, po
 @pytest.mark.parametrize("void", [1e6, math.nan])
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_rows_that_are_no_steps_have_no_influence(end: str, void: float, fast: bool) -> None:
-    """The row after an end holds the final observation; that of a terminated episode is void as well."""
+    """The row after an end holds the final observation; after a termination, it is void too."""
 
     def made(void: float) -> tuple[PPO, Rollout]:
         agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, fast_updates=fast), seed=1)
@@ -469,7 +469,7 @@ def test_unsupported_spaces_are_refused() -> None:
 
 @pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
 def test_an_agent_prepared_again_goes_on_learning(fast: bool) -> None:
-    """As an evaluation between two updates does."""
+    """Like an evaluation between two updates."""
     config = replace(PLAIN, fast_updates=fast)
     agent, other = (PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1) for _ in range(2))
     for learner in (agent, other):
@@ -511,7 +511,7 @@ def test_a_seed_gives_the_same_networks_whatever_the_number_of_threads() -> None
 
 @pytest.mark.parametrize(("fast_updates", "expected"), [(True, 1), (False, 2)])
 def test_two_pools_of_threads_never_take_turns_at_small_operations(fast_updates: bool, expected: int) -> None:
-    """Torch's threads and those of NumPy's products would hold each other's cores while they wait."""
+    """Otherwise, torch's threads and those of NumPy's products would occupy each other's cores while they wait."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -1,4 +1,4 @@
-"""Recorded optimizer steps against those that are not recorded; on the CPU, recording is pretended."""
+"""Recorded optimizer steps against unrecorded ones; on the CPU, recording is simulated."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
 
 
 def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
-    """What becomes of an update of each size, with one minibatch a pass."""
+    """Counts of recordings and replays after an update of each size, with one minibatch per epoch."""
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     steps, _ = recorded_loop_of(agent, PretendedRecorder())
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Stacks of frames that are made where they are looked at: each by hand, with none of the episode before."""
+"""Stacks of frames that are built when they are read: each by hand, without frames of the episode before."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The optimizer step compiled by torch.compile, beside autograd; all but what is refused needs a C++ compiler."""
+"""The optimizer step compiled by torch.compile, against autograd; all but the refusals need a C++ compiler."""
 
 import os
 import shutil
@@ -110,7 +110,7 @@ def test_bits_do_not_depend_on_the_size_that_came_first(first: int) -> None:
 
 
 GRADIENTS: dict[str, dict[int, torch.Tensor]] = {}
-"""Those of whichever size came first in the first of the tests."""
+"""The gradients that the first of these tests found."""
 
 
 def batch_of(size: int, generator: torch.Generator) -> Batch:

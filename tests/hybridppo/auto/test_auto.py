@@ -1,4 +1,4 @@
-"""Placement auto: what it chooses is trained under, told in a line, written down, and never measured twice."""
+"""Placement auto: its choice is used in training, printed, saved, and never measured twice."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def slow_steps(candidate: Candidate) -> tuple[float, float]:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sets what trials find, on two cores, for however short a run; gives the candidates that were tried."""
+    """Sets the measurements of trials, with two cores and runs of any length; returns the candidates tried."""
     tried: list[Candidate] = []
 
     def record(seconds: Any) -> list[Candidate]:

@@ -1,4 +1,4 @@
-"""Which candidates are tried and which is taken, by made-up seconds of each; and what a real trial does."""
+"""Which candidates are tried and which is chosen, with made-up seconds for each; and what a real trial does."""
 
 import random
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def training(env: Any = "CartPole-v1", config: Any = CONFIG) -> Training:
 def searched(
     seconds: Seconds, limits: Limits = LIMITS, config: Any = CONFIG, *, start: float = 0.1, forms: Any = ()
 ) -> tuple[Candidate, Search]:
-    """What a search takes, if an iteration samples and learns for `seconds(candidate)`."""
+    """The result of a search in which an iteration samples and learns for `seconds(candidate)`."""
 
     def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0) -> Trial:
         sampling, learning = seconds(candidate)
@@ -46,7 +46,7 @@ def searched(
 
 
 def steps_are_slow(candidate: Candidate) -> tuple[float, float]:
-    """Sampling is divided by workers, and hidden by overlap."""
+    """Workers divide sampling, and overlap hides it."""
     sampling = 0.08 / max(1, candidate.num_workers)
     return (max(0.0, sampling - 0.01) if candidate.max_lag else sampling), 0.01
 

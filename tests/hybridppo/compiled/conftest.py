@@ -1,4 +1,4 @@
-"""Work of tests is short, and would never be divided among threads by itself."""
+"""Divide even short work among threads: the work of tests is too short to be divided by itself."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ def _divided_however_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments are compiled to be stepped alone: the loop with an actor takes two thirds of the time."""
+    """Compile environments for stepping alone: compiling the loop with an actor takes two thirds of the time."""
     loops = {loop: signature for loop, signature in kernels.LOOPS.items() if loop is not kernels.rollout}
     monkeypatch.setattr(kernels, "LOOPS", loops)
     monkeypatch.setattr(building, "LOOPS", loops)

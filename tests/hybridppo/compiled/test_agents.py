@@ -36,7 +36,7 @@ NUMBERS = Box(-2.0, 2.0, (2,), np.float32)
     episode_length=7,
 )
 class Drift:
-    """Numbers for actions, and no end of its own."""
+    """Actions are numbers, and episodes end only by their length."""
 
     def reset(agent, state, random):
         state.x[agent] = np.float32(compiled.normal(random))
@@ -194,7 +194,7 @@ def test_a_policy_with_a_memory_steps_row_by_row() -> None:
 
 
 def racing(**changes: Any) -> Any:
-    """An environment in whose phases agents look at what others write."""
+    """An environment in whose phases agents read what others write."""
 
     def reset(agent, state, random):
         state.x[agent] = agent

@@ -1,4 +1,4 @@
-"""Compiled environments as a sampler has them: the same as in Python, saved exactly, on any number of threads."""
+"""Compiled environments in a sampler: the same as in Python, saved exactly, on any number of threads."""
 
 import json
 import os
@@ -39,7 +39,7 @@ PAIR = Box(0.0, 40.0, (2,), np.float32)
 
 
 def trace(environments: Any, num_steps: int, seed: int) -> list[Any]:
-    """All that some steps give."""
+    """All that some steps return."""
     generator = np.random.default_rng(seed)
     low = getattr(environments.action_space, "start", 0)
     rows = []
@@ -168,7 +168,7 @@ def test_several_choices_at_once() -> None:
 
 
 def test_an_environments_own_functions_may_make_arrays() -> None:
-    """The loops around them count no references to any. A function may have a name that the module has itself."""
+    """The loops around functions count no references to them. A function may have a name that the module itself has."""
 
     def inlined(numbers):
         found = np.zeros(2)
@@ -249,7 +249,7 @@ def slide(**functions: Any) -> compiled.Definition:
 
 
 def line_of(text: str) -> int:
-    """Where this file says so, first."""
+    """The number of the first line of this file that contains `text`."""
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
@@ -320,7 +320,7 @@ def test_what_numba_cannot_know_is_an_error_with_its_line() -> None:
 
 def test_what_numba_cannot_compile_is_an_error_with_its_line() -> None:
     def step(state, action, random):
-        """It has lines that are not compiled."""
+        """Has lines that are not compiled."""
         # and comments
         text = f"{state.x}".no_such_method()  # the line
         return state.x, len(text) > 3

@@ -1,4 +1,4 @@
-"""Critics of compiled environments that see more than agents: as in the same environment in Python, everywhere."""
+"""Critics that see more than agents, in compiled environments: as in the same environment in Python, everywhere."""
 
 import shutil
 from dataclasses import replace
@@ -58,7 +58,7 @@ CONFIGS: dict[str, Any] = {
     "normalised": NORMALISED,
     "a policy each": {"hunter": SMALL, "prey": replace(NORMALISED, hidden_sizes=(16, 8), activation="relu")},
 }
-"""Further policies join by a line."""
+"""To add a policy, add a line."""
 EACH = {
     **dict.fromkeys(("hunter_0", "prey_0"), "all"),
     **dict.fromkeys(("hunter_1", "prey_1"), "state"),

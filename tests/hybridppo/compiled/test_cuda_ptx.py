@@ -63,7 +63,7 @@ def no_device_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def signatures(definition: Definition) -> dict[str, Any]:
-    """What each kernel is launched with, as `EnvironmentsOnDevice` does."""
+    """The launch arguments of each kernel, as `EnvironmentsOnDevice` makes them."""
     f, i, b = numba.float32, numba.int64, numba.boolean
     action = f if definition.action_kind == "numbers" else i
     numbers, flags, rows = f[:, ::1], b[:, ::1], f[:, :, ::1]
@@ -87,7 +87,7 @@ def compiled_kernels(definition: Definition, generation: tuple[int, int]) -> Ite
 
 
 def of_float64(ptx: str) -> list[str]:
-    """Lines with numbers of float64 that the source would have asked for."""
+    """PTX lines with float64 numbers that the source did not ask for."""
     return [line for line in ptx.splitlines() if ".f64" in line and not SLOW_TRIGONOMETRY.search(line)]
 
 
@@ -109,7 +109,7 @@ def test_every_kernel_can_be_compiled(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Tag", "TagOnGrid"])
 def test_no_float64_where_the_source_has_none(name: str) -> None:
-    """Starts are drawn in float64; with others, Tag's whole step has no number of it."""
+    """Starts are drawn in float64; except for them, Tag's whole step has no float64 number."""
     start, whole = np.float32(0.25), np.int32(0)
 
     def reset(agent: int, state: Any, random: Any) -> None:
@@ -152,7 +152,7 @@ def test_what_cannot_be_compiled_names_the_line() -> None:
 
 @cache
 def assemblers() -> list[str]:
-    """Paths of ptxas, the assembler of every toolkit that is there."""
+    """Paths of ptxas, the assembler of every installed toolkit."""
     found = [shutil.which("ptxas"), shutil.which("ptxas", path="/usr/local/cuda/bin")]
     nvidia = importlib.util.find_spec("nvidia")
     for folder in nvidia.submodule_search_locations or () if nvidia is not None else ():
@@ -161,7 +161,7 @@ def assemblers() -> list[str]:
 
 
 def _require_little_local_memory(ptx: str, generation: tuple[int, int], folder: Path, name: str) -> None:
-    """Nothing is spilled but where a block has 1,024 threads; a stack is what angles are reduced on."""
+    """Nothing is spilled unless a block has 1,024 threads; a stack is used only to reduce angles."""
     file = folder / "kernel.ptx"
     file.write_text(ptx)
     target = f"-arch=sm_{generation[0]}{generation[1]}"

@@ -29,7 +29,7 @@ SEEN = {
     "in place": ("terminated", "absent"),
 }
 ROUNDED = {"Tag"}
-"""Where Numba's cosine of float32 is not NumPy's, which the simulator takes; of all others the bits are the same."""
+"""Environments whose float32 cosine differs between Numba and NumPy, which the simulator uses; all others agree."""
 
 
 @pytest.mark.parametrize("name", only_by_default(("CartPole-v1", "Choices", "Hunt", "in place"), SEEN))

@@ -1,4 +1,4 @@
-"""The fused rollout: what the plain one gives but for rounding, sliced, stopped, divided, saved and resumed."""
+"""The fused rollout: equal to the plain one up to rounding, sliced, stopped, divided, saved and resumed."""
 
 import sys
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_it_stops_between_slices_and_goes_on_where_it_was() -> None:
     _, expected = whole.stepper.fill(whole.buffer, whole.actor)
 
     class Stop(bytearray):
-        """Set when it is looked at for the third time."""
+        """Set when it is read for the third time."""
 
         looked = 0
 

@@ -1,4 +1,4 @@
-"""A mistake in a compiled environment is an error with its file, its line and its field, and never a number."""
+"""A mistake in a compiled environment is an error with its file, line and field, and never a wrong number."""
 
 # ruff: noqa: NPY002, RET503 - these are the mistakes
 
@@ -68,7 +68,7 @@ def single(**functions: Any) -> compiled.Definition:
 
 
 def several(**functions: Any) -> compiled.Definition:
-    """The same of several agents."""
+    """The same for several agents."""
 
     def reset(agent, state, random):
         state.x[agent] = 0.0
@@ -376,7 +376,7 @@ MISTAKES: list[tuple[Callable[[], compiled.Definition], list[str]]] = [
 
 @pytest.mark.parametrize(("make", "parts"), MISTAKES, ids=lambda case: getattr(case, "__name__", ""))
 def test_a_mistake_is_an_error_with_its_line(make: Callable[[], compiled.Definition], parts: list[str]) -> None:
-    """Also of what a GPU would run: its kernels are of environments that the host has made."""
+    """This includes what a GPU would run: its kernels are of environments that the host has made."""
     definition, code = make(), Path(__file__).read_text(encoding="utf-8").splitlines()
     begin = code.index(f"def {make.__name__}() -> compiled.Definition:")
     line = next(number for number in range(begin, len(code)) if code[number].endswith("# here")) + 1
@@ -421,7 +421,7 @@ def test_an_observation_that_is_nan_by_itself_is_left_to_the_run() -> None:
 
 @pytest.mark.parametrize("make", [single, several])
 def test_an_index_that_is_beyond_its_array_late_is_an_error_too(make: Any) -> None:
-    """In compiled code, by when nobody steps in Python any more."""
+    """In compiled code, after the steps in Python."""
 
     def step(state, action, random):
         state.x += 1.0

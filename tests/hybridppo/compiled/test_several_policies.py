@@ -54,7 +54,7 @@ STEPS = 4 * 32
 
 
 def command(*arguments: str) -> Any:
-    """The exit code of the command line."""
+    """The command line's exit code."""
     with pytest.raises(SystemExit) as exited:
         main(arguments)
     return exited.value.code
@@ -125,7 +125,7 @@ def test_learners_share_the_updates_of_every_policy(never_stopped: Any, tmp_path
 
 
 def test_both_learn_from_their_own_rows_alone(never_stopped: Any) -> None:
-    """Another configuration of one leaves the first rollout of the other as it was, and so its first update."""
+    """Another configuration of one policy leaves the other's first rollout unchanged, and so its first update."""
     other = {**CONFIGS, "prey": ppo_config(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.5)}
     one, two = (train(configs, total_steps=STEPS) for configs in (CONFIGS, other))
     assert np.array_equal(parameters({"": one.agents["hunter"]}), parameters({"": two.agents["hunter"]}))
@@ -133,7 +133,7 @@ def test_both_learn_from_their_own_rows_alone(never_stopped: Any) -> None:
 
 
 class Stop:
-    """A flag that is set when it has been looked at so many times, for good."""
+    """A flag that is set for good after it was read this many times."""
 
     def __init__(self, after: int) -> None:
         self.after, self.looked = after, 0
@@ -289,7 +289,7 @@ def test_an_environment_of_one_agent_has_no_several_policies() -> None:
 
 
 def test_a_policy_may_be_of_some_agents_of_a_kind(never_stopped: Any, tmp_path: Path) -> None:
-    """Rows are then filled one by one: a compiled loop has one actor for each kind."""
+    """Rows are then filled one by one, because a compiled loop has one actor for each kind."""
     of_agents = {"hunter_0": "first", "hunter_1": "others"}
 
     def policy_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Compiled Tag beside the same in vectorised NumPy, and what its description says of it."""
+"""Compiled Tag beside the same game in vectorized NumPy, and the promises of its description."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ FIELDS = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "he
 
 
 def put(reference: NumpyTag, environments: Any, which: Any) -> None:
-    """Give the reference the starts that were drawn."""
+    """Give the drawn initial positions to the reference."""
     for name in FIELDS:
         getattr(reference, name)[which] = environments.states[name][which]
     reference.in_game[which] = environments.states["in_game"][which] != 0

@@ -1,4 +1,4 @@
-"""Ray for the tests: one small cluster on this machine, and what is left of one."""
+"""Ray for the tests: one small cluster on this machine, and a check for its remains."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {
 
 
 def processes_of_ray(of: int | None = None) -> list[psutil.Process]:
-    """Below a process, this one unless another is named."""
+    """Processes below another, by default below this one."""
     found = []
     for child in psutil.Process(of).children(recursive=True):
         try:
@@ -48,7 +48,7 @@ def small_cluster() -> Iterator[Any]:
 
 
 class Failing(gym.Wrapper):  # type: ignore[type-arg]
-    """CartPole that does something else in its 50th step, once, in any process but that of `here`."""
+    """CartPole that does something else in its 50th step, once, in any process other than `here`."""
 
     def __init__(self, here: int, what: Callable[[], object], mark: str) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -84,7 +84,7 @@ def silent() -> None:
 
 
 def stopped() -> None:
-    """As where the machine hangs or its network is down: nothing of the process answers any more."""
+    """As if the machine hangs or its network is down: nothing of the process answers any more."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

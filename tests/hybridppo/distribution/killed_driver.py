@@ -17,14 +17,14 @@ if __name__ == "__main__":
 
 
 def below(pid: int) -> list[psutil.Process]:
-    """All that a process has started, and what these have."""
+    """All processes that a process has started, directly or indirectly."""
     return psutil.Process(pid).children(recursive=True)
 
 
 def assert_nothing_outlives_it(
     distribution: str, folder: Path, least: int, started: Callable[[int], list[psutil.Process]] = below
 ) -> None:
-    """Kill a training after its first iteration: of the `least` processes or more that it had, none is left."""
+    """Kill a training that has at least `least` processes after its first iteration, and check that none is left."""
     script = folder / "driver.py"
     script.write_text(DRIVER)
     driver = start_python(script, distribution, stdout=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""A server of parameters and its learners: the bits of one process where one learns, and what a lost one takes."""
+"""A parameter server and its learners: with one learner the bits of one process, and the effects of a lost one."""
 
 import json
 import os
@@ -30,10 +30,10 @@ from hybridppo.run_directory.directory import RunDirectory
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 4 * 32 * 4
 beside_the_extras = pytest.mark.extras
-"""Nothing of the extras is needed, but each starts several learners, and torch in each of them."""
+"""These need no extra, but each starts several learners with torch."""
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 SECONDS = 120
-"""Much longer than anything takes, on a machine that has other things to do."""
+"""Much longer than anything takes, even on a busy machine."""
 OF_CENTRAL = {"learner", "learners", "gradient_lag_mean", "gradient_lag_max", "gradient_waits"}
 
 
@@ -72,7 +72,7 @@ def _nothing_is_left() -> Iterator[None]:
     ],
 )
 def test_one_learner_without_lag_gives_the_bits_of_one_process(name: str) -> None:
-    """Annealing, target_kl and episodes are where they are there; an early end comes at the same epoch."""
+    """Annealing, target_kl and episodes are as in one process; an early end comes at the same epoch."""
     config = replace(
         CONFIG, anneal_clip_range=True, target_kl=1e-4, normalize_observations=True, normalize_rewards=True,
         **KINDS[name].config,
@@ -149,7 +149,7 @@ def test_gradients_are_no_older_than_was_allowed_and_each_learner_learns_its_sha
 
 
 class Once(gym.Wrapper):  # type: ignore[type-arg]
-    """CartPole that does something else in its 100th step, in the process that comes there first, and in no other."""
+    """CartPole that does something else in its 100th step, in the first process that reaches it, and in no other."""
 
     def __init__(self, mark: Path, what: Callable[[], object], everywhere: bool) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -186,7 +186,7 @@ def raising() -> None:
 
 
 class Watching(hybridppo.Callback):
-    """Ends the training when, after the loss of a learner, each that is there has learned from ten rollouts."""
+    """Ends the training when a learner was lost and each present one has since learned from ten rollouts."""
 
     def __init__(self, restarts: int) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -334,7 +334,7 @@ def test_no_learner_outlives_the_server(tmp_path: Path) -> None:
 
 
 class Target(gym.Env[np.ndarray, int]):
-    """The right action is the sign of the only number; each right one is worth 1, in episodes of 8."""
+    """The right action is the sign of the only number; each right one is rewarded by 1, in episodes of 8 steps."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)

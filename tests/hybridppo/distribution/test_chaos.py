@@ -1,6 +1,6 @@
-"""Faults at random: whichever process of whichever policy is lost, whenever, no run is, and nothing is left behind.
+"""Random faults: whichever process of whichever policy is lost, and when, the run goes on and nothing is left behind.
 
-HYBRIDPPO_FAULTS says how many (6).
+HYBRIDPPO_FAULTS is their number (default 6).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Placement auto within a policy, and policies beside each other: measured once, told, written down, and kept."""
+"""Placement auto within a policy, and auto among policies: measured once, printed, saved, and kept."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ over_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="n
 
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Candidate, Any]]:
-    """Sets what trials find on eight cores, for however short a run; the candidates and configurations tried."""
+    """Sets the results of trials on eight cores, with runs of any length; returns candidates and configurations."""
     found: list[tuple[Candidate, Any]] = []
 
     def try_out(self: Training, candidate: Candidate, seconds: float, share: float = 1.0) -> Trial:
@@ -99,7 +99,7 @@ def test_learners_take_the_threads_with_which_their_part_is_the_fastest(
 
 
 class Told:
-    """A link that keeps what is told, and is heard."""
+    """A link that keeps what is said, and lets it be heard."""
 
     def __init__(self, words: list[str]) -> None:
         self.words = words
@@ -161,7 +161,7 @@ def train(distribution: str, run_dir: Path | None = None, **options: Any) -> hyb
 
 
 def assert_is_kept(run_dir: Path, result: hybridppo.TrainResult, label: str) -> None:
-    """In the run directory, and by a resume, which measures nothing."""
+    """It is in the run directory, and a resumed run uses it without measuring."""
     config = json.loads((run_dir / "config.json").read_text())
     threads = config["config"]["torch_threads"]
     assert threads == result.agent.config.torch_threads

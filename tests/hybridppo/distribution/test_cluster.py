@@ -1,4 +1,4 @@
-"""Which Ray a training takes, and who is let into it."""
+"""Which Ray cluster a training uses, and who may connect to it."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def without_auth(**variables: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[tuple[str, str]]:
-    """A cluster of another process that asks for a token: its address, and the token."""
+    """A cluster of another process that requires a token: its address and the token."""
     pytest.importorskip("ray")
     address, token = f"127.0.0.1:{free_port()}", "a" * 64
     started = [

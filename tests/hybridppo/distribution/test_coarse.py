@@ -1,4 +1,4 @@
-"""Samplers over Ray: the bits of one process, and one clear error, or another sampler, where one is lost."""
+"""Samplers over Ray: the bits of one process, and if one is lost, one clear error or a new sampler."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", re
 CONFIG = ppo_config(num_envs=5, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 5 * 32 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
-"""A placement for each training: it counts."""
+"""A new placement for each training, because placements count."""
 SECONDS = 120
 MEASURED = ("seconds", "steps_per_second", "bytes_copied")
 

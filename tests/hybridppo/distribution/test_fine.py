@@ -1,4 +1,4 @@
-"""Environments over Ray, stepped from one process: its bits, and one clear error, or another worker, on a loss."""
+"""Environments over Ray, stepped from one process: its bits, and if one is lost, one clear error or a new worker."""
 
 import os
 import re
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", re
 CONFIG = ppo_config(num_envs=5, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 5 * 16 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
-"""A placement for each training: it counts."""
+"""A new placement for each training, because placements count."""
 MEASURED = ("seconds", "steps_per_second", "bytes_copied")
 SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
 
@@ -62,7 +62,7 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 
 
 class Joint(gym.Env[Any, Any]):
-    """Observations and actions of several parts; rewarded for what it is told, without torch but where `here` is."""
+    """Observations and actions of several parts; the reward is the sum of the action. Only `here` may have torch."""
 
     def __init__(self, here: int) -> None:
         assert os.getpid() == here or "torch" not in sys.modules

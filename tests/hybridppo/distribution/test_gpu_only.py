@@ -1,4 +1,4 @@
-"""Learners with a device each: the bits of one, whatever is asked of all, and what they refuse."""
+"""Learners with a device each: the bits of one process, whatever is asked of all, and what they refuse."""
 
 import contextlib
 import os
@@ -152,7 +152,7 @@ def test_more_shards_see_more_episodes_of_other_seeds() -> None:
 
 
 class Interrupted(hybridppo.Callback):
-    """Asks to stop after an iteration."""
+    """Asks for a stop after an iteration."""
 
     def __init__(self, after: int) -> None:
         self._after = after
@@ -252,7 +252,7 @@ def test_learners_and_shards_must_divide() -> None:
 
 
 class OnSecondGpu:
-    """A tensor of `cuda:1`, as far as an exchange asks."""
+    """A tensor of `cuda:1`, as far as an exchange looks at it."""
 
     is_cuda, device, shape = True, torch.device("cuda:1"), (2, 3)
 

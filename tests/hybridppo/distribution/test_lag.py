@@ -1,4 +1,4 @@
-"""No gradient is older than was allowed, whoever is how fast; and somebody may always go on."""
+"""No gradient is older than allowed, whichever learner is fast, and some learner may always go on."""
 
 import random
 

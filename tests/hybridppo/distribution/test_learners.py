@@ -1,4 +1,4 @@
-"""Learners in processes of their own: the bits of one, and one clear error where one is lost."""
+"""Learners in processes of their own: the bits of one process, and one clear error if one is lost."""
 
 import json
 import os
@@ -36,11 +36,11 @@ CONFIG = ppo_config(
 )  # fmt: skip
 STEPS = 4 * 32 * 4
 beside_the_extras = pytest.mark.extras
-"""Nothing of the extras is needed, but each starts several learners, and torch in each of them."""
+"""These need no extra, but each starts several learners with torch."""
 SECONDS = 120
-"""Much longer than anything takes, on a machine that has other things to do."""
+"""Much longer than anything takes, even on a busy machine."""
 MEASURED = ("seconds", "steps_per_second")
-"""How the names of metrics begin that measure time."""
+"""Prefixes of the metrics that measure time."""
 
 
 def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
@@ -65,7 +65,7 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def learners() -> list[psutil.Process]:
-    """The processes of learners that this one has started."""
+    """The learners' processes that this one has started."""
     return processes_of("hybridppo.training.learner_process")
 
 
@@ -79,7 +79,7 @@ def _nothing_is_left() -> Iterator[None]:
 @beside_the_extras
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_any_number_of_learners_gives_the_same_bits(env: str) -> None:
-    """Returns, episode ends, normalisation, target_kl and explained variance are those of all environments."""
+    """Returns, episode ends, normalization, target_kl and explained variance cover all environments."""
     steps, config = STEPS, CONFIG
     if env == "Pendulum-v1":  # its episodes are cut, after 200 steps; noise is kept for five of them
         steps, config = 4 * 32 * 8, replace(CONFIG, use_sde=True, sde_sample_freq=5)
@@ -96,7 +96,7 @@ def test_any_number_of_learners_gives_the_same_bits(env: str) -> None:
     "kind", [pytest.param(kind, id=name) for name, kind in KINDS.items() if kind.config or kind.options]
 )
 def test_sequences_stacks_and_pools_are_divided_as_rows_are(kind: Kind) -> None:
-    """Also where episodes are cut, after 200 steps: what follows is seen with what was remembered."""
+    """Even if episodes are cut, after 200 steps: the value of what follows uses the memory."""
     config = replace(CONFIG, target_kl=None, **kind.config)
     options = {"env": "Pendulum-v1", "config": config, "total_steps": 4 * 32 * 8, **kind.options}
     alone, several = (train(distribution=f"multi:{size}:2", **options) for size in (1, 2))
@@ -144,7 +144,7 @@ def test_one_shard_is_the_local_training_and_a_stopped_run_in_shards_goes_on_to_
 def test_a_run_of_one_piece_goes_on_in_shards_and_says_what_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As does a run of several learners of an earlier release, whose checkpoints are of one piece."""
+    """So does a run of several learners of an earlier release, whose checkpoints are in one piece."""
     train(run_dir=tmp_path / "run")
     before = hybridppo.load(tmp_path / "run").normalization.rewards
     caplog.set_level("INFO")
@@ -237,7 +237,7 @@ def test_a_minibatch_from_a_replay_buffer_has_a_row_for_each_shard() -> None:
 
 
 class Own(hybridppo.PPO):
-    """An agent of one's own."""
+    """A user's own agent."""
 
 
 def own_loss(inputs: LossInputs, config: PPOConfig, clip_range: Any) -> Loss:
@@ -266,7 +266,7 @@ def test_learners_take_what_is_ones_own_and_an_agent_that_has_learned_already() 
 
 
 class Failing(gym.Wrapper):  # type: ignore[type-arg]
-    """CartPole that does something else in its 20th step, in any process but that of `here`."""
+    """CartPole that does something else in its 20th step, in any process other than `here`."""
 
     def __init__(self, here: int, what: Callable[[], object]) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -319,7 +319,7 @@ def test_a_learner_that_is_lost_ends_the_training_in_one_error_and_what_was_save
 
 
 def failing_loss(what: Callable[[], object]) -> Any:
-    """PPO's, which does something else for the 20th gradient, in any process but this one."""
+    """PPO's loss, which does something else at the 20th gradient, in any process but this one."""
     here, calls = os.getpid(), []
 
     def loss(*arguments: Any) -> Loss:
@@ -514,7 +514,7 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
 
 
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Let this process be one of those that it has started; the port at which they meet."""
+    """Let this process look as if torchrun had started it; returns the port at which learners meet."""
     from hybridppo.distribution import team
 
     monkeypatch.setattr(team, "SECONDS_TO_START", 1.0)

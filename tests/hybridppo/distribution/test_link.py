@@ -1,4 +1,4 @@
-"""Learners that wait for another which is silent, as if the network between their machines were cut: none for ever."""
+"""Learners that wait for a silent one, as if the network between their machines were cut: none waits for ever."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ finally:
 
 @contextlib.contextmanager
 def pair(timeout: float, waits: str = "gather", **variables: str) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Two learners; the variables are the second's."""
+    """Two learners; `variables` are those of the second."""
     port, both = free_port(), list["subprocess.Popen[str]"]()
     try:
         for rank, env in enumerate(({**os.environ}, {**os.environ, **variables})):
@@ -56,7 +56,7 @@ def pair(timeout: float, waits: str = "gather", **variables: str) -> Iterator[li
 
 
 def stop_the_first(both: list["subprocess.Popen[str]"]) -> None:
-    """When both are there: its connections stay, and nothing answers any more."""
+    """Stop it when both are connected: its connections stay, and nothing answers any more."""
     for process in both:
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"

@@ -1,4 +1,4 @@
-"""A training on one machine opens no door: nobody on the network can connect to any of its processes."""
+"""A training on one machine opens no port: nobody on the network can connect to any of its processes."""
 
 import sys
 from ipaddress import ip_address
@@ -22,7 +22,7 @@ def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
 
 
 def reachable() -> set[tuple[str, str]]:
-    """The processes of a training, this one among them, that listen beyond the loopback; and their addresses."""
+    """The processes of a training, this one included, that listen beyond the loopback, and their addresses."""
     return {
         (process.name(), f"{connection.laddr.ip}:{connection.laddr.port}")
         for process in {psutil.Process(), *started_processes()}

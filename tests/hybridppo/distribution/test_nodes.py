@@ -1,4 +1,4 @@
-"""Two machines of a Ray cluster, as far as Ray can tell, one of which is lost in the middle of a training."""
+"""Two machines of a Ray cluster, simulated on one; one of them is lost in the middle of a training."""
 
 import contextlib
 import logging

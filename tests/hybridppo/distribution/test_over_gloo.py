@@ -1,4 +1,4 @@
-"""Learners that share no memory, as those of several machines: gloo brings their rows together, to the same bits."""
+"""Learners without shared memory, like those of several machines: gloo exchanges their rows, with the same bits."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ CONFIG = ppo_config(
 
 
 class Apart(Team):
-    """Learners that do not know that they are on one machine. The others are of the class of the first."""
+    """Learners that do not know that they are on one machine. The others have the class of the first."""
 
     way: type = Collective
 
@@ -30,7 +30,7 @@ class Apart(Team):
 
 
 class Beside(Apart):
-    """Learners that share memory, and would say if they did not."""
+    """Learners that share memory, and would raise an error if they did not."""
 
     way = InSharedMemory
 

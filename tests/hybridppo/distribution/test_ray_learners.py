@@ -1,4 +1,4 @@
-"""Learners of a server of parameters in actors of Ray's: the bits of one process, and a lost one is replaced."""
+"""Learners of a parameter server in Ray actors: the bits of one process, and a lost one is replaced."""
 
 import re
 import sys
@@ -49,7 +49,7 @@ def test_several_learners_keep_to_the_bound() -> None:
 
 
 class UntilRestarted(hybridppo.Callback):
-    """Ends the training when both learners have learned since one was replaced."""
+    """Ends the training when one learner was replaced and both have since learned."""
 
     def __init__(self) -> None:
         self._since: set[float] = set()

@@ -1,4 +1,4 @@
-"""A learner that is lost: another group takes over the last checkpoint, and ends with the bits that there would be."""
+"""A lost learner: another group continues from the last checkpoint, and ends with the bits of an undisturbed run."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ def test_the_update_of_a_learner_that_is_killed_or_silent_is_done_again_by_anoth
 
 
 def failing_loss(mark: Path) -> Any:
-    """PPO's, that kills its process once, for the 10th gradient: in the midst of the third update of four steps."""
+    """PPO's loss; it kills its process once, at the 10th gradient, in the midst of the third update of four steps."""
     here, calls = os.getpid(), list[int]()
 
     def loss(*arguments: Any) -> Loss:
@@ -102,7 +102,7 @@ def test_what_is_remembered_stacked_or_kept_is_taken_over_with_the_checkpoint(na
 
 
 def with_numbers(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Environments with two choices, which are the sign of a number."""
+    """Environments with two choices; the right one is the sign of a number."""
     return lambda: gym.wrappers.TransformAction(make(), lambda number: int(number[0] > 0.0), Box(-1.0, 1.0, (1,)))
 
 

@@ -1,4 +1,4 @@
-"""A worker as Ray makes one, without Ray's processes: what it acts by, where it stops, and what is sent back."""
+"""A worker as Ray makes one, without Ray's processes: its actor, when it stops, and what it sends back."""
 
 import pickle
 import sys
@@ -28,7 +28,7 @@ STEPS = 6
 
 
 class CapturedError(Exception):
-    """Carries what workers would be started for."""
+    """Carries what would be needed to start workers."""
 
 
 def fill(remote: Any, *message: Any) -> Any:

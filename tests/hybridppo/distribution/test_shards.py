@@ -1,4 +1,4 @@
-"""Updates in shards: the same whoever has which, and those of the whole minibatch up to rounding."""
+"""Updates in shards: the same however they are divided, and equal to the whole minibatch's up to rounding."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ def agent_of(config: PPOConfig = CONFIG, kind: Kind = KINDS["rows"]) -> PPO:
 
 
 def rollouts_of(agent: PPO, kind: Kind = KINDS["rows"]) -> Iterator[Rollout]:
-    """One after the other, as the agent is then."""
+    """One after the other, as the agent is at that moment."""
     sampler = Sampler(
         environments_of(agent.config, kind), agent.distribution, num_steps=agent.config.num_steps, env_seed=3,
         noise=np.random.default_rng(2), memory=agent.memory,
@@ -65,7 +65,7 @@ def rollouts_of(agent: PPO, kind: Kind = KINDS["rows"]) -> Iterator[Rollout]:
 
 
 class Told(Wire):
-    """Between learners that come one after the other: each is told what the one of all shards had at the same place."""
+    """Connects learners that run one after the other: each hears what a learner of all shards had at the same point."""
 
     def __init__(self, num_rows: int, first: int, said: Iterator[Tensor] | list[Tensor]) -> None:
         super().__init__(num_rows, Interruption(), Interruption())
@@ -155,7 +155,7 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
 
 
 def test_shards_of_different_lengths_count_by_their_steps() -> None:
-    """One has lost rows, and one all of them."""
+    """One learner has lost rows, and one has lost all of its rows."""
     config = replace(CONFIG, num_minibatches=1, num_epochs=1, normalize_rewards=False)
     whole, sharded = agent_of(config), share(agent_of(config), 4)
     rollout = next(rollouts_of(whole))
@@ -229,7 +229,7 @@ def test_moments_are_those_of_all_rows() -> None:
 
 
 def test_learners_ask_each_other_for_transitions_until_all_have_some() -> None:
-    """A buffer of a few rows may be full of resets later, so they go on asking if it is so small."""
+    """A buffer of few rows may later be full of resets, so learners with such a one keep asking."""
     asked: list[list[list[int]]] = []
 
     class Asking(Wire):

@@ -1,4 +1,4 @@
-"""What learners agree on with every word that they exchange."""
+"""What learners check with every message that they exchange."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ CARTPOLE = gym.make("CartPole-v1")
 
 
 class Wire:
-    """Between two learners by turns: what the other said last comes with what this one says."""
+    """Connects two learners by turns: each message brings back the last one of the other."""
 
     def __init__(self) -> None:
         self.said: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""Rows that learners sum, in memory or by torch.distributed: of the same turn; none is waited for without end."""
+"""Rows that learners sum, in memory or by torch.distributed: always of the same turn, and no wait is endless."""
 
 import threading
 from collections.abc import Callable
@@ -57,7 +57,7 @@ every_way = pytest.mark.parametrize("way", WAYS)
 
 
 def at_once(size: int, what: Callable[[Wire, Interruption, Interruption, int], None], way: str) -> None:
-    """Let learners of two shards each do the same in threads, with their own requests to stop, and those of all."""
+    """Let learners of two shards each do the same in threads, with own and common requests to stop."""
     said: list[bytes] = []
     rows: dict[int, Tensor] = {}
     meet = threading.Barrier(size)

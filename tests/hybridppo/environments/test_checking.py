@@ -1,4 +1,4 @@
-"""What is wrong with an environment is found, and what is right is not complained of."""
+"""The check finds what is wrong with an environment, and does not complain of what is right."""
 
 import json
 import random
@@ -22,7 +22,7 @@ from hybridppo.system.figures import shown_return, shown_seconds
 
 
 class Walk(gym.Env[Any, Any]):
-    """Nothing is wrong with it: a walk to either end of a line."""
+    """An environment without mistakes: a walk to either end of a line."""
 
     observation_space: Any = Box(-9.0, 9.0, (1,))
     action_space: Any = Discrete(2)
@@ -207,7 +207,7 @@ FORMS_OF_MASKS: dict[str, tuple[Any, Any, Any]] = {
         {"a": 1, "b": ([0, 1], None)},
     ),
 }  # fmt: skip
-"""The action space, a mask that allows one action, and that action; None for any."""
+"""The action space, a mask that allows one action, and that action (None: any)."""
 
 
 def is_like(action: Any, expected: Any) -> bool:
@@ -260,7 +260,7 @@ MASKS_GONE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: TakingTurns(AgentsMaskedAtFirst(masks=True)), "agent 'player 0': its info has no 'action_mask'"
     ),
 }  # fmt: skip
-"""A further kind joins by a line."""
+"""To add a kind, add a line."""
 
 
 @pytest.mark.parametrize("kind", MASKS_GONE)

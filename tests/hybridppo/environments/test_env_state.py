@@ -1,4 +1,4 @@
-"""The state of environments: put into fresh ones, they go on as if nothing had happened; what cannot be is named."""
+"""The state of environments: new ones that get it continue exactly, and the error names what cannot be saved."""
 
 import enum
 import json
@@ -37,13 +37,13 @@ CLASSIC = {
     "Pendulum-v1": 150,
     "Acrobot-v1": 400,
 }
-"""And so many steps that an end of an episode is among the next 120."""
+"""For each environment, enough steps that an episode ends within the next 120."""
 BOTH = (False, True)
 TOY_TEXT = ["Blackjack-v1", "FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"]
 
 
 def through_json(described: dict[str, Any]) -> dict[str, Any]:
-    """As a file would give it back; JSON by the standard."""
+    """The state as a file would return it, in standard JSON."""
     loaded: dict[str, Any] = json.loads(json.dumps(described, allow_nan=False))
     return loaded
 
@@ -58,7 +58,7 @@ def moved(environment: Any, fresh: Any) -> Any:
 
 
 def run(environments: Environments, rng: np.random.Generator, num_steps: int) -> list[Any]:
-    """Everything that some random steps give."""
+    """All that some random steps return."""
     space, shape, seen = environments.action_space, (environments.num_envs, *environments.action_space.shape), []
     for _ in range(num_steps):
         actions: Any = rng.integers(space.n, size=shape) if isinstance(space, Discrete) else rng.uniform(-1, 1, shape)
@@ -155,7 +155,7 @@ def test_environments_that_have_never_been_reset_are_saved_with_their_generator(
 
 
 class Holder(gym.Env[Any, Any]):
-    """Has whatever attributes it is given."""
+    """Has any attribute that it is given."""
 
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
@@ -289,7 +289,7 @@ def test_dataclasses_are_data() -> None:
 
 
 class SpeaksForItself(gym.Env[Any, Any]):
-    """Holds what only it can save."""
+    """Holds something that only it can save."""
 
     def __init__(self) -> None:
         self._numbers = iter(range(1000))
@@ -329,7 +329,7 @@ def test_an_error_of_its_own_is_named(fails: str, monkeypatch: pytest.MonkeyPatc
 
 
 class Client:
-    """Speaks to somebody else, whatever is asked of it."""
+    """Forwards everything that it is asked to somebody else."""
 
     def __init__(self) -> None:
         self.address = "localhost"
@@ -339,7 +339,7 @@ class Client:
 
 
 class Model:
-    """Its `set_state` is of another kind."""
+    """Its `set_state` has another signature."""
 
     def get_state(self) -> Any:
         raise AssertionError("it was called")
@@ -364,7 +364,7 @@ def test_objects_of_other_classes_are_not_asked(stranger: Any) -> None:
 
 
 class Keeping(gym.Env[Any, Any]):
-    """Has whatever attributes it is given, and looks as an environment must."""
+    """Has any attribute that it is given, and looks like an environment."""
 
     observation_space, action_space = Box(-1.0, 1.0, (1,)), Discrete(2)
 
@@ -377,7 +377,7 @@ class Keeping(gym.Env[Any, Any]):
 
 
 def wrap_of(made: list[gym.Env[Any, Any]]) -> Environments:
-    """The library's view of environments that there are, the fourth of a run and those after it."""
+    """The library's view of existing environments, the fourth of a run and those after it."""
     given = iter(made)
     return SyncEnvironments(lambda: next(given), len(made), 3)
 
@@ -449,7 +449,7 @@ class Plain:
 
 
 class Older:
-    """Saved in the words of earlier releases."""
+    """Saved in the format of earlier releases."""
 
     def __init__(self) -> None:
         self.given = 0

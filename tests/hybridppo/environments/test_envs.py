@@ -1,4 +1,4 @@
-"""Which environments are accepted, in which mode they are stepped, and what is said about the others."""
+"""Which environments are accepted, in which mode they are stepped, and the errors for the others."""
 
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ class SpacesOnly(gym.Env[Any, Any]):
 
 
 class ForeignVector(UndeclaredVector):
-    """A vector environment that declares its mode as told, and must not be closed twice."""
+    """A vector environment that declares the given mode, and must not be closed twice."""
 
     def __init__(self, declared: Any = None) -> None:
         super().__init__(SCRIPTS)

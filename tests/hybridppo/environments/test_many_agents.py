@@ -1,4 +1,4 @@
-"""Environments of several agents: what of a rollout are steps, whose they are, and what an environment may not do."""
+"""Environments of several agents: which rows of a rollout are steps, whose they are, and what is refused."""
 
 import re
 from collections.abc import Callable
@@ -25,12 +25,12 @@ SCRIPTS: list[AgentScript] = [
     [(5, "truncated"), (0, ""), (1, "terminated")],
     [(2, "both"), (4, "terminated")],
 ]
-"""The agents leave at other times than each other, and the second is not there in every third episode."""
+"""The agents leave at different times, and the second is absent in every third episode."""
 SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
 class FirstAction:
-    """Takes action 0."""
+    """An actor that always takes action 0."""
 
     version = 0
 
@@ -48,7 +48,7 @@ def sampler_of(environments: Environments, num_steps: int) -> Sampler:
 
 
 def expected_column(agent: int, num_rows: int) -> list[dict[str, Any] | None]:
-    """What each row of an agent's column must hold; None where it is not there."""
+    """What each row of an agent's column must hold; None while it is absent."""
     rows: list[dict[str, Any] | None] = []
     episode = 0
     while len(rows) < num_rows:
@@ -136,7 +136,7 @@ def test_environments_are_seeded_by_their_number_and_closed_once() -> None:
 
 
 def test_what_of_a_configuration_counts_environments() -> None:
-    """`num_envs` are environments, and a rollout has a column for each agent of each."""
+    """`num_envs` counts environments, and a rollout has a column for each agent of each."""
     result = hybridppo.train(
         partial(ScriptedAgents, [[(4, "terminated")], [(4, "truncated")]]), total_steps=200, seed=0, placement="cpu",
         config=SMALL, progress=False,
@@ -170,7 +170,7 @@ def test_of_one_agent_an_evaluation_names_none() -> None:
 
 
 def at(step: int, change: Callable[[Any], Any], index: int = 0) -> Callable[[], FaultyAgents]:
-    """`change` to what one step of an environment returns; 0 is its first reset."""
+    """Apply `change` to the results of one step of an environment; 0 is its first reset."""
 
     def look(env: FaultyAgents, result: Any) -> Any:
         is_now = env.steps == step and (len(result) == 5 or step == 0) and (env.seed or 0) % 2 == index
@@ -180,7 +180,7 @@ def at(step: int, change: Callable[[Any], Any], index: int = 0) -> Callable[[], 
 
 
 def part(number: int, agent: str, value: Any) -> Callable[[Any], Any]:
-    """One value of one agent replaced, or taken away where it is None."""
+    """Replace one value of one agent, or remove it with None."""
 
     def change(result: Any) -> Any:
         parts = [dict(of) for of in result]
@@ -194,7 +194,7 @@ def part(number: int, agent: str, value: Any) -> Callable[[Any], Any]:
 
 
 def run(make: Callable[[], Any], steps: int = 12, **options: Any) -> Environments:
-    """Two environments, for some steps; seeded so that one is even and the other odd."""
+    """Two environments, for some steps, with an even and an odd seed."""
     environments = make_environments(make, 2, **options)
     environments.reset(0)
     for _ in range(steps):
@@ -283,7 +283,7 @@ def test_a_worker_says_which_agent_it_was() -> None:
 
 
 class LateArrival(ScriptedAgents):
-    """The second agent leaves after 2 steps of 6, and is there again at the fourth."""
+    """The second agent leaves after 2 of 6 steps, and is there again at the fourth."""
 
     def __init__(self, says_it_has_left: bool) -> None:
         super().__init__([[(6, "terminated")], [(2, "terminated")]])

@@ -1,4 +1,4 @@
-"""Environments by the name of their package, as far as no package is needed."""
+"""Environments by the name of their package, as far as this needs no package."""
 
 import subprocess
 import sys
@@ -72,7 +72,7 @@ def test_what_is_no_truth_is_refused(option: str, value: Any) -> None:
 
 @pytest.fixture
 def own_id() -> Iterator[str]:
-    """Of somebody's own environment, which is named like those of a package."""
+    """A user's environment whose name looks like those of a package."""
     gym.register("MiniGrid-Mine-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv", max_episode_steps=50)
     yield "MiniGrid-Mine-v0"
     del gym.registry["MiniGrid-Mine-v0"]

@@ -1,4 +1,4 @@
-"""A function that makes environments may not return one twice: neither the object itself, nor within a new wrapper."""
+"""A function that makes environments may not return one twice, neither the object nor in a new wrapper."""
 
 import os
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def once_in(made: Any) -> Callable[[], Any]:
 
 
 class OnlyFirst:
-    """Returns new environments up to some call, and then the last of them over and over."""
+    """Returns new environments up to some call, and then the last of them again and again."""
 
     def __init__(self, make: Callable[[], Any], calls: int) -> None:
         self._make, self._calls, self._last = make, calls, None
@@ -113,7 +113,7 @@ def test_another_object_in_its_place_after_a_fault() -> None:
 
 
 class SameInWorkers:
-    """A new environment in each call, but in other processes than the one that made this always the same."""
+    """Returns a new environment in each call; in processes other than the one that made this, always the same."""
 
     def __init__(self) -> None:
         self._home, self._made = os.getpid(), IdentityDiscrete()

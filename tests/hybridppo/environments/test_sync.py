@@ -1,4 +1,4 @@
-"""The library's own copies, stepped in turn: what gymnasium's `SyncVectorEnv` would have given."""
+"""The library's own copies, stepped in turn: the same results as gymnasium's `SyncVectorEnv`."""
 
 from functools import partial
 from typing import Any

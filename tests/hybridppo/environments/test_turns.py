@@ -1,4 +1,4 @@
-"""Environments whose agents act one after the other: what each agent's step is, by hand and beside a parallel twin."""
+"""Environments whose agents act one after the other: each agent's steps, by hand and beside a parallel twin."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ from hybridppo.spaces.distributions import distribution_for
 
 
 class Push:
-    """Always the same outputs."""
+    """An actor with constant outputs."""
 
     version = 0
 
@@ -41,7 +41,7 @@ def rollouts_of(
 
 
 class Game:
-    """Two players in turn. The first observes 10, 11, ..., the second 20, 21, ...; `script` says what each turn gives.
+    """Two players in turn. The first observes 10, 11, ..., the second 20, 21, ...; `script` has each turn's results.
 
     A turn gives (reward of the first, reward of the second, whether the game ends, whether it is cut short).
     """
@@ -143,7 +143,7 @@ def test_returns_so_far_are_of_each_agents_own_steps() -> None:
 
 
 def test_returns_so_far_go_on_in_the_next_rollout() -> None:
-    """a gets 1 in each turn: its step that is open at the end of a rollout counts, although it is not learned from."""
+    """a gets 1 in each turn: its step that is open at the end of a rollout counts, but is not learned from."""
     first, second = rollouts_of(
         partial(Game, [(1.0, 0.0, False, False)]), 5, number=2, discounts=np.full(2, 0.5, np.float32)
     )
@@ -185,7 +185,7 @@ SCRIPTS = {
     "one after another": [[(2, "truncated"), (4, "terminated")], [(5, "terminated"), (1, "both")], [(3, "truncated")]],
     "who is not always there": [[(2, "truncated"), (0, "")], [(4, "terminated")]],
 }  # fmt: skip
-"""A further script joins by a line."""
+"""To add a script, add a line."""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -224,7 +224,7 @@ def every_step(rollout: Rollout, column: int) -> list[Any]:
 
 
 class Pass(gym.Env[Any, Any]):
-    """Two players observe 10, 20, 30, ...; `script` has what each step gives: reward, ends, and who is next."""
+    """Two players observe 10, 20, 30, ...; `script` has each step's results: reward, ends, and who is next."""
 
     observation_space, action_space = Box(-100.0, 100.0, (1,), np.float32), Discrete(2)
 
@@ -296,7 +296,7 @@ def test_masks_may_be_a_part_of_observations() -> None:
 
 
 class Faulty(Game):
-    """A game whose `fault` spoils what it says."""
+    """A game with a `fault` in what it returns."""
 
     def __init__(self, fault: str) -> None:
         super().__init__([(1.0, 0.0, False, False)] * 3 + [(0.0, 0.0, True, False)])

@@ -53,7 +53,7 @@ def assert_same(found: hybridppo.TrainResult, expected: hybridppo.TrainResult, a
 
 @cache
 def expected_of(kind: str, overlaps: bool = False) -> hybridppo.TrainResult:
-    """What a training ends with: to be looked at, and not to be gone on with."""
+    """A training's final agent, which is only read: the result is shared."""
     return train(kind, placement=Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu"))
 
 
@@ -63,7 +63,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "two workers": {"num_workers": 2},
 }
 MIGRATING = ("lstm, normalised", "a pool, normalised")
-"""Kinds with everything that may move to a learner and back: parameters, buffers, and a state of the optimizer."""
+"""Kinds with everything that may move to a learner and back: parameters, buffers, and optimizer state."""
 
 
 @pytest.mark.parametrize("env", only_by_default(tuple(ENVIRONMENTS)[:1], list(ENVIRONMENTS)))

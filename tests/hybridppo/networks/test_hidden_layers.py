@@ -22,7 +22,7 @@ def parameters(widths: tuple[int, ...] = WIDTHS) -> tuple[list[np.ndarray], list
 
 
 def by_torch(weights: Any, biases: Any, activation: str, inputs: np.ndarray, last: np.ndarray) -> dict[str, Any]:
-    """Activations, and gradients of the sum of the last ones times `last`."""
+    """Activations, and gradients of the sum of the last activations times `last`."""
     parts = [torch.tensor(array, requires_grad=True) for array in (*weights, *biases, inputs)]
     rows, activations = parts[-1].expand(STACK, *inputs.shape[-2:]), []
     for weight, bias in zip(parts[: len(weights)], parts[len(weights) : -1], strict=True):

@@ -1,4 +1,4 @@
-"""Networks of one's own learn in `train()` and do everything else in `eval()`, wherever they are."""
+"""A user's networks learn in `train()` mode and do everything else in `eval()` mode, wherever they are."""
 
 import shutil
 from functools import cache
@@ -42,7 +42,7 @@ every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
 
 
 class Seen(nn.Module):
-    """Notes in which mode it is called, and whether with a gradient."""
+    """Notes the mode of each call, and whether it has a gradient."""
 
     calls: ClassVar[set[tuple[bool, bool]]] = set()
 
@@ -74,7 +74,7 @@ def train(**options: Any) -> Any:
 
 @cache
 def trained() -> Any:
-    """On one device; to be looked at."""
+    """Train on one device; the result is only read."""
     return train().agent
 
 
@@ -146,7 +146,7 @@ def test_an_agent_acts_the_same_each_time(agent: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("placement", [name for name in PLACEMENTS if name != "overlapping"])
 def test_where_it_samples_changes_nothing(placement: str) -> None:
-    """Neither noise of dropout nor statistics of a batch normalisation; torch's own generator is left alone."""
+    """Neither noise of dropout nor statistics of batch normalization change; torch's own generator is left alone."""
     expected = trained().state()[0]
     before = torch.random.get_rng_state()
     torch.rand(3)

@@ -1,4 +1,4 @@
-"""What a configuration says of networks: trunks, normalisation of layers, first weights, convolutions."""
+"""The configuration's options of networks: trunks, layer normalization, initial weights, convolutions."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Networks: how they are initialised, and what they give."""
+"""Networks: their initialization and their outputs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The NumPy actor against the torch network whose parameters it has."""
+"""The NumPy actor against the torch network that has the same parameters."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Flat parameters: one buffer, and networks that do not know."""
+"""Flat parameters: one buffer, and networks that need not know of it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Adam of which each network is stepped by itself: the bits of two optimizers of torch."""
+"""Adam that steps each network separately: the bits of two torch optimizers."""
 
 import torch
 from torch import nn

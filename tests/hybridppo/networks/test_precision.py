@@ -1,4 +1,4 @@
-"""In which numbers CUDA devices multiply; the switches are there without one."""
+"""The precision in which CUDA devices multiply; the switches exist without a device."""
 
 from typing import Any
 

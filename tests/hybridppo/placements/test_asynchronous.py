@@ -1,4 +1,4 @@
-"""Every placement on a pretended device with queues: who waits for what, and that nobody reads what is not there."""
+"""Every placement on a simulated device with queues: who waits for what, and that nobody reads unfinished data."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -181,7 +181,7 @@ def test_an_error_in_a_copy_is_the_only_one(machine: Machine, monkeypatch: pytes
 
 
 def waits_of_updates(kind: type[Any], machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often each update of agents of a kind waits, from now on."""
+    """From now on, count how often each update of agents of a kind waits."""
     waits: list[int] = []
     update = kind.update
 
@@ -211,7 +211,7 @@ def test_an_update_waits_once(
 
 
 class Ragged(gym.Env[Any, Any]):
-    """Episodes of three steps, which are no multiple of a sequence's length."""
+    """Episodes of three steps, which are not a multiple of a sequence's length."""
 
     observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
     action_space = gym.spaces.Box(-1.0, 1.0, (1,))
@@ -234,7 +234,7 @@ KINDS_OF_UPDATES: dict[str, tuple[dict[str, Any], int]] = {
     "a memory": ({"recurrent": "gru", "recurrent_size": 4, "sequence_length": 2}, 2 + 2),
     "a memory, with shorter sequences": ({"recurrent": "lstm", "recurrent_size": 4, "sequence_length": 3}, 2 + 2),
 }
-"""What is configured, and how often an update of two passes waits."""
+"""Configurations, and how often an update of two epochs waits with them."""
 
 
 @pytest.mark.parametrize(

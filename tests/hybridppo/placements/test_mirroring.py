@@ -1,4 +1,4 @@
-"""What crosses between devices, and what a mirror takes back from a file."""
+"""What is copied between devices, and what a mirror restores from a file."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Placements never change the result, and say truly what crossed and when."""
+"""Placements never change the result, and report truly what was copied and when."""
 
 import ast
 import copy
@@ -165,7 +165,7 @@ def test_rollouts_stay_where_they_are_on_one_device() -> None:
 
 
 class ScaledActor(nn.Module):
-    """Has a buffer, as an actor that normalises its observations would."""
+    """Has a buffer, like an actor that normalizes its observations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
     pytest tests/hybridppo/placements/test_second_device.py
 
-Results are the CPU's bit for bit, and what is left on the wrong side is an error. A new placement, agent or kind of
-observation or action joins by a line in `PLACEMENTS` or `WORKS`.
+Results are the CPU's bit for bit, and a tensor on the wrong device is an error. To add a placement, an agent or a kind
+of observation or action, add a line to `PLACEMENTS` or `WORKS`.
 """
 
 import copy
@@ -54,7 +54,7 @@ PLACEMENTS: dict[str, Callable[[str, str], Placement]] = {
     "overlapping": lambda here, there: Mirrored(here, there, max_lag=1),
     "overlapping, sampling there": lambda here, there: Mirrored(there, here, max_lag=1),
 }
-"""By the CPU's name and the second device's. With the CPU as both they give what the second device must give."""
+"""Functions of the CPU's name and the second device's. With the CPU for both, they give the expected results."""
 
 SMALL = ppo_config(
     num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-2, fast_updates=False
@@ -63,7 +63,7 @@ SMALL = ppo_config(
 
 @dataclass(frozen=True)
 class Work:
-    """What is learned, and how."""
+    """What is learned, and with which configuration."""
 
     env: Any
     config: PPOConfig = SMALL
@@ -108,7 +108,7 @@ HERE = "cpu"
 
 
 def train(work: Work, placement: Placement, **options: Any) -> tuple[Any, list[Any]]:
-    """A short run by turns, in this process and thread, and its metrics by iteration but for times and crossings."""
+    """A short run by turns, in this process and thread, and its metrics by iteration, without times and copies."""
     history: list[Any] = []
     arguments = {"total_steps": ITERATIONS * 16, "vectorization": "sync", "num_workers": 0, **work.options, **options}
     result = hybridppo.train(
@@ -139,7 +139,7 @@ def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
 
 @pytest.fixture(autouse=True)
 def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy's actors round otherwise than torch's, and there are none on the second device."""
+    """NumPy's actors round differently from torch's, and there are none on the second device."""
     monkeypatch.setattr(acting, "actor_form", lambda network: None)
 
 
@@ -147,7 +147,7 @@ def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 LATE = ("every second", "overlapping", "overlapping, sampling there")
-"""Placements that sample with older parameters; the others give the same result."""
+"""Placements that sample with older parameters; all others give the same result."""
 
 
 @cache
@@ -162,7 +162,7 @@ SAMPLED_IN_THEIR_OWN_WAY = (
 
 
 def combinations() -> Iterator[Any]:
-    """The first work under every placement; of the others, in the default tests, what learns there or samples there."""
+    """The first work under every placement; of the others, the default tests try what learns or samples there."""
     for work, placement in product(WORKS, PLACEMENTS):
         is_quick = work == next(iter(WORKS)) or placement == "migrating"
         is_quick |= placement == "mirrored, sampling there" and work in SAMPLED_IN_THEIR_OWN_WAY
@@ -288,7 +288,7 @@ def test_the_host_waits_for_the_device(second_device: str) -> None:
 
 
 class ScaledActor(nn.Module):
-    """Has a buffer, as an actor that normalises its observations would."""
+    """Has a buffer, like an actor that normalizes its observations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
 
 
 def sampled(placement: Placement) -> list[np.ndarray]:
-    """What the actor says between changes, of an agent that has to be whole after each."""
+    """The actor's outputs between changes; the agent must be whole after each."""
     torch.manual_seed(0)
     agent, outputs = HandmadeAgent(), []
     placement.prepare(agent)
@@ -397,7 +397,7 @@ def test_parameters_go_there_and_back(second_device: str) -> None:
 
 
 STOPS = {"in a rollout": (Categorical, "sample", 11), "in an update": (OptimizationLoop, "step", 4)}
-"""What is called the so-many-th time when a signal comes; both are in the second iteration."""
+"""For each stop, a method and the number of its call with a signal; both are in the second iteration."""
 LATER = (OptimizationLoop, "step", 1)
 ROUTES: dict[str, list[str]] = {  # the placements before and after a stop
     **{name: [name, name] for name in PLACEMENTS},
@@ -410,7 +410,7 @@ SAVED = ("actor", "critic", "optimizer", "sampler")
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
-    """Send a signal within the so-many-th call from now on."""
+    """Send a signal within the `number`-th call from now on."""
     function, calls = getattr(owner, name), iter(range(1, 10_000))
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -430,7 +430,7 @@ def assert_saved_alike(run_dir: Path, expected: Path) -> None:
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory: pytest.TempPathFactory, second_device: str) -> Callable[[str], Path]:
-    """The run directory of a run by a placement, on the CPU alone."""
+    """The directory of a run with a placement, on the CPU alone."""
 
     @cache
     def run_dir(name: str) -> Path:
@@ -442,7 +442,7 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory, second_device: str) 
 
 
 SOME_STOPS = [f"{route}, {stop}" for route, stop in zip(ROUTES, cycle(STOPS), strict=False)]
-"""Each route with one, and each stop with half of the routes."""
+"""Each route with one stop, and each stop with half of the routes."""
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_if_all_is_well_there_is_no_advice() -> None:
 
 
 LARGE = 0.5 * 60.0**2
-"""The value loss of values that are off by 60."""
+"""The value loss if values are off by 60."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Callbacks: told of everything, in order; free to stop; an error in one is named, and loses nothing."""
+"""Callbacks: called for everything, in order; free to stop; an error in one is named, and loses nothing."""
 
 import logging
 import signal
@@ -31,7 +31,7 @@ def train(iterations: int = 4, **options: Any) -> hybridppo.TrainResult:
 
 
 class Recorder(Callback):
-    """Notes what it is told."""
+    """Notes its calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -58,7 +58,7 @@ class Recorder(Callback):
 
 
 class Failing(Callback):
-    """Raises in one of its methods, in the third iteration where it is asked in each."""
+    """Raises in one of its methods; in one that is called in each iteration, in the third."""
 
     def __init__(self, hook: str, error: BaseException | None = None) -> None:
         self._error = error if error is not None else ZeroDivisionError("no luck")
@@ -199,7 +199,7 @@ def test_an_error_in_on_iteration_is_what_it_is_and_loses_nothing(tmp_path: Path
 
 
 class Wild(Callback):
-    """Draws from every generator that is nobody's, and acts with the agent."""
+    """Draws from every global generator, and acts with the agent."""
 
     def on_iteration(self, run: Any, metrics: Any) -> None:
         import random

@@ -1,4 +1,4 @@
-"""How far a training is: lines where there is no terminal, and evaluations when they happen."""
+"""The progress display: lines if there is no terminal, and evaluations when they happen."""
 
 import itertools
 import re

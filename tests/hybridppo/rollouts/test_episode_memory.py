@@ -1,4 +1,4 @@
-"""What an actor remembers from step to step: whose state is forgotten when, and what a rollout keeps of it."""
+"""An actor's memory from step to step: when a state is reset, and what a rollout keeps of it."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ NOBODY: dict[int, int] = {}
 
 
 class Counting:
-    """An actor whose state counts the steps of each environment since it was forgotten."""
+    """An actor whose state counts the steps of each environment since its last reset."""
 
     def __init__(self, num_envs: int) -> None:
         self.state = np.full((num_envs, 1), np.nan, np.float32)
@@ -24,7 +24,7 @@ class Counting:
 def play(
     memory: EpisodeMemory, actor: Counting, ends: list[list[bool]], restarted: dict[int, dict[int, int]] = NOBODY
 ) -> tuple[list[list[bool]], list[list[float]], list[list[float]]]:
-    """As a sampler does: `starts`, what is kept every second step, and the steps that each action knew of."""
+    """Act as a sampler does; returns `starts`, states kept every second step, and the steps known to each action."""
     num_steps, num_envs = len(ends), len(ends[0])
     starts = np.zeros((num_steps, num_envs), np.bool_)
     states = np.full((MemoryLayout(1, 2).num_sequences(num_steps), num_envs, 1), np.nan, np.float32)

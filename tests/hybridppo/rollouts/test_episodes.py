@@ -1,4 +1,4 @@
-"""Returns and lengths of whole episodes, counted over the rollouts in which they lie."""
+"""Returns and lengths of whole episodes, which may span several rollouts."""
 
 import json
 import math

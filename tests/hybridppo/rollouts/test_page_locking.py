@@ -20,7 +20,7 @@ CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, h
 
 
 class FakeAccelerator(Accelerator):
-    """Notes what is locked, and refuses where told to."""
+    """Notes what is locked, and refuses if told to."""
 
     def __init__(self, error: int = 0) -> None:
         super().__init__(torch.device("cpu"))
@@ -91,7 +91,7 @@ def test_a_refusal_leaves_no_worker_behind(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class PinningPlacement(SingleDevice):
-    """A placement of the CPU that asks for pinned rollouts, as one with a GPU does."""
+    """A placement on the CPU that asks for pinned rollouts, like one with a GPU."""
 
     @property
     def pins_rollouts(self) -> bool:

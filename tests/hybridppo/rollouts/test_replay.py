@@ -63,7 +63,7 @@ def filled(capacity: int, *rollouts: Rollout) -> Replay:
 
 
 def gathered(replay: Replay, rows: list[int], n_steps: int, gamma: float = 0.5) -> list[tuple[float, ...]]:
-    """Of each row: observation, action, return, discount, what followed."""
+    """For each row: observation, action, return, discount, next observation."""
     found = replay.gather(np.array(rows), np.zeros((*np.shape(rows), 1), np.float32), n_steps=n_steps, gamma=gamma)
     columns = (found.observations, found.actions, found.returns, found.discounts, found.next_observations)
     return [tuple(row) for row in torch.stack([column.reshape(len(rows)) for column in columns], dim=1).tolist()]
@@ -193,7 +193,7 @@ ACTIONS = Box(-1.0, 1.0, (1,), np.float32)
 
 
 def true_transition(script: Script, episode: int, step: int, n_steps: int, gamma: float) -> tuple[Any, float, float]:
-    """What follows, return and discount of a step of a scripted environment."""
+    """Next observation, return and discount of a step of a scripted environment."""
     length, end = script[episode % len(script)]
     done = min(n_steps, length - step)
     total = sum(gamma**i * scripted_reward(episode, step + i) for i in range(done))

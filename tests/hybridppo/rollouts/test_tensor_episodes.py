@@ -1,4 +1,4 @@
-"""Statistics of tensors are those of arrays."""
+"""Statistics of tensors equal those of arrays."""
 
 from typing import Any
 

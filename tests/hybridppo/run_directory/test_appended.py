@@ -1,4 +1,4 @@
-"""Files of rows: appended to, never written again; what is torn, altered or missing is told of, and a full disk too."""
+"""Files of rows: only appended to. Torn, altered or missing rows are reported, and so is a full disk."""
 
 import io
 import os

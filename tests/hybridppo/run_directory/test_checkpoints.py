@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, checked when read, and free of code."""
+"""Checkpoints: complete or absent, checked when read, and free of code."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""One process at a time writes to a run directory; a lock ends with its process."""
+"""Only one process at a time writes to a run directory; a lock ends with its process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Run directories: what is in them, and what is never overwritten."""
+"""Run directories: their contents, and what is never overwritten."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`compiled=True` sets what compiles environments and updates, as far as both can be."""
+"""`compiled=True` sets the options that compile environments and updates, as far as both can be compiled."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The policies: their texts, and what is refused before anything begins."""
+"""The policies: their names, and what is refused before a training begins."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""An option is declared once: what follows from its field is the same everywhere."""
+"""An option is declared once: all that follows from its field is the same everywhere."""
 
 import contextlib
 import functools
@@ -60,7 +60,7 @@ SOME: dict[str, Any] = {
     "episodic_life": False,
     "info_metrics": (),
 }
-"""A value for every option. A further one is a line here."""
+"""A value for every option. To add an option, add a line."""
 
 
 CHANGES_RESULT = {
@@ -78,7 +78,7 @@ CHANGES_RESULT = {
         learning_rate critic_learning_rate schedules gamma n_steps tau exploration exploration_std ou_theta hidden_sizes
         activation policy_delay target_noise_std target_noise_clip""",
 }
-"""Options and settings that can change what a seed gives. A further one is a name here or in the next."""
+"""Options and settings that can change a seed's results. A new one goes here or into the next list."""
 SAME_RESULT: dict[type, dict[str, Any]] = {
     RunOptions: {
         "num_workers": 2,
@@ -101,7 +101,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         **{"buffer_on": "host"},
     },
 }
-"""Those that cannot, with a value to try; None for those that need what is not always installed."""
+"""Those that cannot, with a value to try; None for those that need an optional package."""
 
 
 def train(**options: Any) -> hybridppo.TrainResult:
@@ -130,7 +130,7 @@ def test_no_agent_is_forgotten() -> None:
 
 @functools.cache
 def parameters(config: Any, name: str = "", value: Any = None) -> torch.Tensor:
-    """Of an agent trained for two iterations, with another value of an option where one is named."""
+    """The results of an agent trained for two iterations, with one option changed if it is named."""
     env_id = "CartPole-v1" if isinstance(config, PPOConfig) else "Pendulum-v1"
     changes = {name: value} if name in fields_of(type(config)) else {}
     options = {name: value} if name and not changes else {}
@@ -172,7 +172,7 @@ def test_what_cannot_change_a_result_does_not(config: Any, name: str, value: Any
 
 
 def test_every_setting_of_a_placement_says_whether_it_can_change_a_result() -> None:
-    """Devices, and what proves or forces a copy, cannot; a further argument is a name here or in its class."""
+    """Devices, and what proves or forces a copy, cannot change results. Name a new argument here or in its class."""
     same = {"device", "sampling", "learning", "verify", "force_copy"}
     for kind in KINDS.values():
         assert set(inspect.signature(kind).parameters) - same == kind.changes_result.keys()

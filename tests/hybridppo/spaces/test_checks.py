@@ -1,4 +1,4 @@
-"""What is asked of every observation and reward, at little cost."""
+"""The checks of every observation and reward, and their small cost."""
 
 from typing import Any
 

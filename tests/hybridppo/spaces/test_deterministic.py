@@ -1,4 +1,4 @@
-"""Actions of a deterministic actor, and the noise that explores: by hand, block by block, and gone on with."""
+"""Actions of a deterministic actor, and the exploration noise: by hand, block by block, and resumed."""
 
 import gymnasium as gym
 import numpy as np

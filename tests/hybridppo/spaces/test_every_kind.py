@@ -1,4 +1,4 @@
-"""What holds for every kind of space: where it is sampled and learned changes nothing, and its optimum is learned."""
+"""For every kind of space: where it is sampled and learned changes nothing, and its optimum is learned."""
 
 import shutil
 from dataclasses import replace
@@ -26,7 +26,7 @@ from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 3 * SMALL.batch_size
-"""Rollouts end within an episode, and at an episode's end."""
+"""Rollouts end within episodes, and at their ends."""
 TO_LEARN = ppo_config(
     num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0, entropy_coef=0.001,
     clip_range_vf=None,
@@ -69,7 +69,7 @@ def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
 
 @cache
 def expected_of(name: str, masks: bool) -> torch.Tensor:
-    """What a training ends with."""
+    """The results of a training."""
     return values_of(train(name, masks))
 
 
@@ -141,7 +141,7 @@ def agent_of(name: str, masks: bool) -> hybridppo.PPO:
 
 
 def assert_alike(value: Any, other: Any) -> None:
-    """Two actions, or states, are equal up to rounding, whatever they are made of."""
+    """Two actions, or states, are equal up to rounding, whatever their structure."""
     if isinstance(value, dict):
         assert value.keys() == other.keys()
         value, other = tuple(value.values()), tuple(other.values())
@@ -211,7 +211,7 @@ def test_its_space_as_json(name: str) -> None:
 
 @most_kinds
 def test_by_hand_is_autograd(name: str, masks: bool) -> None:
-    """The agreement of the two is looked at in every run; here over a whole update."""
+    """Every run checks that the two agree; here it is checked over a whole update."""
     results = [
         train(name, masks, replace(SMALL, num_epochs=2, fast_updates=fast), total_steps=SMALL.batch_size)
         for fast in (True, False)
@@ -233,7 +233,7 @@ def test_its_optimum_is_learned(name: str, masks: bool) -> None:
 
 @pytest.mark.slow
 def test_without_a_memory_what_must_be_remembered_is_not_learned() -> None:
-    """Images and numbers, choices and numbers, masks and a memory together: all but the first of eight are missed."""
+    """The kind with images, numbers, choices, masks and a memory. Without it, all but the first of 8 are missed."""
     kind = KINDS["image and vector, with a memory"]
     result = hybridppo.train(
         partial(kind.make, masks=True), total_steps=40_000, seed=0, config=TO_LEARN, placement="cpu",
@@ -246,7 +246,7 @@ def test_without_a_memory_what_must_be_remembered_is_not_learned() -> None:
 @pytest.mark.parametrize("name", ["multi-discrete", "image and vector", "dict, nested", "multi-binary"])
 @pytest.mark.parametrize("steps", [600, pytest.param(250_000, marks=pytest.mark.slow)])
 def test_what_a_mask_forbids_is_never_done(name: str, steps: int) -> None:
-    """The environments raise where it is. The slow ones make a million steps together."""
+    """The environments raise an error if it is. The slow ones make a million steps together."""
     result = train(name, True, replace(SMALL, num_steps=50, num_minibatches=4), total_steps=steps)
     assert result.metrics["env_steps"] >= steps
     assert np.isfinite(values_of(result).numpy()).all()

@@ -154,7 +154,7 @@ def test_images_that_are_not_of_their_space(observation: np.ndarray, words: str 
 
 
 def test_an_image_network_by_hand() -> None:
-    """Filter k adds up the pixels of channel k % 2, as shares of 255, and takes k / 16 off; the output adds all up."""
+    """Filter k sums the pixels of channel k % 2, as shares of 255, and subtracts k / 16; the output sums all."""
     network = make_network((3, 4, 2), hidden=(2,))
     convolution, hidden, last = network.convolutions[0], network.mlp[0], network.mlp[2]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Distributions of actions made of several parts, and of squashed ones."""
+"""Distributions of actions with several parts, and squashed distributions."""
 
 import math
 from typing import Any

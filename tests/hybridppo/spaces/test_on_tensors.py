@@ -1,4 +1,4 @@
-"""Rows, noise and actions of tensors are those of arrays."""
+"""Rows, noise and actions of tensors equal those of arrays."""
 
 from typing import Any
 

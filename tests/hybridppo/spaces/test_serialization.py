@@ -86,18 +86,18 @@ IN_FILES_ALONE = (
     "both: discrete", "both: multi-discrete", "both: multi-binary", "both: multi-binary of a list",
     "both: keys of NumPy", "observed: truths of three axes", "observed: image with channels first",
 )  # fmt: skip
-"""Spaces that are trained in like another: `test_every_space_is_the_same_from_json` has what is their own."""
+"""Spaces that are trained like another; `test_every_space_is_the_same_from_json` tests what is their own."""
 CHOSEN = [
     str(case.id)
     for case in CASES
     if str(case.id) not in IN_FILES_ALONE
     and ("bounded " not in str(case.id) or str(case.id).split()[-1] in ("bool", "float16"))
 ]
-"""Of the types of bounded numbers, two that are read and written in ways of their own."""
+"""Two of the types of bounded numbers that are read and written in ways of their own."""
 
 
 def member(space: gym.Space[Any], generator: np.random.Generator) -> Any:
-    """A member of a space, of which there are more kinds than gymnasium can draw from."""
+    """A member of a space; there are more kinds than gymnasium can draw from."""
     if isinstance(space, Dict):
         return {key: member(part, generator) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):
@@ -110,7 +110,7 @@ def member(space: gym.Space[Any], generator: np.random.Generator) -> Any:
 
 
 class Drawn(gym.Env[Any, Any]):
-    """Observations at random, episodes of five steps; an action that is not of its space is an error."""
+    """Random observations, episodes of five steps; an action outside its space is an error."""
 
     def __init__(self, observations: "gym.Space[Any]", actions: "gym.Space[Any]") -> None:
         self.observation_space, self.action_space = observations, actions

@@ -1,4 +1,4 @@
-"""Exploration that depends on the state: against numbers worked out by hand, and by its own sums."""
+"""State-dependent exploration: against numbers worked out by hand."""
 
 import math
 from itertools import pairwise
@@ -120,7 +120,7 @@ def test_numpy_acts_as_torch_does_whoever_else_acts_beside(name: str) -> None:
 
 
 class Still(gym.Env[Any, Any]):
-    """Observations that stay what they are, so that an action changes only with its noise."""
+    """Constant observations, so that an action changes only with its noise."""
 
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
     action_space = Box(-100.0, 100.0, (1,), np.float32)

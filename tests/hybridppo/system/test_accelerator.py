@@ -1,4 +1,4 @@
-"""The seam to torch.cuda: nobody goes around it, and each of its calls names its device."""
+"""The only module that calls torch.cuda: no other does, and each of its calls names its device."""
 
 import ast
 import contextlib
@@ -23,7 +23,7 @@ SECOND_GPU = torch.device("cuda:1")
 
 
 def names_of_torch_cuda(source: str) -> list[str]:
-    """Where a Python source names `torch.cuda`, or imports from it."""
+    """Places where a Python source names `torch.cuda`, or imports from it."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch.cuda"):
@@ -63,7 +63,7 @@ class Selected:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with two CUDA devices, as far as torch is asked; nothing can be computed on them."""
+    """A machine that seems to torch to have two CUDA devices, on which nothing can be computed."""
 
     @contextlib.contextmanager
     def device(which: torch.device) -> Iterator[None]:

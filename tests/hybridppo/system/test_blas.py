@@ -58,7 +58,7 @@ NAMES_KERNELS = sys.platform == "linux" and platform.machine() == "x86_64" and b
 
 @pytest.mark.skipif(not NAMES_KERNELS, reason="NumPy's library is not one that lets itself be told")
 def test_the_command_line_chooses_before_numpy_is_loaded() -> None:
-    """With kernels that any processor has, and without torch, which takes long to load and comes after the choice."""
+    """With kernels for any processor, and without torch, which takes long to load and comes after the choice."""
     code = """
 import os, sys
 from hybridppo import __main__

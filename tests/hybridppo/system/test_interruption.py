@@ -1,4 +1,4 @@
-"""What ends a command from outside: a closed terminal, Ctrl-C while it starts, a reader that has gone."""
+"""What ends a command from outside: a closed terminal, Ctrl-C while it starts, a closed pipe."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ while not os.path.exists(sys.argv[1]):
 os.close(terminal)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-"""Runs the command in a terminal that is closed when a file is there; prints the command's exit code."""
+"""Runs the command in a terminal that closes when a file appears; prints the command's exit code."""
 
 IMPORTING_FOREVER = """
 import runpy, sys, time

@@ -1,4 +1,4 @@
-"""Each owner of random numbers has a seed of its own, which is the run's, and nobody else's."""
+"""Each owner of random numbers has a seed of its own, derived from the run's."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, h
 
 
 class Noted(ScriptedEnv):
-    """Notes the seeds that it is reset with, and its actions; its state cannot be saved."""
+    """Notes its seeds and its actions; its state cannot be saved."""
 
     seeds: list[int] = []  # noqa: RUF012 - of all that are made
     made: list["Noted"] = []  # noqa: RUF012 - likewise
@@ -80,7 +80,7 @@ def test_no_owner_has_the_seed_of_another(tmp_path: Path) -> None:
     state = load(folders(tmp_path / "run" / "checkpoints")[0]).state
 
     def increment(generator: Any) -> int:
-        """What stays as the seed has made it, however much is drawn."""
+        """What depends only on the seed, however much is drawn."""
         return generator["state"]["inc"]
 
     generators = [np.random.default_rng(seed).bit_generator.state for seed in (0, *of_environments)]
@@ -97,7 +97,7 @@ def test_minibatches_are_shuffled_as_the_seed_says(tmp_path: Path) -> None:
 
 
 def test_environments_that_start_anew_do_so_from_seeds_they_never_had(tmp_path: Path) -> None:
-    """The episodes of a resumed run must not be those that it has learned from already."""
+    """The episodes of a resumed run must not be those that it has already learned from."""
     train(0, run_dir=tmp_path / "run")
     seeds = noted()
     for times in range(2, 5):

@@ -1,4 +1,4 @@
-"""Numbers out of saved states: those that were saved come back, others are refused by name."""
+"""Numbers from saved states: valid ones come back, others are refused by name."""
 
 import math
 from typing import Any

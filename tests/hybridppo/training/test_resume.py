@@ -1,4 +1,4 @@
-"""A run that is stopped, anywhere, and resumed ends bit-identical to one that never was."""
+"""A run that is stopped anywhere and resumed ends bit-identical to one that was never stopped."""
 
 import json
 import math
@@ -59,7 +59,7 @@ WORKERS: dict[str, dict[str, Any]] = {
 
 
 def fresh(options: dict[str, Any]) -> dict[str, Any]:
-    """With a placement of its own: its counters are part of the metrics."""
+    """With a placement of its own, because its counters are part of the metrics."""
     placement = options["placement"]
     settings = {name: value for name, value in placement.settings().items() if name != "name"}
     return {**options, "placement": type(placement)(**settings)}
@@ -77,7 +77,7 @@ def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def assert_same(run_dir: Path, expected: Path) -> None:
-    """Parameters, optimizer, generators, counters, and the metrics of every iteration but times."""
+    """Parameters, optimizer, generators, counters, and the metrics of every iteration, without times."""
     assert metrics_of(run_dir) == metrics_of(expected)
     found, wanted = (load_latest(path / "checkpoints")[1] for path in (run_dir, expected))
     assert found.tensors.keys() == wanted.tensors.keys()
@@ -89,7 +89,7 @@ def assert_same(run_dir: Path, expected: Path) -> None:
 
 
 class Stops:
-    """Raises a signal at the n-th of the events that a run is made of: steps sampled, steps learned, iterations."""
+    """Raises a signal at the n-th event of a run: a step sampled, a step learned, or an iteration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = -1
@@ -305,7 +305,7 @@ HYBRIDPPO = ("-m", "hybridppo")
 
 
 class Process:
-    """Of Python, in a process group of its own."""
+    """A Python process in a process group of its own."""
 
     def __init__(self, *arguments: object) -> None:
         self.popen = start_python(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
@@ -329,7 +329,7 @@ class Process:
         os.killpg(self.popen.pid, number)
 
     def finished(self) -> tuple[int, str]:
-        """Exit code and what was said, with no process left."""
+        """Exit code and output, after a check that no process is left."""
         try:
             children = psutil.Process(self.popen.pid).children(recursive=True)
         except psutil.NoSuchProcess:  # it has ended already
@@ -390,7 +390,7 @@ def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) 
 
 
 def workers_of(pid: int) -> list[str]:
-    """The commands of a trainer's workers; git, which it asks for the commit before, is none."""
+    """The commands of a trainer's workers, without git, which the trainer asks for the commit before."""
     found = []
     for child in psutil.Process(pid).children():
         with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""An agent against snapshots of itself: seats, opponents, ratings, and a run that goes on exactly."""
+"""Self-play against snapshots: seats, opponents, ratings, and exactly resumed runs."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ OFTEN = SelfPlay(snapshot_every=BATCH, pool=3)
 
 
 class Duel:
-    """Rock, paper, scissors at once, three rounds: what the others did last is seen."""
+    """Rock, paper, scissors at once, three rounds; each player sees the others' last choices."""
 
     possible_agents = ("left", "right")
 
@@ -59,7 +59,7 @@ class Duel:
 
 
 class Counting:
-    """Two players in turn take one or two of five: who takes the last wins."""
+    """Two players in turn take one or two of five; the one who takes the last wins."""
 
     possible_agents = ("first", "second")
 
@@ -113,7 +113,7 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "teams of kinds": (Unlike, {"config": {"sign": SMALL, "pointer": replace(SMALL, hidden_sizes=(8,))}}),
     "teams of kinds that see images": (partial(Unlike, images=True), {"config": {"sign": SMALL, "pointer": SMALL}}),
 }
-"""A further game joins by a line."""
+"""To add a game, add a line."""
 
 
 def train(name: str = "at once", iterations: int = 5, **options: Any) -> hybridppo.TrainResult:
@@ -175,7 +175,7 @@ def test_it_overlaps_and_goes_on(max_lag: int, tmp_path: Path) -> None:
 
 
 class Plays:
-    """An opponent that plays one thing, and notes what it is shown."""
+    """An opponent that always plays the same, and notes its observations."""
 
     def __init__(self, action: int) -> None:
         self.action, self.rows = action, []
@@ -225,7 +225,7 @@ def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
 
 
 class Tugging:
-    """Two reds pull against one blue, once: each may pull (1) or not (0), and each red wins if reds pull more."""
+    """Two reds pull against one blue, once: each may pull (1) or not (0). Reds win if more of them pull."""
 
     possible_agents = ("red_0", "blue_0", "red_1")
 
@@ -296,7 +296,7 @@ def test_several_learners_count_and_meet_the_same(name: str, tmp_path: Path) -> 
 
 
 class Steered:
-    """Stands for a sampler whose environments give these results."""
+    """Replaces a sampler whose environments give these results."""
 
     def __init__(self, results: list[Any]) -> None:
         self.steering: list[Any] = []
@@ -410,7 +410,7 @@ def test_stopped_within_a_rollout_and_moved_it_goes_on_at_that_very_row(max_lag:
 
 
 def always(action: int) -> hybridppo.PPO:
-    """An agent that takes one action whatever it sees, but once in thousands."""
+    """An agent that takes the same action whatever it sees, except once in thousands."""
     agent = hybridppo.PPO(Box(0.0, 5.0, (1,)), Discrete(2), SMALL)
     with torch.no_grad():
         last = [layer for layer in agent.actor.modules() if isinstance(layer, torch.nn.Linear)][-1]
@@ -485,7 +485,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> Non
 
 @pytest.mark.slow
 def test_the_game_is_learned() -> None:
-    """Who begins takes two, and leaves three; who is left three loses."""
+    """The first player takes two and leaves three; whoever faces three loses."""
     config = ppo_config(num_envs=8, num_steps=64, num_minibatches=4, learning_rate=3e-3, entropy_coef=0.01)
     result = hybridppo.train(
         Counting, total_steps=60_000, seed=0, config=config, self_play=SelfPlay(snapshot_every=5_000),

@@ -1,4 +1,4 @@
-"""Runs from end to end: what they return, what they leave on disk, and how they go on after a stop."""
+"""Runs from end to end: what they return, what they leave on disk, and how they resume after a stop."""
 
 import json
 import logging
@@ -266,7 +266,7 @@ def global_generators() -> list[Any]:
 
 @pytest.fixture
 def seeded_globally() -> Iterator[None]:
-    """Global generators in a state that nobody would put them in by chance."""
+    """Put global generators into a state that nobody would set by chance."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     torch.manual_seed(12345)
     np.random.seed(12345)  # noqa: NPY002
@@ -435,7 +435,7 @@ def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
 
 
 def assert_is_whole(run_dir: Path, iterations: int) -> None:
-    """That metrics and checkpoint are as if the run had never stopped."""
+    """Metrics and checkpoint must be as if the run had never stopped."""
     assert column(run_dir, "iteration") == [*range(1, iterations + 1)]
     assert column(run_dir, "env_steps") == [i * BATCH for i in range(1, iterations + 1)]
     state = load_latest(run_dir / "checkpoints")[1].state
@@ -498,7 +498,7 @@ def test_resuming_twice_gives_the_same(tmp_path: Path) -> None:
 
 
 class UnsavedEnv(ScriptedEnv):
-    """Of 20 steps; holds what cannot be saved."""
+    """Episodes of 20 steps; holds something that cannot be saved."""
 
     def __init__(self) -> None:
         super().__init__(((20, "terminated"),))

@@ -1,4 +1,4 @@
-"""Evaluation during training: when, of what, in what is its own; and no bit of the training is another for it."""
+"""Evaluation during training: when, of what, in which environments; and it changes no bit of the training."""
 
 import json
 import os
@@ -182,7 +182,7 @@ def test_a_function_that_makes_a_vector_is_asked_for_one_of_its_own(tmp_path: Pa
 
 
 class Worsening(gym.Env[Any, Any]):
-    """One step; the return of an evaluation falls from one to the next, and that of the training rises."""
+    """Episodes of one step; an evaluation's return falls from one to the next, and the training's rises."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,))
     action_space = gym.spaces.Discrete(2)
@@ -340,7 +340,7 @@ def test_a_killed_run_has_the_evaluations_of_one_that_was_not(way: str, tmp_path
 
 
 class Interrupting(ScriptedEnv):
-    """Asks for a stop in the midst of an evaluation, which is whose environments are reset with its seed."""
+    """Asks for a stop during an evaluation, which is recognized by its environments' seed."""
 
     at_step = -1
 

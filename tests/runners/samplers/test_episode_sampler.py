@@ -41,7 +41,7 @@ scripted = partial(ScriptedEnv, SCRIPT)
 
 
 class UniformActor:
-    """The same outputs whatever it sees; remembers what it saw."""
+    """An actor with constant outputs; remembers what it saw."""
 
     version = 7
 
@@ -128,7 +128,7 @@ def test_episodes_longer_than_the_room_for_them_are_whole(in_thread: bool) -> No
 
 @pytest.mark.parametrize("length", [3, 2 * module.FIRST_CAPACITY], ids=["short", "longer than the room at first"])
 def test_a_rollout_stays_as_it_is_while_the_next_is_sampled(length: int) -> None:
-    """As with overlap, where it is learned from meanwhile."""
+    """As with overlap, which learns from it meanwhile."""
     sampler = make_sampler(partial(ScriptedEnv, ((length, "truncated"),)), in_thread=True)
     rollout = sampler.collect(UniformActor())
     for _ in range(4):
@@ -208,7 +208,7 @@ def test_log_probs_are_those_that_the_first_epoch_would_recompute(action_space: 
 
 
 class SeedsOf(ScriptedEnv):
-    """Remembers the seeds it was reset with."""
+    """Remembers the seeds that it was reset with."""
 
     seeds: list[int | None]
 

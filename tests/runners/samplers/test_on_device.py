@@ -1,4 +1,4 @@
-"""Rollouts of compiled environments that lie on a device, sampled by what stands for its kernels."""
+"""Rollouts of compiled environments on a device, sampled by a stand-in for its kernels."""
 
 import logging
 from dataclasses import replace
@@ -85,7 +85,7 @@ def agent_of_policies(environments: Any) -> Policies:
 
 
 def agent_of_critics(environments: Any) -> Policies:
-    """An agent for each kind of agents, whose critics see something else each."""
+    """An agent for each kind of agents; each has a critic with other observations."""
     config = ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
     each = {"hunter": replace(config, critic_observes="all"), "prey": replace(config, critic_observes="state")}
     of_each = PoliciesConfig(each).with_agents(environments.agents)
@@ -137,7 +137,7 @@ def host_sampler(env: Any, agent_for: Any = agent_for, observes: Any = "own") ->
 
 
 def on_host(rollout: Any) -> dict[str, Tensor]:
-    """Copies of its tensors, for its arrays are filled again."""
+    """Copies of its tensors, because its arrays are filled again."""
     return {name: tensor.cpu().clone() for name, tensor in rollout.tensors().items()}
 
 
@@ -430,7 +430,7 @@ def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
 
 @pytest.mark.parametrize("env", [Hunt, Numbers], ids=str)
 def test_a_policy_for_each_kind_samples_what_it_does_on_the_host(env: Any, stand_in: str) -> None:
-    """Also in counts of each, and from a saved state."""
+    """This also holds for its counts, and from a saved state."""
     ours, actor = device_sampler(env, stand_in, agent_for=agent_of_policies)
     theirs, their_actor = host_sampler(env, agent_of_policies)
 
@@ -471,7 +471,7 @@ def test_several_policies_train_there_and_go_on(stand_in: str, tmp_path: Path) -
 
 
 class FakeCuda:
-    """`numba.cuda`, as far as a launcher asks for it."""
+    """`numba.cuda`, as far as a launcher uses it."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

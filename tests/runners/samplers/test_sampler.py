@@ -60,14 +60,14 @@ class FixedActor:
 
 
 class UniformActor(FixedActor):
-    """The same outputs whatever it sees."""
+    """An actor with constant outputs."""
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         return np.zeros((len(observations), self._output_size), dtype=np.float32)
 
 
 class OneBuffer(VectorWrapper):
-    """Hands out the same arrays at every step, final observations included."""
+    """Returns the same arrays at every step, final observations included."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
@@ -272,7 +272,7 @@ def advantages_of(rollout: Rollout, critic: nn.Module) -> Tensor:
 
 
 def true_advantages(script: Script, num_episodes: int) -> dict[tuple[int, int], float]:
-    """By (episode, step), worked out one step at a time from the end of each episode."""
+    """For each (episode, step), worked out one step at a time from the end of each episode."""
 
     def value(episode: int, step: int) -> float:
         return episode / 2 + step + 3
@@ -442,7 +442,7 @@ def test_a_resumed_sampler_brings_what_the_other_would_have_brought(mode: Autore
 
 
 class StoppingActor(UniformActor):
-    """Asks the sampler to stop when it has acted so many times."""
+    """Asks the sampler to stop when it has acted this many times."""
 
     def __init__(self, sampler: Sampler, after: int) -> None:
         super().__init__(2)
@@ -482,7 +482,7 @@ def test_a_rollout_that_was_broken_off_is_gone_on_with(mode: AutoresetMode, rows
 
 
 def broken_off() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of a sampler that has sampled two rows of a rollout, with final observations among them."""
+    """The state of a sampler that has filled two rows of a rollout, with final observations in them."""
     sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
     with pytest.raises(Stopped):
         sampler.collect(StoppingActor(sampler, after=2))

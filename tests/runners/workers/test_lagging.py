@@ -1,6 +1,6 @@
-"""Sampling without waiting: every step is given away once, from whoever is first, with exact ends of columns.
+"""Sampling without waiting: every step is handed out once, from whichever worker is first, with exact column ends.
 
-Workers are stood in for by shares in this process, which fill when a script says so. What depends on clocks in a
+Shares in this process stand in for workers, and fill when a script says so. What depends on clocks in a
 training does not here.
 """
 
@@ -50,7 +50,7 @@ LENGTH = 7
 
 
 class Counting(gym.Env[Any, Any]):
-    """Observes which environment it is, its episode and the step in it; a reward is the number of the step in all."""
+    """Observes its number, its episode and the step in it; the reward is the number of steps so far."""
 
     observation_space = gym.spaces.Box(-1.0, 1e6, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -73,7 +73,7 @@ class Counting(gym.Env[Any, Any]):
 
 
 def vector() -> SyncVectorEnv:
-    """Four, which spend a row on each reset."""
+    """Four of them, which spend a row on each reset."""
     return SyncVectorEnv([Counting] * 4, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
@@ -108,7 +108,7 @@ class Flaky(Trading):
 
 
 class AfterSomeSteps:
-    """A flag that is seen a few steps after it is set."""
+    """A flag that is seen a few steps after it was set."""
 
     def __init__(self, flag: bytearray, steps: int = 5) -> None:
         self._flag, self._left = flag, steps
@@ -119,7 +119,7 @@ class AfterSomeSteps:
 
 
 class Scripted(Transport):
-    """Workers of this process: which of them answers next is what `order` says, over and over.
+    """Workers in this process; `order` says, again and again, which of them answers next.
 
     A worker begins what it is asked for as soon as it has answered all before.
     """
@@ -229,7 +229,7 @@ class Case:
         self.sampler.sample_async(sampling_actor(self.agent.actor, crossing, version))
 
     def rollout(self, version: int) -> Rollout:
-        """The next, learned from by that version; copied, since its arrays are written again."""
+        """The next rollout, which this version learns from; a copy, as its arrays are filled again."""
         self.publish(version)
         found = self.sampler.sample_wait()
         self.publish(version)
@@ -240,7 +240,7 @@ class Case:
 
 
 def steps_of(rollouts: Sequence[Rollout]) -> dict[int, list[int]]:
-    """By environment, the numbers of the steps that were given away."""
+    """For each environment, the numbers of the steps that were handed out."""
     found: dict[int, list[int]] = {}
     for rollout in rollouts:
         envs = rollout.observations[:-1, :, 0].flatten()[rollout.valid_rows]
@@ -598,7 +598,7 @@ def test_a_decoupled_update_begins_with_the_gradient_of_impala(form: dict[str, A
 
 
 def test_old_actions_count_for_less_by_hand() -> None:
-    """In one environment actions are half as probable as when they were taken, in the other twice."""
+    """Actions are now half as probable in one environment as when they were taken, and twice in the other."""
     agent = agent_of(lag_correction="decoupled")
     rollout = lagging_rollout(agent, versions=True)
     with torch.no_grad():
@@ -686,7 +686,7 @@ def test_several_learners_may_lag_each_with_workers_of_its_own(tmp_path: Path) -
 
 
 class Blocked(Counting):
-    """Waits in its tenth step, in whichever process is first, until somebody lets it go on."""
+    """The first process whose tenth step comes waits until it is allowed to go on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._is_first = folder, None

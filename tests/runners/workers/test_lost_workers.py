@@ -1,4 +1,4 @@
-"""Workers that are lost, and those in their places."""
+"""Lost workers, and those that replace them."""
 
 from collections.abc import Collection, Sequence
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from hybridppo.runners.workers.transport import WorkerLostError
 
 
 class Starting(Pool):
-    """Loses so many of the workers that it starts; keeps the seeds, in the order of the calls."""
+    """Loses this many of the workers that it starts; keeps the seeds, in the order of the calls."""
 
     def __init__(self, losses: int = 0) -> None:
         self.num_left, self.seeds, self.done = losses, list[int](), list[str]()
@@ -83,7 +83,7 @@ def test_a_row_of_losses_ends_with_work_done_and_is_an_error_if_it_is_too_long()
 
 
 class Timetable(Pool):
-    """Two workers by a clock of their own: the first is lost after a second, and another takes 20 s to begin."""
+    """Two workers with a simulated clock: the first is lost after a second, and another takes 20 s to start."""
 
     seconds_between_looks = 0.1
 

@@ -1,4 +1,4 @@
-"""How worker processes start: from any process, by the same imports as the trainer, and waited for in bounds."""
+"""How worker processes start: from any process, with the trainer's imports, and within a time limit."""
 
 import contextlib
 import os
@@ -58,7 +58,7 @@ def test_a_class_of_the_main_script_is_found_from_a_process_of_a_pool(tmp_path: 
 
 
 class Importing(gym.Env[Any, Any]):
-    """Observes nothing, and fails where it does not import what the trainer does."""
+    """Observes nothing; fails in a process that lacks the trainer's imports."""
 
     observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (1,)), gym.spaces.Discrete(2)
 
@@ -100,7 +100,7 @@ def test_workers_import_what_their_trainer_imports(
 
 
 def hang_at_start(tmp_path: Path, environment: Any) -> None:
-    """Let every further process of Python hang before it does anything."""
+    """Let every further Python process hang before it does anything."""
     (tmp_path / "sitecustomize.py").write_text(HANGS)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
 

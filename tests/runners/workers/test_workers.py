@@ -1,4 +1,4 @@
-"""Worker processes and overlap: the same rollouts, nothing left behind, loud deaths."""
+"""Worker processes and overlap: the same rollouts, no leftovers, and clear errors when a process dies."""
 
 import json
 import os
@@ -124,7 +124,7 @@ def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Told(gym.Env[Any, Any]):
-    """Observations tell which environment it is, by the seed it began with, and the step; lengths differ."""
+    """Observations show the environment, by its initial seed, and the step; episode lengths differ."""
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -160,7 +160,7 @@ def test_final_observations_belong_to_the_environments_whose_episodes_were_trunc
 
 
 class DrawingGlobally(Told):
-    """Observes what it draws from the global generators."""
+    """Observes numbers that it draws from the global generators."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -206,7 +206,7 @@ def test_a_vector_of_a_function_that_cannot_be_divided_says_what_each_process_ne
 
 
 class Counted(gym.Wrapper[Any, Any, Any, Any]):
-    """Counts how many there are in this process."""
+    """Counts its instances in this process."""
 
     made, open = 0, 0
 

@@ -1,4 +1,4 @@
-"""Each tracker with its real package, without a network: what it has kept is read back."""
+"""Each tracker with its real package, without a network: what it saved is read back."""
 
 import json
 import os

@@ -36,7 +36,7 @@ def train(iterations: int = 6, **options: Any) -> hybridppo.TrainResult:
 
 
 class Memory(Tracker):
-    """Keeps what it is told, unless it is out of order."""
+    """Keeps what it is given, unless it is out of order."""
 
     name = "memory"
 
@@ -302,7 +302,7 @@ def test_a_package_that_is_missing_is_named_before_anything_begins(
 
 
 class Named(Memory):
-    """In the place of a tracker that has a name."""
+    """Replaces a named tracker."""
 
     made: ClassVar[list["Named"]] = []
 

@@ -1,4 +1,4 @@
-"""What `hybridppo doctor` finds, and what it makes of it."""
+"""The findings of `hybridppo doctor`, and its conclusions."""
 
 import json
 from pathlib import Path

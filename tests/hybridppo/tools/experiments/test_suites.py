@@ -1,4 +1,4 @@
-"""Suites: which runs they ask for, runs side by side that are stopped and go on, and the table at the end."""
+"""Suites: which runs they make, parallel runs that are stopped and resumed, and the final table."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from hybridppo.tools.experiments.suites import SUITES, cases_of, table
 from hybridppo.tools.experiments.tuning import tuned_entry
 
 processes = pytest.mark.extras
-"""Each starts several, which takes long beside other tests."""
+"""Each starts several processes, which takes long beside other tests."""
 
 ROOT = Path(__file__).parents[4]
 SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))

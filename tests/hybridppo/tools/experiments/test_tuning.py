@@ -1,4 +1,4 @@
-"""Tuned settings: what the file says, and what becomes of it on the command line."""
+"""Tuned settings: the file's contents, and their use on the command line."""
 
 import json
 import shlex

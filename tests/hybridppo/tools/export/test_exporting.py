@@ -1,4 +1,4 @@
-"""Policies as files: what they give, to whom, and when they are refused."""
+"""Policies as files: their outputs, their formats, and when they are refused."""
 
 import json
 import re
@@ -37,7 +37,7 @@ NESTED = Dict(
 
 
 class Random(gym.Env[Any, Any]):
-    """Observations at random, episodes of nine steps, masks where actions are choices."""
+    """Random observations, episodes of nine steps, masks if actions are choices."""
 
     def __init__(self, observations: "gym.Space[Any]", actions: "gym.Space[Any]") -> None:
         self.observation_space, self.action_space = observations, actions
@@ -118,7 +118,7 @@ def test_numpy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
 
 
 SUFFIXES = {".npz": [], ".pt2": [pytest.mark.slow], ".onnx": [pytest.mark.extras]}
-"""The forms of a policy, and the marks of their tests. A further form joins by a line."""
+"""The forms of a policy, and the marks of their tests. To add a form, add a line."""
 OF_EVERY_KIND = [
     pytest.param(name, suffix, marks=marks, id=f"{name}, {suffix}")
     for name in KINDS
@@ -130,7 +130,7 @@ BY_DEFAULT = (
 
 
 def agent_of(name: str) -> hybridppo.PPO:
-    """An agent of a kind of space, with parameters at random, so that its actions differ."""
+    """An agent for a kind of space, with random parameters, so that its actions differ."""
     kind = KINDS[name]
     env = kind.make()
     observations = MaskedObservation(env.observation_space, env.action_space) if kind.has_masks else None
@@ -173,7 +173,7 @@ def test_policies_of_off_policy_agents_are_exported(config: Any, suffix: str, tm
 
 @pytest.mark.slow
 def test_torch_alone_reads_what_it_takes_and_gives(tmp_path: Path) -> None:
-    """Neither gymnasium nor this library is needed, nor is anything in the file but the actor."""
+    """The file needs neither gymnasium nor this library, and holds nothing but the actor."""
     agent = agent_of("tuple")
     agent.save(tmp_path / "agent.safetensors")
     assert hybridppo.export(tmp_path / "agent.safetensors", tmp_path / "policy.pt2").steps_checked == 1000

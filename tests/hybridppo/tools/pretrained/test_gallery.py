@@ -1,4 +1,4 @@
-"""Agents to take home: each has its parts, loads without a network, and acts in its environment."""
+"""Pretrained agents: each is complete, loads without a network connection, and acts in its environment."""
 
 import socket
 from itertools import count

@@ -1,4 +1,4 @@
-"""Episodes to look at: frames, returns, and what is said where there is nothing to see."""
+"""Episodes to watch: frames, returns, and the error if there is nothing to see."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
 
 class Numbered(gym.Env[Any, Any]):
-    """Episodes of seven steps, a grey for each; the mask allows one action, which changes."""
+    """Episodes of seven steps, a gray for each; the mask allows one action, which changes."""
 
     metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 10}  # noqa: RUF012 - as gymnasium has it
     observation_space = Box(0.0, 1.0, (1,), np.float32)
@@ -168,7 +168,7 @@ def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Pa
 
 
 class Seen(TorchCartPole):
-    """Has pictures, a grey for each number of an environment."""
+    """Has pictures, a gray for each number of an environment."""
 
     closed = 0
     metadata: dict[str, Any] = {"render_fps": 10}  # noqa: RUF012 - as gymnasium has it
@@ -312,7 +312,7 @@ def test_compiled_environments_draw_where_they_say_how() -> None:
 
 
 def _slide(**more: Any) -> Any:
-    """An environment of one number, with what else its class has."""
+    """An environment of one number, with further attributes in its class."""
 
     def reset(state: Any, random: Any) -> None:
         state.x = 7.0

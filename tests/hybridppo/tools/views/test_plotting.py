@@ -1,4 +1,4 @@
-"""Runs drawn together: which are a group, what is drawn of it, and the files."""
+"""Plots of several runs: which form a group, what is drawn of it, and the files."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def make_run(
     options: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
-    """A run of ten steps and two seconds an iteration."""
+    """A run with ten steps and two seconds per iteration."""
     path.mkdir(parents=True)
     settings = {"env_id": env_id, "seed": seed, "total_steps": 100, "placement": {"name": "single"}}
     settings["config"] = {**CONFIG, **config}

@@ -1,4 +1,4 @@
-"""The page of a run: whole, of the run, and in need of nothing but itself."""
+"""A run's page: complete, and self-contained."""
 
 import json
 import re
@@ -20,7 +20,7 @@ VOID = {"meta", "link", "br", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Parses a page, and refuses one whose elements do not close."""
+    """Parses a page, and refuses one with unclosed elements."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A run in the terminal: what is shown of it, when, and when that ends."""
+"""A run in the terminal: what is shown, when, and when the display ends."""
 
 import io
 import json
@@ -132,7 +132,7 @@ class Terminal(io.StringIO):
 
 
 def watched(run_dir: Path, *events: Callable[[], object], encoding: str = "utf-8", is_tty: bool = True) -> str:
-    """What is written where one event happens between two looks, and each lasts 20 seconds."""
+    """What is written if one event happens between two looks, and each look lasts 20 seconds."""
     out, left, now = Terminal(encoding, is_tty), list(events), [0.0]
 
     def wait(seconds: float) -> None:

@@ -27,7 +27,10 @@ LARGEST_VIDEO = 20 * 2**20
 """Bytes; the page links to a larger video."""
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
 """The first curves."""
-NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
+NO_CURVES = {
+    "iteration", "env_steps", "seconds", "episodes", "agent_steps", "evaluation_env_steps",
+    *(f"seconds_{phase}" for phase in PHASES),
+}  # fmt: skip
 """Metrics without a curve: axes, counts, and those shown elsewhere."""
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -69,7 +72,7 @@ def page(run: Run) -> str:
 
 def _cards(run: Run) -> str:
     last = run.lines[-1]
-    result = read_object(run.path / "result.json")
+    result = _ended_with(run)
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
@@ -89,7 +92,8 @@ def _cards(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    names = sorted(run.lines[-1], key=_place)
+    found = dict.fromkeys(name for line in run.lines for name in line)  # not every iteration has every metric
+    names = sorted(found, key=_place)
     charts = []
     for name in names:
         points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]
@@ -153,8 +157,14 @@ def _video(run: Run) -> str:
     return f'<video controls muted loop src="data:video/mp4;base64,{data}"></video>'
 
 
-def _result(run: Run) -> str:
+def _ended_with(run: Run) -> dict[str, Any] | None:
+    """The run's result; None if it has not ended, or has gone on since."""
     result = read_object(run.path / "result.json")
+    return result if result and result.get("env_steps", 0) >= run.lines[-1]["env_steps"] else None
+
+
+def _result(run: Run) -> str:
+    result = _ended_with(run)
     return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
 
 

@@ -283,7 +283,8 @@ class BaseSampler:
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
-            self._look_at_bounds(buffer.observations)
+            rows, are_zeros = buffer.observations[:-1], buffer.absent | buffer.waiting
+            self._look_at_bounds(rows[~are_zeros] if are_zeros.any() else rows)
         if not buffer.waiting.any():
             return self._rollout(buffer, valid, finals, version, returns)
         steps, are_steps, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._memory)

@@ -156,7 +156,7 @@ class _Check:
         num_envs = environments.num_envs // environments.num_agents
         sample = _sampler(environments, self._seed)
         start = time.perf_counter()
-        seen.add(environments.reset(self._seed), [])
+        before = environments.reset(self._seed).copy()
         seen.reset_seconds.append(time.perf_counter() - start)
         lengths = np.zeros(environments.num_envs, np.int64)
         num_truncated = num_unknown = 0
@@ -166,12 +166,13 @@ class _Check:
             rows, rewards, terminated, truncated, final_envs, _ = environments.step(actions)
             took = time.perf_counter() - start
             report.steps += num_envs
-            absent = environments.absent if environments.absent is not None else np.zeros_like(terminated)
+            nobody = np.zeros_like(terminated)
+            absent, waiting = (nobody if who is None else who for who in (environments.absent, environments.waiting))
             ended = (terminated | truncated) & ~absent
             # A step that ends an episode includes a reset.
             (seen.reset_seconds if ended.any() else seen.step_seconds).append(took)
-            is_over = (absent | ended).reshape(num_envs, -1).all(1).repeat(environments.num_agents)
-            seen.add(rows[is_over | ~(absent | ended)], rewards[~absent].tolist())
+            seen.add(before[~(absent | waiting)], rewards[~absent].tolist())
+            before = rows.copy()
             lengths += ~absent
             report.episode_lengths += lengths[ended].tolist()
             lengths[ended] = 0

@@ -29,7 +29,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown, shown_name
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
@@ -61,8 +61,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     steps = require_whole("steps", steps)
     if not is_seconds(seconds):
         raise ConfigurationError(f"seconds must be a number of at least 0, got {shown(seconds)}")
-    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
-    report = EnvReport(name)
+    report = EnvReport(env if isinstance(env, str) else shown_name(env))
     if note := note_of(env):
         report.add("note", note)
     if isinstance(env, str):  # gymnasium makes no environments of several agents

@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+from functools import partial
 from typing import Any
 
 
@@ -93,6 +94,13 @@ def shown(value: Any, limit: int = 200) -> str:
     except ValueError:  # an int with more digits than Python prints
         return "a number of thousands of digits"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def shown_name(part: object) -> str:
+    """The name of a function or class, also if `functools.partial` binds its arguments; of an object, its class's."""
+    while isinstance(part, partial):
+        part = part.func
+    return str(getattr(part, "__qualname__", type(part).__name__))
 
 
 def command(*words: object) -> str:

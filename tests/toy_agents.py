@@ -75,6 +75,16 @@ class ScriptedAgents:
         return np.array((self._episode, self.number(agent), self._step), np.float32)
 
 
+class FromOneToTwo(ScriptedAgents):
+    """Two agents that observe 1.5, in a space without zeros; they leave one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__([[(3, "terminated")], [(6, "truncated")]], Box(1.0, 2.0, (3,)))
+
+    def _seen(self, agent: str) -> np.ndarray:
+        return np.full(3, 1.5, np.float32)
+
+
 class Matching:
     """Each agent must name what it observes, and is rewarded by 1 if it does. They leave one after the other.
 

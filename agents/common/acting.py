@@ -1,5 +1,6 @@
 """Checks and converts the arguments of an agent's `act`: observations, masks and states, single or in batches."""
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -29,16 +30,15 @@ def rows_of(
     Raises:
         EnvError: if they are not valid.
     """
-    if not isinstance(space, MaskedObservation):
-        if action_mask is not None:
-            raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
-        if encode.is_array:
-            array = np.asarray(observation)
-            _check_shape(array.shape, space, encode, batch)
-            return encode(array if batch else array[None])
+    if action_mask is not None and not isinstance(space, MaskedObservation):
+        raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
     try:
         if isinstance(space, MaskedObservation):
             return _masked_rows(observation, action_mask, space, batch)
+        if encode.is_array:
+            array = np.asarray(observation)
+            _check_shape(array.shape, space, encode, batch)
+            return encode(array if batch else array.reshape(1, *(space.shape or ())))
         if not batch:
             return encode.one(observation)[None]
         encode.check_shapes(observation, _length(encode.values(observation)[0]))
@@ -58,7 +58,9 @@ def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: Observat
         )
     if batch and (len(shape) != len(expected) + 1 or shape[1:] != expected or not shape[0]):
         raise EnvError(f"a batch of observations must be of shape {('N', *expected)}, and is of shape {shape}")
-    if not batch and int(np.prod(shape)) != int(np.prod(expected)):
+    sizes, wanted = ([size for size in each if size != 1] for each in (shape, expected))
+    is_flat = sizes == [math.prod(expected)]
+    if not batch and sizes != wanted and not is_flat:
         raise EnvError(
             f"an observation must be of shape {expected}, and is of shape {shape} (batch=True is for several)"
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hybridppo.errors import CheckpointError
+from hybridppo.errors import CheckpointError, shown_name
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.run_directory.agent_file import write_agent_file
@@ -26,7 +26,7 @@ def save_agent(agent: Any, path: str | Path) -> Path:
         "config": agent.config.to_json(),
         "observation_space": space_to_json(agent.observation_space),
         "action_space": space_to_json(agent.action_space),
-        "own": {what: getattr(part, "__qualname__", type(part).__qualname__) for what, part in agent.own.items()},
+        "own": {what: shown_name(part) for what, part in agent.own.items()},
         "state": state,
     }
     path = Path(path)

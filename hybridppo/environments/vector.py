@@ -84,8 +84,10 @@ class VectorEnvironments(Environments):
         return result
 
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
-        result = self.vector.step(actions)
+        result: Any = self.vector.step(actions)
         check_vector_step(self.encode, self.num_envs, result)
+        if isinstance(result[4], list) and (self._resets_at_once or self._infos is not None):
+            raise BadValueError("infos must be a dict, and is a list: leave the wrapper DictInfoToList out")
         has_truths = all(flags.dtype == np.bool_ for flags in result[2:4])
         self._take_step = self.vector.step if has_truths else self._step_with_numbers
         return _with_truths(result)

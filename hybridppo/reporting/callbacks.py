@@ -20,7 +20,7 @@ from typing import Any
 
 from hybridppo.environments.options import is_held_by_json
 from hybridppo.environments.steering import Steering
-from hybridppo.errors import CallbackError, ConfigurationError, shown
+from hybridppo.errors import CallbackError, ConfigurationError, shown, shown_name
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.system.figures import shown_number
 from hybridppo.system.throttling import ThrottledWarning
@@ -150,7 +150,7 @@ class Logger(Callback):
 
     def __init__(self, function: Callable[[Metrics], object]) -> None:
         self._function = function
-        self._outage = ThrottledWarning(f"the logger {name_of(function)}")
+        self._outage = ThrottledWarning(f"the logger {shown_name(function)}")
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
         # Services and other libraries may raise any error.
@@ -234,7 +234,7 @@ class Callbacks:
                 except Exception:
                     logger.warning(
                         "the callback %s failed in on_end, after iteration %d",
-                        name_of(callback), self.run.iteration, exc_info=True,
+                        shown_name(callback), self.run.iteration, exc_info=True,
                     )  # fmt: skip
 
     def _tell(self, hook: str, *arguments: Any) -> None:
@@ -251,7 +251,7 @@ class Callbacks:
             if isinstance(callback, OnIteration):
                 raise
             raise CallbackError(
-                f"the callback {name_of(callback)} failed in {hook}, after iteration {self.run.iteration}: "
+                f"the callback {shown_name(callback)} failed in {hook}, after iteration {self.run.iteration}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -283,8 +283,3 @@ def require_functions(loggers: Any) -> tuple[Callable[[Metrics], object], ...]:
         if not callable(logger):
             raise ConfigurationError(f"loggers must be functions of the metrics, as print is, got {shown(logger)}")
     return found
-
-
-def name_of(part: object) -> str:
-    """The name of a function, or of an object's class, for messages."""
-    return str(getattr(part, "__qualname__", type(part).__qualname__))

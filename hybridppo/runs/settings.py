@@ -17,7 +17,7 @@ from hybridppo._version import __version__
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AGENTS, AnyConfig, config_of_run, name_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, is_held_by_json
-from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown, shown_name
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.upgrades import FORMAT_VERSION, upgraded_config
@@ -209,7 +209,7 @@ def name_of_source(source: object) -> str:
     """An environment's id, or the name of a function or class; or the names of several, from a mapping."""
     if isinstance(source, Mapping):
         return ", ".join(source)
-    return source if isinstance(source, str) else str(getattr(source, "__qualname__", type(source).__name__))
+    return source if isinstance(source, str) else shown_name(source)
 
 
 def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], default: Made | None = None) -> Made:

@@ -41,7 +41,7 @@ class BoxKind(Kind[gym.spaces.Box]):
         if array.shape != (*rows.shape[:-1], *self.space.shape):
             array = reshaped(self.space, array, f"its observation{self.path}")
         if self.image is not None and array.dtype != np.uint8:
-            array = self.checked(array)
+            array = np.stack([self.checked(image) for image in array.reshape(-1, *self.space.shape)])
         rows[...] = array.reshape(rows.shape)
 
     def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
@@ -49,6 +49,8 @@ class BoxKind(Kind[gym.spaces.Box]):
         array = as_numbers(name, observation)
         require_finite(name, array)
         array = reshaped(space, array, name)
+        if self.image is not None and array.dtype == np.bool_:  # black or white, as for MinAtar
+            return array * np.uint8(255)
         if np.issubdtype(space.dtype, np.integer) and np.any(array != np.trunc(array)):
             raise BadValueError(
                 f"{name} is of {array.dtype} and has numbers that are not whole, but its space is of {space.dtype}: "

@@ -124,8 +124,8 @@ class ObservationEncoder:
             return observations  # type: ignore[no-any-return]
         if self.is_array:
             array = np.asarray(observations).reshape(len(observations), *self.shape)
-            if array.dtype == np.bool_ and self.image is not None:  # booleans become black or white, as for MinAtar
-                return array * np.uint8(255)
+            if self.image is not None and array.dtype != np.uint8:  # cast if that loses nothing
+                return np.stack([self.one(image) for image in array])
             return array.astype(self.dtype, copy=False)
         values = self._kind.values(observations)
         rows = np.empty((len(values[0]), *self.shape), self.dtype)

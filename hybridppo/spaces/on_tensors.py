@@ -21,6 +21,7 @@ from hybridppo.spaces.joint import JointDistribution, leaves_of, outputs_of, typ
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import DistributionOfPolicies
 from hybridppo.spaces.philox import philox
+from hybridppo.spaces.state_dependent import StateDependentGaussian
 
 
 class TensorEncoder:
@@ -254,7 +255,8 @@ def _draw_of(distribution: Distribution) -> Callable[[Tensor, Tensor], Tensor]:
         return _gumbel
     if type(distribution) in (DiagonalGaussian, SquashedGaussian):
         return _normal
-    raise EnvError(f"actions of a {type(distribution).__name__} cannot be drawn on tensors: train PPO (PPOConfig)")
+    remedy = "leave use_sde out" if isinstance(distribution, StateDependentGaussian) else "train PPO (PPOConfig)"
+    raise EnvError(f"actions of a {type(distribution).__name__} cannot be drawn on tensors: {remedy}")
 
 
 def _gumbel(first: Tensor, second: Tensor) -> Tensor:

@@ -283,7 +283,7 @@ class BaseSampler:
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros
-            self._look_at_bounds(buffer.observations)
+            self._look_at_bounds(buffer.observations[:-1], buffer.absent | buffer.waiting)
         if not buffer.waiting.any():
             return self._rollout(buffer, valid, finals, version, returns)
         steps, are_steps, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._memory)
@@ -400,10 +400,12 @@ class BaseSampler:
         valid = self._valid_rows(ended, buffer.absent[:filled])
         return self.env_steps + self._num_steps_in(valid & ~buffer.waiting[:filled])
 
-    def _look_at_bounds(self, rows: Array) -> None:
-        """Warn once of observations outside the bounds of their space."""
+    def _look_at_bounds(self, rows: Array, may_be_zeros: Array) -> None:
+        """Warn once of observations outside the bounds of their space; those of agents that do not act may be zeros."""
         frames = self._encode.frames
         warning = self._encode.warning_of_bounds(rows if frames is None else frames.repeated(rows))
+        if warning is not None and may_be_zeros.any():
+            warning = self._encode.warning_of_bounds(rows[~may_be_zeros])
         if warning is not None:
             self._has_warned = True
             logger.warning(

@@ -91,7 +91,7 @@ class DeviceSampler(BaseDeviceSampler):
             self._refuse_numbers()
         self._count_told(counted)
         if not self._has_warned:
-            self._look_at_bounds(block.observations[-1:].cpu().numpy())
+            self._look_at_bounds(block.observations[-2:-1].cpu().numpy(), block.absent[-1:].cpu().numpy())
             self._has_warned = True  # only one row, and only once, because it is copied to the host
         return self._rollout_with(valid_rows, final_rows, finals, version)
 

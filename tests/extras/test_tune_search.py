@@ -16,6 +16,7 @@ import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.commands.main import main
 from hybridppo.runs.settings import settings_of_result
+from hybridppo.tools.experiments.search import config_from
 
 pytestmark = pytest.mark.extras
 FIXED = {"num_steps": 16, "minibatch_size": 32, "num_envs": 2, "num_epochs": 1, "hidden_sizes": [8]}
@@ -183,3 +184,18 @@ def test_on_the_command_line_and_train_takes_the_entry(tmp_path: Path, capsys: p
     assert "tuned: hybridppo tune, trial 0 of 1, 400 steps" in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["total_steps"], config["config"]["num_steps"], config["config"]["gamma"]) == (400, 16, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "size", "minibatches"),
+    [
+        ({"num_envs": 4, "num_steps": 512}, 64, 32),
+        ({"num_envs": 4, "num_steps": 1000}, 64, 50),  # 62 would fit, and do not divide 4,000
+        ({"num_envs": 7, "num_steps": 64}, 128, 2),
+        ({"num_envs": 4, "num_steps": 128, "recurrent": "lstm", "sequence_length": 128}, 64, 4),  # as many sequences
+        ({"num_envs": 1, "num_steps": 16}, 512, 1),
+    ],
+    ids=str,
+)
+def test_minibatches_are_at_least_as_large_as_asked_for(fixed: dict[str, Any], size: int, minibatches: int) -> None:
+    assert config_from({"minibatch_size": size}, fixed).num_minibatches == minibatches

@@ -10,6 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from toy_agents import FromOneToTwo, TakingTurns
 from toy_environments import FaultyEnv
 
 import hybridppo
@@ -175,4 +176,11 @@ def test_more_than_a_little_is_refused_at_first(space: Box, value: float) -> Non
 def test_within_the_bounds_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     train("CartPole-v1", total_steps=500)
     train(partial(make, 10**6, good()))
+    assert [record for record in caplog.records if "bounds" in record.getMessage()] == []
+
+
+def test_of_agents_that_are_absent_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    train(FromOneToTwo, total_steps=300, **WAYS["workers"])
+    train(FromOneToTwo, total_steps=300)
+    train(lambda: TakingTurns(FromOneToTwo()), total_steps=300)
     assert [record for record in caplog.records if "bounds" in record.getMessage()] == []

@@ -29,7 +29,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown_name
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
@@ -61,8 +61,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     """
     steps = require_whole("steps", steps)
     require_seconds("seconds", seconds)
-    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
-    report = EnvReport(name)
+    report = EnvReport(env if isinstance(env, str) else shown_name(env))
     if note := note_of(env):
         report.add("note", note)
     if isinstance(env, str):  # gymnasium makes no environments of several agents
@@ -156,7 +155,7 @@ class _Check:
         num_envs = environments.num_envs // environments.num_agents
         sample = _sampler(environments, self._seed)
         start = time.perf_counter()
-        seen.add(environments.reset(self._seed), [])
+        before = environments.reset(self._seed).copy()
         seen.reset_seconds.append(time.perf_counter() - start)
         lengths = np.zeros(environments.num_envs, np.int64)
         num_truncated = num_unknown = 0
@@ -166,12 +165,13 @@ class _Check:
             rows, rewards, terminated, truncated, final_envs, _ = environments.step(actions)
             took = time.perf_counter() - start
             report.steps += num_envs
-            absent = environments.absent if environments.absent is not None else np.zeros_like(terminated)
+            nobody = np.zeros_like(terminated)
+            absent, waiting = (nobody if who is None else who for who in (environments.absent, environments.waiting))
             ended = (terminated | truncated) & ~absent
             # A step that ends an episode includes a reset.
             (seen.reset_seconds if ended.any() else seen.step_seconds).append(took)
-            is_over = (absent | ended).reshape(num_envs, -1).all(1).repeat(environments.num_agents)
-            seen.add(rows[is_over | ~(absent | ended)], rewards[~absent].tolist())
+            seen.add(before[~(absent | waiting)], rewards[~absent].tolist())
+            before = rows.copy()
             lengths += ~absent
             report.episode_lengths += lengths[ended].tolist()
             lengths[ended] = 0

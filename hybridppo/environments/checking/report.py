@@ -86,7 +86,7 @@ class Seen:
         """Add rows `[N, *shape]` and rewards."""
         self.rewards += rewards
         numbers = self._encode.layout.numbers(rows)
-        if numbers.size:  # images have none, and at an episode's end no agent may be left
+        if numbers.size:  # images have none
             least, most = self.extremes
             np.minimum(least, numbers.min(0), out=least)
             np.maximum(most, numbers.max(0), out=most)

@@ -7,7 +7,7 @@ import base64
 import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -384,9 +384,11 @@ def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
     if isinstance(settings.get("hidden_sizes"), str):
         settings["hidden_sizes"] = tuple(int(width) for width in settings["hidden_sizes"].split(","))
     try:
-        if size is not None and "num_minibatches" not in settings:
-            settings["num_minibatches"] = max(1, settings["num_envs"] * settings["num_steps"] // size)
-        return PPOConfig(**settings)
+        made = PPOConfig(**settings)
+        if size is None or "num_minibatches" in settings:
+            return made
+        most = max(1, min(made.batch_size // size, made.units))
+        return replace(made, num_minibatches=next(n for n in range(most, 0, -1) if made.batch_size % n == 0))
     except TypeError as error:
         raise ConfigurationError(f"fixed must hold fields of PPOConfig: {error}") from error
 

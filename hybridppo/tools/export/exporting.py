@@ -303,11 +303,12 @@ def _from_environment(
 
 def _sampled(policy: TorchPolicy, agent: Player) -> Experiences:
     """Samples of the observation space, and random masks that allow some actions."""
-    policy.space.seed(0)
+    space = agent.given_space if isinstance(agent, PPO) else agent.observation_space
+    space.seed(0)
     generator = np.random.default_rng(0)
     for step in itertools.count():
         mask = _random_mask(agent.action_space, generator) if policy.mask_size else None
-        yield policy.space.sample(), mask, step % STEPS_DRAWN == 0
+        yield space.sample(), mask, step % STEPS_DRAWN == 0
 
 
 def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:

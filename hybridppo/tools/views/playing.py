@@ -192,7 +192,7 @@ class Filmed:
 
     def _draw(self) -> None:
         if self._keeps:
-            self.frames.append(np.asarray(self.env.render()))
+            self.frames.append(np.array(self.env.render()))  # which it may draw into again
 
     def close(self) -> None:
         """Close the environment, unless it lacks the method, as PettingZoo's may; a second call does nothing."""

@@ -27,7 +27,10 @@ LARGEST_VIDEO = 20 * 2**20
 """Size in bytes; a larger video is linked."""
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
 """The metrics of the first curves, in order."""
-NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
+NO_CURVES = {
+    "iteration", "env_steps", "seconds", "episodes", "agent_steps", "evaluation_env_steps",
+    *(f"seconds_{phase}" for phase in PHASES),
+}  # fmt: skip
 """Metrics without a curve: axes, counts, and those shown elsewhere."""
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -89,8 +92,8 @@ def _cards(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    evaluated: dict[str, Any] = next((m for m in reversed(run.lines) if "evaluation_return_mean" in m), {})
-    names = sorted({**evaluated, **run.lines[-1]}, key=_place)
+    found = dict.fromkeys(name for line in run.lines for name in line)  # not every iteration has every metric
+    names = sorted(found, key=_place)
     charts = []
     for name in names:
         points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]

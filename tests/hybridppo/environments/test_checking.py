@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import SyncVectorEnv
-from toy_agents import FaultyAgents, Matching, TakingTurns
+from toy_agents import FaultyAgents, FromOneToTwo, Matching, TakingTurns
 
 import hybridppo
 from hybridppo import ConfigurationError
@@ -310,6 +310,11 @@ def test_agents_that_share_a_policy_are_checked() -> None:
     assert "note: it has 3 agents, which may share a policy: player 0, player 1, player 2" in str(report)
     assert "it says which actions are allowed ('action_mask')" in str(report)
     assert "two different episodes" not in str(report)
+
+
+def test_agents_that_are_not_there_or_wait_are_not_out_of_bounds() -> None:
+    for make in (FromOneToTwo, lambda: TakingTurns(FromOneToTwo())):
+        assert "outside of the bounds" not in str(hybridppo.check_env(make, steps=50))
 
 
 class Drawing(Matching):

@@ -9,6 +9,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import DictInfoToList
 from toy_environments import (
     MODES,
     IdentityBox,
@@ -86,6 +87,20 @@ def test_same_step_without_final_observations_is_an_error() -> None:
     environments.reset(seed=0)
     with pytest.raises(EnvError, match=r"environments \[0\] were truncated .* no 'final_obs'"):
         environments.step(np.zeros(1, dtype=np.int64))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infos_in_a_list_are_refused_where_they_are_read(mode: AutoresetMode) -> None:
+    for measures in (False, True):
+        environments = wrap(DictInfoToList(scripted_vector(SCRIPTS, mode)))
+        environments.reset(seed=0)
+        if measures:
+            environments.measure_infos(("profit",))
+        if measures or mode is AutoresetMode.SAME_STEP:
+            with pytest.raises(EnvError, match=r"infos must be a dict, and is a list: leave .* DictInfoToList out"):
+                environments.step(np.zeros(2, dtype=np.int64))
+        else:
+            environments.step(np.zeros(2, dtype=np.int64))
 
 
 def test_environments_are_seeded_apart() -> None:

@@ -16,6 +16,7 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, Migrating, Mirrored, SingleDevice
+from hybridppo.agents.common.acting import rows_of
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.memory import memory_needs
 from hybridppo.environments.making import make_environments
@@ -148,6 +149,31 @@ def test_images_that_are_not_of_their_space(observation: np.ndarray, words: str 
         return
     with pytest.raises(EnvError, match=words):
         make_environments(source, 2).reset(0)
+
+
+def test_an_agent_acts_on_images_as_environments_give_them() -> None:
+    space, truths = image_space(6, 5, 1), np.random.default_rng(0).random((6, 5, 1)) < 0.5
+    source = partial(FaultyEnv, lambda env, result: result, observation_space=space, good=truths)
+    environments, encode = make_environments(source, 2), ObservationEncoder(space)
+    expected = 255 * truths.astype(np.uint8)
+    for rows in (environments.reset(0), environments.step(np.zeros(2, np.int64))[0], encode(truths[None])):
+        np.testing.assert_array_equal(rows[0], expected)
+    for given in (truths, expected, expected.astype(np.float64), expected[..., 0], expected.ravel()):
+        np.testing.assert_array_equal(rows_of(given, None, space, encode, batch=False)[0], expected)
+    parts = Dict(seen=space)
+    for batch in (np.stack([truths] * 2), np.stack([expected.astype(np.float64)] * 2)):
+        for rows in (
+            rows_of(batch, None, space, encode, batch=True),
+            rows_of({"seen": batch}, None, parts, ObservationEncoder(parts), batch=True).reshape(2, 6, 5, 1),
+        ):
+            np.testing.assert_array_equal(rows, np.stack([expected] * 2))
+    for given, words in (
+        (expected / 255.0 + 0.5, "has numbers that are not whole"),
+        (expected.astype(np.int64) + 1, r"is 256, outside of the bounds of its space, 0 to 255"),
+        (expected.transpose(1, 0, 2), r"must be of shape \(6, 5, 1\), and is of shape \(5, 6, 1\)"),
+    ):
+        with pytest.raises(EnvError, match=words):
+            rows_of(given, None, space, encode, batch=False)
 
 
 # Networks

@@ -16,6 +16,7 @@ from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.on_tensors import TensorActions, TensorEncoder, words
 from hybridppo.spaces.philox import philox
+from hybridppo.spaces.state_dependent import ExplorationLayout
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {
@@ -162,3 +163,6 @@ def test_other_distributions_are_refused() -> None:
     distribution = DeterministicActions.__new__(DeterministicActions)
     with pytest.raises(EnvError, match="actions of a DeterministicActions cannot be drawn on tensors: train PPO"):
         TensorActions(distribution, CPU)
+    of_states = distribution_for(Box(-1.0, 1.0, (2,)), exploration=ExplorationLayout(num_features=4, sample_freq=-1))
+    with pytest.raises(EnvError, match="StateDependentGaussian cannot be drawn on tensors: leave use_sde out"):
+        TensorActions(of_states, CPU)

@@ -359,6 +359,13 @@ def test_the_configuration_is_written(finished: Finished) -> None:
     assert config["versions"].keys() >= {"hybridppo", "torch", "gymnasium", "numpy", "python"}
 
 
+def test_a_function_whose_arguments_are_bound_has_its_own_name(tmp_path: Path) -> None:
+    env = partial(partial(ScriptedEnv, ((5, "terminated"),)))
+    train(env, run_dir=tmp_path / "run", iterations=1)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["env_id"] == "ScriptedEnv"
+    assert hybridppo.check_env(env, steps=10).name == "ScriptedEnv"
+
+
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     train(run_dir=tmp_path / "run", checkpoint_seconds=0.0, keep_checkpoints=2)
     names = [int(folder.name) for folder in folders(tmp_path / "run" / "checkpoints")]

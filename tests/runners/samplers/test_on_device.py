@@ -394,6 +394,28 @@ def test_what_is_not_finite_is_named(stand_in: str, monkeypatch: pytest.MonkeyPa
         sampler.collect(acting)
 
 
+@pytest.mark.parametrize("is_absent", [True, False])
+def test_zeros_of_absent_agents_are_not_out_of_bounds(
+    is_absent: bool, stand_in: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampler, acting = device_sampler(Hunt, stand_in)
+    read, ones = sampler._read, np.ones(sampler._encode.layout.num_numbers, np.float32)
+
+    def spoiled(version: int) -> Any:
+        block: Any = sampler._block
+        block.observations.fill_(1.5)
+        block.observations[-2:, 0] = 0.0
+        block.absent[-1] = False
+        block.absent[-1, 0] = is_absent
+        return read(version)
+
+    monkeypatch.setattr(sampler._encode, "bounds", (ones, 2 * ones))
+    monkeypatch.setattr(sampler, "_read", spoiled)
+    sampler.collect(acting)
+    said = [record.getMessage() for record in caplog.records if "bounds" in record.getMessage()]
+    assert [message.partition(",")[0] for message in said] == ["observation[0] was 0.0"] * (not is_absent)
+
+
 def test_what_does_not_fit_is_refused_beforehand(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Accelerator, "memory_free", lambda self: 10_000, raising=True)
     with pytest.raises(OutOfMemoryError, match=r"a rollout \(num_envs \* num_steps\).*Lower num_envs or num_steps"):

@@ -79,6 +79,7 @@ POLICIES: dict[str, tuple["gym.Space[Any]", "gym.Space[Any]", dict[str, Any], bo
     "several actions": (VECTOR, NESTED, {"squash_actions": True}, False),
     "several actions, with a memory": (VECTOR, NESTED, {"recurrent": "gru"}, False),
     "parts": (Dict(a=VECTOR, b=Discrete(3)), Discrete(2), {"normalize_observations": True}, False),
+    "some parts": (Tuple((VECTOR, Discrete(3), MultiBinary(2))), Discrete(2), {"actor_keys": ("1", "2")}, False),
 }
 IMAGE = Box(0, 255, (10, 10, 3), np.uint8)
 IMAGES = (IMAGE, Discrete(3), {}, False)
@@ -281,7 +282,7 @@ def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
         (tmp_path / "policy.npz").read_bytes().index(b"about")
 
 
-@pytest.mark.parametrize("name", ["masks", "several choices", "several actions", "lstm", "parts"])
+@pytest.mark.parametrize("name", ["masks", "several choices", "several actions", "lstm", "parts", "some parts"])
 def test_without_the_environment_it_is_compared_on_its_spaces(name: str, tmp_path: Path) -> None:
     trained(tmp_path / "run", POLICIES[name])
     exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=60)

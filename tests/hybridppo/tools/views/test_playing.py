@@ -36,6 +36,7 @@ class Numbered(gym.Env[Any, Any]):
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
         self.rendered = 0
+        self._picture = np.zeros((64, 64, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -54,7 +55,8 @@ class Numbered(gym.Env[Any, Any]):
 
     def render(self) -> Any:
         self.rendered += 1
-        return np.full((64, 64, 3), 30 * self._steps, np.uint8)
+        self._picture[:] = 30 * self._steps  # the same array for every picture
+        return self._picture
 
 
 @pytest.fixture(scope="module")

@@ -205,6 +205,31 @@ def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -
     assert "The run has not ended, or was interrupted." in page.texts
 
 
+def test_metrics_that_not_every_iteration_has_have_curves(run_dir: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    for number in (4, 9):
+        lines[number] |= {"evaluation_return_mean": 9.0 + number, "evaluation_env_steps": lines[number]["env_steps"]}
+    (tmp_path / "config.json").write_bytes((run_dir / "config.json").read_bytes())
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    texts = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8")).texts
+    assert "evaluation return mean" in texts
+    assert "evaluation env steps" not in texts
+
+
+def test_the_result_of_a_run_that_has_gone_on_since_is_not_shown(run_dir: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "result.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
+    assert "finished" in Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8")).texts
+    last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
+    config = json.loads((run_dir / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "total_steps": 2 * last["env_steps"]}))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**last, "env_steps": last["env_steps"] + 32}) + "\n")
+    texts = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8")).texts
+    assert "finished" not in texts
+    assert "The run has not ended, or was interrupted." in texts
+
+
 def test_auto_that_could_not_measure_is_reported_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

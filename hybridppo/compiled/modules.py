@@ -16,9 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+
+import filelock
 
 from hybridppo.errors import EnvError, HybridPPOError
 
@@ -128,20 +130,33 @@ def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exc
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        is_first = not is_kept(path, kept)
-        if is_first:
-            say(f"compiling {name}, once: kept in {path.parent}")
-        start = time.perf_counter()
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:  # Numba's errors, and those that it passes on from LLVM and the text
-            del sys.modules[module_name]
-            raise explain(path, error) from error
-        if is_first:
-            say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
+        with contextlib.nullcontext() if is_kept(path, kept) else _alone(path):
+            is_first = not is_kept(path, kept)
+            if is_first:
+                say(f"compiling {name}, once: kept in {path.parent}")
+            start = time.perf_counter()
+            sys.modules[module_name] = module
+            try:
+                spec.loader.exec_module(module)
+            except Exception as error:  # Numba's errors, and those that it passes on from LLVM and the text
+                del sys.modules[module_name]
+                raise explain(path, error) from error
+            if is_first:
+                say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
         _MODULES[digest] = module
         return module
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait while another process compiles the module: it will be kept then."""
+    lock = filelock.FileLock(path.with_suffix(".lock"))
+    with contextlib.suppress(OSError, NotImplementedError):  # a file system without locks: each process compiles
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:

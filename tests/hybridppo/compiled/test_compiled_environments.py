@@ -482,6 +482,39 @@ def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+AT_ONCE = """
+import sys
+from hybridppo.compiled import modules
+
+modules.load("slow", sys.argv[1], ["made"], lambda path, error: error)
+"""
+SLOW = """
+import pathlib, sys, time
+
+path = pathlib.Path(__file__)
+entries = path.with_suffix(".entries")
+with open(entries, "a") as file:
+    file.write("x")
+for _ in range(100):  # the other process, if it does not wait for this one
+    if entries.stat().st_size == 2:
+        break
+    time.sleep(0.01)
+(path.parent / "__pycache__").mkdir(exist_ok=True)
+(path.parent / "__pycache__" / f"{path.stem}.made-1.py{sys.version_info.major}{sys.version_info.minor}.nbi").touch()
+"""
+
+
+def test_of_two_processes_at_once_one_compiles(tmp_path: Path) -> None:
+    environment = {**os.environ, "HYBRIDPPO_CACHE_DIR": str(tmp_path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", AT_ONCE, SLOW], stderr=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    said = "".join(process.communicate(timeout=60)[1] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert said.count("compiling slow, once") == said.count("compiled slow in") == 1
+
+
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HYBRIDPPO_CACHE_DIR", str(tmp_path / "file" / "folder"))

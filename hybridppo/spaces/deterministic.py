@@ -92,7 +92,7 @@ class GaussianExploration(DeterministicActions):
 
     def __init__(self, actions: DeterministicActions, warmup: int) -> None:
         super().__init__(actions.low, actions.high, actions.dtype, std=actions.std)
-        self.actions = actions
+        self.actions, self.output_size = actions, actions.output_size  # an agent of one's own may have other actions
         self.drawn = 0
         """Steps that noise was drawn for, of all environments together."""
         self._warmup: float = warmup
@@ -105,6 +105,9 @@ class GaussianExploration(DeterministicActions):
         found._warmup = self._warmup / count
         found.load_state({"drawn": self.drawn // count, "last": None})
         return found
+
+    def sample(self, outputs: Array, noise: Array) -> Array:  # noqa: D102 - as for the actions
+        return self.actions.sample(outputs, noise)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """The next block of `[T, N]` steps, `[T, N, d + 1]`."""

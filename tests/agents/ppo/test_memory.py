@@ -626,7 +626,7 @@ def test_what_must_be_remembered_is_learned(cell: Any, env: Any) -> None:
         hidden_sizes=(64,),
     )  # fmt: skip
     result = hybridppo.train(
-        env, total_steps=60_000, seed=0, config=config, placement=Mirrored("cpu", "cpu"), progress=False,
+        env, total_steps=90_000, seed=0, config=config, placement=Mirrored("cpu", "cpu"), progress=False,
         evaluation_episodes=100,
     )  # fmt: skip
     assert result.evaluation.return_mean > 0.95

@@ -416,7 +416,7 @@ def test_a_state_goes_where_it_was(second_device: str) -> None:
 
 @pytest.mark.slow
 def test_cartpole_is_learned() -> None:
-    config = ppo_config(num_envs=128, num_steps=32, num_minibatches=4, learning_rate=1e-3)
+    config = ppo_config(num_envs=128, num_steps=32, num_minibatches=16, learning_rate=5e-4)
     result = hybridppo.train(
         TorchCartPole, total_steps=500_000, seed=0, config=config, progress=False, evaluation_episodes=100
     )

@@ -31,8 +31,6 @@ class Placement(ABC):
     def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
         self.sampling_device = available_device(sampling)
         self.learning_device = available_device(learning)
-        self.counters = Counters()
-        self._crossing = Crossing(self.sampling_device, self.counters)
 
     @property
     def pins_rollouts(self) -> bool:

@@ -125,7 +125,10 @@ class ObservationEncoder:
         if self.is_array:
             array = np.asarray(observations).reshape(len(observations), *self.shape)
             if self.image is not None and array.dtype != np.uint8:  # cast if that loses nothing
-                return np.stack([self.one(image) for image in array])
+                images: Array = np.empty(array.shape, self.dtype)
+                for row, image in zip(images, array, strict=True):
+                    row[...] = self.one(image)
+                return images
             return array.astype(self.dtype, copy=False)
         values = self._kind.values(observations)
         rows = np.empty((len(values[0]), *self.shape), self.dtype)

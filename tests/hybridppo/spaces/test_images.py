@@ -160,6 +160,7 @@ def test_an_agent_acts_on_images_as_environments_give_them() -> None:
         np.testing.assert_array_equal(rows[0], expected)
     for given in (truths, expected, expected.astype(np.float64), expected[..., 0], expected.ravel()):
         np.testing.assert_array_equal(rows_of(given, None, space, encode, batch=False)[0], expected)
+    assert encode(truths[None][:0]).shape == (0, 6, 5, 1)
     parts = Dict(seen=space)
     for batch in (np.stack([truths] * 2), np.stack([expected.astype(np.float64)] * 2)):
         for rows in (

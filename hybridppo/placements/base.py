@@ -31,6 +31,11 @@ class Placement(ABC):
     def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
         self.sampling_device = available_device(sampling)
         self.learning_device = available_device(learning)
+        self._count_from_zero()
+
+    def _count_from_zero(self) -> None:
+        self.counters = Counters()
+        self._crossing = Crossing(self.sampling_device, self.counters)
 
     @property
     def pins_rollouts(self) -> bool:
@@ -39,8 +44,7 @@ class Placement(ABC):
 
     def prepare(self, agent: Agent) -> None:
         """Move the agent to the learning device. Call it once for each training, before the first `sampling`."""
-        self.counters = Counters()
-        self._crossing = Crossing(self.sampling_device, self.counters)
+        self._count_from_zero()
         for each in agents_of(agent):
             parameters = each.parameters
             laid_out = parameters.align(accelerator_of(self.learning_device).alignment)

@@ -91,7 +91,7 @@ class LSTM(_CellOfTorch):
         hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, -1))
         return torch.lstm(
             inputs, (hidden, cell), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
-            train=self.training, bidirectional=False, batch_first=False,
+            train=torch.is_grad_enabled(), bidirectional=False, batch_first=False,
         )[0]  # fmt: skip
 
 
@@ -122,7 +122,7 @@ class GRU(_CellOfTorch):
         """As `LSTM.outputs`."""
         return torch.gru(
             inputs, state.unsqueeze(0), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
-            train=self.training, bidirectional=False, batch_first=False,
+            train=torch.is_grad_enabled(), bidirectional=False, batch_first=False,
         )[0]  # fmt: skip
 
 

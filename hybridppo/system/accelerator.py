@@ -9,6 +9,7 @@ No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The f
 first. The base class is the CPU, which does nothing asynchronously.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -175,8 +176,10 @@ class Cuda(Accelerator):
     @contextmanager
     def telling_of_waits(self) -> Iterator[None]:  # noqa: D102
         before = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("warn")
         try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch says once in a process that this mode is a prototype
+                torch.cuda.set_sync_debug_mode("warn")
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)

@@ -301,6 +301,10 @@ def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return result.agent.parameters.values.detach()
 
 
+def networks_of(result: hybridppo.TrainResult) -> list[torch.Tensor]:
+    return [*result.agent.actor.parameters(), *result.agent.critic.parameters()]
+
+
 @pytest.mark.parametrize(
     "env", [Catch, partial(Catch, pixels=6, channels_first=True)], ids=["small", "large, channels first"]
 )
@@ -415,9 +419,10 @@ def test_gpu_parameters_agree_with_the_cpus(placement: str, cuda_graphs: bool, m
     config = ppo_config(**{**SMALL.to_json(), "cuda_graphs": cuda_graphs})
     on_gpu = train(env, placement=placement, config=config, total_steps=128)
     assert on_gpu.agent.parameters.values.is_cuda
-    torch.testing.assert_close(
-        parameters_of(on_gpu).cpu(), parameters_of(train(env, total_steps=128)), rtol=1e-3, atol=1e-4
-    )
+    on_cpu = train(env, total_steps=128)
+    # One by one: on a GPU, their shared tensor has gaps, so that each begins where cuBLAS wants it.
+    for one, other in zip(networks_of(on_gpu), networks_of(on_cpu), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("convolutions", ["nature", "a3c", "impala"])

@@ -295,7 +295,6 @@ class Policies:
                 self.distribution = together
         self.actor: nn.Module = PoliciesActor([agent.actor for agent in agents], columns, self._sizes)
         self.version = 0
-        self.records_graphs = all(agent.records_graphs for agent in self.agents.values())
         self._learned: dict[str, Metrics] = {}
         """Metrics of the policies that have learned in an unfinished update."""
 
@@ -319,6 +318,11 @@ class Policies:
     def should_stop(self, should_stop: Callable[[], bool]) -> None:
         for agent in self.agents.values():
             agent.should_stop = should_stop
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether all agents record graphs."""
+        return all(agent.records_graphs for agent in self.agents.values())
 
     @property
     def own(self) -> dict[str, object]:

@@ -68,8 +68,11 @@ class Agent(Protocol):
     """Layout of its actor's state, if the actor is recurrent; else None."""
     should_stop: Callable[[], bool]
     """Called during an update, so that a long one can be stopped."""
-    records_graphs: bool
-    """Whether repeated work of a CUDA device is recorded (`cuda_graphs`)."""
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether repeated work of a CUDA device is recorded as graphs."""
+        ...
 
     def anneal(self, progress: float) -> None:
         """Apply schedules; `progress` goes from 0 at the start of training to 1 at its end."""

@@ -81,7 +81,7 @@ def machine(second_device: str) -> Iterator[Machine]:
         yield machine
 
 
-@pytest.mark.parametrize("name", ["result/hybrid/discrete/recorded", "target_kl/recorded"])
+@pytest.mark.parametrize("name", ["result/hybrid/discrete/recorded", "target_kl/recorded", "recorded by itself"])
 def test_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine, tmp_path: Path) -> None:
     outcome = run(name, str(machine.device), tmp_path)
     assert outcome.status == "passed", outcome.detail

@@ -58,7 +58,7 @@ class PolicyAgent:
         self._encode = ObservationEncoder(observation_space)
         self._initial_seed, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order, self._noise_seed = np.random.default_rng(order), order
-        self.version, self.records_graphs = 0, config.cuda_graphs
+        self.version = 0
         self.should_stop: Callable[[], bool] = _never
         self._make_exchange: Callable[[], Exchange] = Exchange
         self._loop: OptimizationLoop | None = None
@@ -68,6 +68,17 @@ class PolicyAgent:
     @property
     def _learning_networks(self) -> list[nn.Module]:
         """The networks that optimizer steps change."""
+        raise NotImplementedError
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether repeated work of a CUDA device is recorded as graphs."""
+        is_alone = self._make_exchange is Exchange
+        return self.config.cuda_graphs or (self.config.fast_updates and is_alone and self._can_be_recorded)
+
+    @property
+    def _can_be_recorded(self) -> bool:
+        """Whether an optimizer step does the same on every minibatch, as far as the library knows."""
         raise NotImplementedError
 
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:

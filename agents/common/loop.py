@@ -35,6 +35,11 @@ class LearningAgent(Protocol):
     should_stop: Callable[[], bool]
 
     @property
+    def records_graphs(self) -> bool:
+        """Whether steps are recorded on a device that can."""
+        ...
+
+    @property
     def optimizer(self) -> FlatAdam:
         """Steps the parameters."""
         ...

@@ -25,9 +25,9 @@ another: all recordings share a stream and its workspace of matrix products, whi
 
 
 def recorder_for(agent: LearningAgent) -> Record | None:
-    """A recorder of CUDA graphs, if the configuration asks for it and the device supports it."""
+    """A recorder of CUDA graphs, if the agent wants it and the device supports it."""
     accelerator = accelerator_of(agent.parameters.values.device)
-    return GraphRecorder(accelerator) if agent.config.cuda_graphs and accelerator.is_asynchronous else None
+    return GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None
 
 
 class RecordedStep:

@@ -123,6 +123,10 @@ class DDPG(PolicyAgent):
         return [self.actor, self.critic]
 
     @property
+    def _can_be_recorded(self) -> bool:
+        return "agent" not in self.own
+
+    @property
     def own(self) -> dict[str, object]:
         """Custom parts that a file cannot hold: `agent`, if the class has no name in files, and `schedules`."""
         parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}

@@ -184,14 +184,15 @@ class PPOConfig:
     their first step."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
     """Use the fastest update that gives the same result up to rounding: for MLPs on a CPU, hand-written gradients in
-    NumPy. False always uses autograd, the reference."""
+    NumPy; on a CUDA device, an optimizer step that is recorded as a graph and replayed. False always uses autograd, the
+    reference."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the update of MLPs on a CPU, if fast_updates is True (needs Numba: the extra "compiled"): about twice as
     fast for small networks on one core, the same result up to rounding. A machine compiles once, in half a minute. Has
     no effect on other networks."""
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
-    """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
-    launch. Steps of compiled environments on the device are recorded as well."""
+    """On a CUDA device, record every optimizer step, also with a loss, networks or a subclass of your own, which must
+    do the same on every minibatch. fast_updates alone records only what is the library's."""
     torch_compile: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the optimizer step by torch.compile if autograd computes it, as with a loss or networks of your own: the
     same result up to rounding, up to twice as fast for small networks. Needs a C++ compiler. The first update compiles

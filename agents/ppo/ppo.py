@@ -31,7 +31,7 @@ from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.config import SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
+from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loss import (
     STATISTICS,
@@ -177,6 +177,14 @@ class PPO(PolicyAgent):
     def has_own_loss(self) -> bool:
         """Whether the loss is a custom one, which only autograd can differentiate."""
         return self._loss is not ppo_loss or type(self).loss is not PPO.loss
+
+    @property
+    def _can_be_recorded(self) -> bool:
+        config, scheduled = self.config, {*self.config.named_schedules, *self._schedules.functions}
+        # Whole episodes: few minibatches have a size that occurs again.
+        is_usual = config.recurrent is None and not config.torch_compile and config.episodes_per_rollout is None
+        is_the_librarys = not self.own.keys() - {"advantages", "schedules"}
+        return is_usual and is_the_librarys and scheduled.isdisjoint(RECORDED)
 
     @property
     def own(self) -> dict[str, object]:

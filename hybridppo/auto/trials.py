@@ -25,6 +25,7 @@ from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.threads import limit_threads
 
 Name = Literal["cpu", "cuda", "migrate", "hybrid", "overlap"]
@@ -33,6 +34,10 @@ WARMUP_TURNS = 3
 """Warm-up turns of an agent with a replay buffer: the first turns load and allocate."""
 FEWEST_TURNS = 10
 """The fewest turns of such an agent, since they are short."""
+TURNS_BEFORE_REPLAYS = 2
+"""Further warm-up turns if a device records optimizer steps: one meets the sizes of minibatches, one records them."""
+NOT_REPLAYED = ("graph_recordings", "graph_eager_steps")
+"""Metrics of optimizer steps that were not replayed by a device that records them."""
 BUFFER = 10_000
 """Transitions in the replay buffer of a trial."""
 
@@ -164,6 +169,8 @@ class Training:
             stack.callback(environments.close)
             agent = self._agent(small, environments.observation_space, environments.action_space)
             placement.prepare(agent)
+            if agent.records_graphs and accelerator_of(placement.learning_device).is_asynchronous:
+                warmup += TURNS_BEFORE_REPLAYS
             begun = time.perf_counter()
             sampler = make_sampler(
                 self.source,
@@ -188,6 +195,8 @@ class Training:
             while len(rows) < fewest or time.perf_counter() < end:
                 rows.append(runner.iterate())
             steps = (sampler.env_steps - steps) // len(rows)
+        # Soon in a training, the sizes of all minibatches are recorded.
+        rows = [row for row in rows if not any(row.get(name) for name in NOT_REPLAYED)] or rows
         found = {part: times * statistics.median(row[f"seconds_{part}"] for row in rows) for part in PARTS}
         return Trial(candidate, **found, start=start, steps=round(times * steps))
 

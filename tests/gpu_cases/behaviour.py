@@ -226,6 +226,16 @@ def diverges(bench: Bench) -> str:
     return ""
 
 
+def records_by_itself(bench: Bench) -> str:
+    """By default the library's own steps are recorded, and with `fast_updates=False` none is."""
+    bench.needs_gpu("recording a CUDA graph")
+    for config, is_recorded in ((SMALL, True), (EAGER, False)):
+        _, history = bench.train(placement_on("hybrid", bench), config)
+        replays = sum(metrics.get("graph_replays", 0) for metrics in history)
+        require((replays > 0) is is_recorded, f"{replays:.0f} steps were replayed with {config.fast_updates=}")
+    return "as they should be"
+
+
 def comes_back(bench: Bench) -> str:
     """An agent whose steps were recorded learns on the CPU, and on the device again."""
     bench.needs_gpu("recording a CUDA graph")
@@ -312,6 +322,7 @@ def behaviour_cases() -> Iterator[Case]:
     yield Case("resume/episodes", "whole episodes: resumed as if never stopped", episodes)
     yield Case("checkpoint", "a checkpoint of the device loads on the CPU", loads_on_the_cpu)
     yield Case("divergence", "numbers that are not finite end the training", diverges)
+    yield Case("recorded by itself", "the library's own steps are recorded by default", records_by_itself)
     yield Case("round trip", "an agent goes to the CPU and comes back", comes_back)
     wide = replace(WIDE, cuda_graphs=True, num_steps=128)
     yield Case("auto/recorded", "auto measures recorded steps of wide networks", partial(auto_measures, config=wide))

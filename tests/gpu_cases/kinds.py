@@ -58,10 +58,10 @@ OFF_POLICY: dict[str, Any] = {
     "steps_per_iteration": 80, "n_steps": 3, "hidden_sizes": (32, 32),
 }  # fmt: skip
 OFF_POLICY_CONFIGS = {
-    "ddpg": DDPGConfig(**OFF_POLICY),
-    "td3": TD3Config(**OFF_POLICY),
-    "td3, on the host": TD3Config(**OFF_POLICY, buffer_on="host"),
-    "td3, recorded": TD3Config(**OFF_POLICY, cuda_graphs=True),
+    "ddpg": DDPGConfig(**OFF_POLICY, fast_updates=False),
+    "td3": TD3Config(**OFF_POLICY, fast_updates=False),
+    "td3, on the host": TD3Config(**OFF_POLICY, fast_updates=False, buffer_on="host"),
+    "td3, recorded": TD3Config(**OFF_POLICY),
 }
 STEPS = 320
 

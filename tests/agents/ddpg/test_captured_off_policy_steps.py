@@ -63,11 +63,11 @@ def test_replayed_steps_are_the_plain_ones(name: str) -> None:
 def test_gpu_graphs_train_as_eager_steps_do(name: str) -> None:
     config = replace(CONFIGS[name], hidden_sizes=(32, 32), batch_size=32, learning_starts=64, buffer_size=2000)
     parameters = []
-    for cuda_graphs in (False, True):
-        changed = replace(config, cuda_graphs=cuda_graphs)
+    for is_recorded in (False, True):
+        changed = replace(config, fast_updates=is_recorded)
         result = hybridppo.train(
             "Pendulum-v1", total_steps=300, seed=3, placement="cuda", config=changed, progress=False
         )
-        assert ("graph_replays" in result.metrics) == cuda_graphs
+        assert ("graph_replays" in result.metrics) == is_recorded
         parameters.append(result.agent.parameters.values.detach().cpu())
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)

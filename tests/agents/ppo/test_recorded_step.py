@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,8 +15,11 @@ from pretended_recorder import PretendedRecorder
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.common import recorded_step
+from hybridppo.agents.common.loop import Exchange
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.errors import DeviceError
+from hybridppo.rollouts.advantages import gae
 
 SPACES = {
     "discrete": gym.spaces.Discrete(3),
@@ -118,13 +122,59 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
         step._recorded(make_batch(agent, 5), (0.2,))
 
 
+def own_loss(*arguments: Any) -> Any:
+    return ppo_loss(*arguments)
+
+
+class OwnPPO(PPO):
+    """A subclass, whose steps may do anything."""
+
+
+def falling(progress: float) -> float:
+    return 1e-2 * (1.0 - progress)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "is_recorded"),
+    [
+        ({}, {}, True),
+        ({"schedules": "learning_rate=linear"}, {"schedules": {"clip_range": falling}}, True),
+        ({}, {"advantages": lambda **steps: gae(**steps)}, True),
+        ({"fast_updates": False}, {}, False),
+        ({"recurrent": "lstm"}, {}, False),
+        ({"torch_compile": True}, {}, False),
+        ({"num_envs": 1, "episodes_per_rollout": 2, "num_minibatches": None}, {}, False),
+        ({"schedules": "entropy_coef=linear"}, {}, False),
+        ({}, {"schedules": {"value_coef": falling}}, False),
+        ({}, {"loss": own_loss}, False),
+        ({"cuda_graphs": True}, {"loss": own_loss}, True),
+    ],
+)
+def test_what_is_known_to_be_the_same_on_every_minibatch_is_recorded(
+    settings: dict[str, Any], options: dict[str, Any], is_recorded: bool
+) -> None:
+    spaces = gym.spaces.Box(-1.0, 1.0, (4,)), SPACES["discrete"]
+    agent = PPO(*spaces, ppo_config(anneal_learning_rate=False, **settings), **options)
+    assert agent.records_graphs is is_recorded
+
+
+def test_a_subclass_and_shared_updates_are_not_recorded_by_themselves() -> None:
+    spaces = gym.spaces.Box(-1.0, 1.0, (4,)), SPACES["discrete"]
+    assert not OwnPPO(*spaces, ppo_config()).records_graphs
+    agent = PPO(*spaces, ppo_config())
+    agent.share(lambda: Exchange())
+    assert not agent.records_graphs
+    agent.share(None)
+    assert agent.records_graphs
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
     config = ppo_config(num_envs=8, num_steps=64, hidden_sizes=(32, 32))
     parameters = []
-    for cuda_graphs in (False, True):
-        changed = replace(config, cuda_graphs=cuda_graphs)
+    for is_recorded in (False, True):
+        changed = replace(config, fast_updates=is_recorded)
         result = hybridppo.train(env, total_steps=8 * 64 * 6, seed=3, placement="cuda", config=changed, progress=False)
         parameters.append(result.agent.parameters.values.detach().cpu())
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)

@@ -65,7 +65,7 @@ def test_rows_can_be_recorded_as_a_graph() -> None:
 def test_training_on_the_device_copies_nothing(env: Any, records: bool) -> None:
     found = []
     for placement in (SingleDevice(GPU), Mirrored(GPU, GPU, force_copy=True)):
-        config = ppo_config(num_envs=64, num_steps=32, num_epochs=2, hidden_sizes=(32,), cuda_graphs=records)
+        config = ppo_config(num_envs=64, num_steps=32, num_epochs=2, hidden_sizes=(32,), fast_updates=records)
         result = hybridppo.train(
             env,
             vectorization="compiled",

@@ -410,13 +410,13 @@ def test_a_space_too_large_is_damage() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("placement", ["cuda", "migrate", "hybrid"])
-@pytest.mark.parametrize("cuda_graphs", [False, True])
-def test_gpu_parameters_agree_with_the_cpus(placement: str, cuda_graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_gpu_parameters_agree_with_the_cpus(placement: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     env = partial(Catch, pixels=6)
-    config = ppo_config(**{**SMALL.to_json(), "cuda_graphs": cuda_graphs})
+    config = ppo_config(**{**SMALL.to_json(), "fast_updates": is_recorded})
     on_gpu = train(env, placement=placement, config=config, total_steps=128)
     assert on_gpu.agent.parameters.values.is_cuda
     on_cpu = train(env, total_steps=128)

@@ -34,7 +34,7 @@ POINTS = 20
 Curve = list[tuple[float, float]]
 
 
-def games(side: int) -> Any:
+def games(side: int, num_threads: int = 1) -> Any:
     """ale-py's own vector. Actions are never repeated by chance, as in the environment ids of the published figures."""
     import ale_py
     import gymnasium as gym
@@ -43,8 +43,20 @@ def games(side: int) -> Any:
     assert ale_py  # whose import registers the games
     return gym.make_vec(
         ENV_ID, num_envs=NUM_ENVS, vectorization_mode="vector_entry_point", autoreset_mode=AutoresetMode.SAME_STEP,
-        reward_clipping=False, img_height=side, img_width=side, num_threads=1,
+        reward_clipping=False, img_height=side, img_width=side, num_threads=num_threads,
         repeat_action_probability=0.0,
+    )  # fmt: skip
+
+
+def config_of(convolutions: Any, learning_rate: float, torch_threads: int = 1) -> PPOConfig:
+    """The settings of this library."""
+    return PPOConfig(
+        num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_minibatches=4, num_epochs=4, hidden_sizes=(FEATURES[convolutions],),
+        activation="relu", shared_trunk=True, convolutions=convolutions, learning_rate=learning_rate,
+        anneal_learning_rate=False, clip_range=CLIP_RANGE, anneal_clip_range=False, clip_range_vf=None,
+        entropy_coef=ENTROPY_COEF, value_coef=2 * VALUE_COEF,  # whose loss has a half
+        gamma=0.99, gae_lambda=0.95, max_grad_norm=0.5, normalize_observations=False, normalize_rewards=False,
+        torch_threads=torch_threads,
     )  # fmt: skip
 
 
@@ -53,17 +65,9 @@ def ours(convolutions: Any, learning_rate: float, side: int, total_steps: int, s
     import hybridppo
 
     curve: Curve = []
-    config = PPOConfig(
-        num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_minibatches=4, num_epochs=4, hidden_sizes=(FEATURES[convolutions],),
-        activation="relu", shared_trunk=True, convolutions=convolutions, learning_rate=learning_rate,
-        anneal_learning_rate=False, clip_range=CLIP_RANGE, anneal_clip_range=False, clip_range_vf=None,
-        entropy_coef=ENTROPY_COEF, value_coef=2 * VALUE_COEF,  # whose loss has a half
-        gamma=0.99, gae_lambda=0.95, max_grad_norm=0.5, normalize_observations=False, normalize_rewards=False,
-        torch_threads=1,
-    )  # fmt: skip
     hybridppo.train(
-        partial(games, side), config=config, total_steps=total_steps, seed=seed, placement="cpu", progress=False,
-        clip_rewards=True,
+        partial(games, side), config=config_of(convolutions, learning_rate), total_steps=total_steps, seed=seed,
+        placement="cpu", progress=False, clip_rewards=True,
         on_iteration=lambda metrics: curve.append((metrics["env_steps"], metrics["episode_return_mean"])),
     )  # fmt: skip
     return curve

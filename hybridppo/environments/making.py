@@ -202,6 +202,11 @@ def _of_tensors(env: Any, num_envs: int | None, options: EnvironmentOptions, *, 
     from hybridppo.environments.tensors import TensorEnvironments, refuse_options
 
     refuse_options(env, options)
+    if options.env_kwargs and not owns:
+        raise ConfigurationError(
+            f"env_kwargs are for what makes an environment, and {type(env).__name__} is one: leave them out, or pass "
+            "a function that makes it"
+        )
     return TensorEnvironments(env, num_envs, owns=owns, critic_observes=_critics_observe(options))
 
 

@@ -225,6 +225,12 @@ def test_what_environments_of_tensors_cannot_have_is_refused(options: dict[str, 
         hybridppo.train(env, **arguments)
 
 
+def test_arguments_for_an_environment_that_is_made_already_are_refused() -> None:
+    made = TorchCartPole(SMALL.num_envs)
+    with pytest.raises(ConfigurationError, match="env_kwargs are for what makes an environment, and TorchCartPole is"):
+        hybridppo.train(made, config=SMALL, total_steps=64, env_kwargs={"num_envs": 2}, progress=False)
+
+
 def test_another_device_is_refused_with_what_to_do(second_device: str) -> None:
     make = partial(TorchCartPole, device=second_device)
     for placement in (SingleDevice("cpu"), Mirrored("cpu", second_device), Migrating("cpu", second_device)):

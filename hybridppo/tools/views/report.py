@@ -25,8 +25,8 @@ from hybridppo.tools.views.svg import line_chart, stacked_bar
 NAME, VIDEO = "report.html", "video.mp4"
 LARGEST_VIDEO = 20 * 2**20
 """Size in bytes; a larger video is linked."""
-FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
-"""The metrics of the first curves, in order."""
+FIRST = ("episode_return_mean", "evaluation_return_mean", "episode_length_mean", "steps_per_second")
+"""The metrics of the first curves, in order; they are drawn even if they never move."""
 NO_CURVES = {
     "iteration", "env_steps", "seconds", "episodes", "agent_steps", "evaluation_env_steps",
     *(f"seconds_{phase}" for phase in PHASES),

@@ -40,6 +40,7 @@ def run(name: str, device: str, folder: Path) -> Outcome:
         "off policy/td3/hybrid",
         "learners/gather",
         "evaluated/hybrid",
+        "policies/unlike/hybrid",
     ],
 )
 def test_cases_pass_on_the_cpu_if_they_can(only: str, tmp_path: Path) -> None:
@@ -106,6 +107,9 @@ def test_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine, tmp
         "tensors/waits",
         "tensors/memory",
         "learners/one",
+        "policies/unlike/hybrid",
+        "policies/one remembers/single",
+        "policies/critics see all/overlap on one device",
     ],
 )
 def test_more_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine, tmp_path: Path) -> None:

@@ -140,11 +140,9 @@ class Bench:
 
 
 def values_of(agent: Agent) -> Tensor:
-    """All parameters, on the host, as the CPU lays them out."""
-    [only] = agents_of(agent)
-    parameters = only.parameters
-    dense = parameters.dense(parameters.values.data)
-    return torch.empty(dense.shape).copy_(dense)
+    """All parameters, of one policy after the other, on the host, as the CPU lays them out."""
+    dense = [each.parameters.dense(each.parameters.values.data) for each in agents_of(agent)]
+    return torch.cat([torch.empty(each.shape).copy_(each) for each in dense])
 
 
 def distance(found: Agent, expected: Agent, begun: Tensor) -> float:

@@ -68,6 +68,24 @@ def randomised(agent: PPO, seed: int = 2) -> PPO:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_torch_is_told_whenever_gradients_are_wanted(cell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # cuDNN has no gradients otherwise, and networks are in eval mode even in updates.
+    computed, told = getattr(torch, cell), list[bool]()
+
+    def note(*arguments: Any, train: bool, **options: Any) -> Any:
+        told.append(train)
+        assert train == torch.is_grad_enabled()
+        return computed(*arguments, train=train, **options)
+
+    monkeypatch.setattr(torch, cell, note)
+    config = ppo_config(
+        recurrent=cell, recurrent_size=4, sequence_length=8, num_envs=2, num_steps=16, num_minibatches=2
+    )
+    hybridppo.train("CartPole-v1", config=config, total_steps=64, placement="cpu", progress=False)
+    assert True in told
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_a_cell_is_torchs(cell: str) -> None:
     ours: Any = {"lstm": LSTM, "gru": GRU}[cell](3, 4, torch.Generator().manual_seed(0))
     theirs: Any = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell](3, 4)

@@ -8,8 +8,8 @@ from typing import Any
 from gpu_cases.kinds import SAMPLED
 from toy_agents import Matching, Unlike
 
-from hybridppo.interfaces import agents_of
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.interfaces import agents_of
 from hybridppo.placements.base import Placement
 from hybridppo.tools.diagnosis.case import (
     SMALL,
@@ -35,7 +35,7 @@ POLICIES: dict[str, tuple[Any, Configs]] = {
     ),
     "critics see all": (Matching, {"player": replace(SMALL, critic_observes="all")}),
 }
-"""For each name, the environment and the configuration of each policy; agents have the policy that begins their name."""
+"""For each name, the environment and the configuration of each policy, whose name begins the names of its agents."""
 UPDATES = 4
 
 

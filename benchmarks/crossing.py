@@ -155,6 +155,17 @@ def as_markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def copies_as_markdown(rows: list[Row]) -> str:
+    """A line for each size, with the copies alone."""
+    lines = ["| hidden layers | copy | kB | us | GB/s |", "|---|---|---:|---:|---:|"]
+    for row in rows:
+        sizes = " x ".join(map(str, row["hidden_sizes"]))
+        for name in ("publish", "rollout"):
+            size, seconds, rate = (row[f"{name}_{unit}"] for unit in ("bytes", "seconds", "bytes_per_second"))
+            lines.append(f"| {sizes} | {name} | {1e-3 * size:,.0f} | {1e6 * seconds:.0f} | {1e-9 * rate:.2f} |")
+    return "\n".join(lines)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -51,21 +51,29 @@ def in_words(case: dict[str, Any]) -> str:
     """What a case trains."""
     config = case["config"]
     sizes = " x ".join(map(str, config["hidden_sizes"]))
+    threads = f", {config['torch_threads']} threads" if config["torch_threads"] != 1 else ""
     steps = "" if config["fast_updates"] else ", autograd in every step"
-    return f"{case['env_id']}, {config['num_envs']} x {config['num_steps']} steps, hidden layers {sizes}{steps}"
+    work = f"{case['env_id']}, {config['num_envs']} x {config['num_steps']} steps, hidden layers {sizes}"
+    return work + threads + steps
 
 
 def as_markdown(result: dict[str, Any]) -> str:
     """The steps per second of a result file, a line for each case."""
-    labels = list(dict.fromkeys(row["label"] for case in result["cases"] for row in case["rows"]))
+    labels = list(dict.fromkeys(_without_threads(row) for case in result["cases"] for row in case["rows"]))
     lines = ["| | " + " | ".join(labels) + " |", "|---|" + "---:|" * len(labels)]
     for case in result["cases"]:
-        speeds = {row["label"]: row["steps_per_second"] for row in case["rows"]}
+        speeds = {_without_threads(row): row["steps_per_second"] for row in case["rows"]}
         best = max(speeds, key=lambda label: speeds[label])
         cells = [f"{speeds[label]:,.0f}" if label in speeds else "" for label in labels]
         cells = [f"**{cell}**" if label == best else cell for label, cell in zip(labels, cells, strict=True)]
         lines.append(f"| {in_words(case)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _without_threads(row: dict[str, Any]) -> str:
+    """The label of a candidate without its number of threads, which the case names."""
+    label: str = row["label"]
+    return label.removesuffix(f", {row['torch_threads']} threads")
 
 
 def main() -> None:

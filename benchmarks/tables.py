@@ -22,6 +22,8 @@ import auto
 import cluster
 import comparison
 import compiled
+import compiled_gpu
+import crossing
 import defaults
 import field
 import fixed_work
@@ -35,12 +37,14 @@ import off_policy_steps
 import options
 import parity
 import pieces
+import placements
 import pool
 import publishing
 import scaled
 import self_play
 import tag
 import tag_learned
+import tensors
 import uneven
 import updates
 import wall_clock
@@ -88,6 +92,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "comparison-cuda": _comparison("comparison-cuda.png"),
     "cluster": lambda result: cluster.table(result["rows"]),
     "compiled": compiled.as_markdown,
+    "compiled_gpu": compiled_gpu.as_markdown,
+    "crossing-cuda": lambda result: crossing.copies_as_markdown(result["rows"]),
     "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
     "field": field.as_markdown,
@@ -102,6 +108,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "off_policy_steps": off_policy_steps.as_markdown,
     "options": lambda result: options.table(result["runs"]),
     "pieces": pieces.as_markdown,
+    "placements-cuda": placements.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
     "published": lambda result: published.as_markdown(result["runs"]),
     "publishing": publishing.as_markdown,
@@ -111,6 +118,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "stragglers": lambda result: lag.table_of_stragglers(result["rows"]),
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
+    "tensors": tensors.as_markdown,
     "textbook": _textbook,
     "uneven": lambda result: uneven.table(result["rows"]),
     "updates": updates.as_markdown,

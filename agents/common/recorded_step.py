@@ -92,8 +92,8 @@ class RecordedStep:
             if done != 1.0:
                 raise DeviceError(
                     f"a gradient step was recorded as a CUDA graph, but its replay made {done:g} steps of the "
-                    "optimizer instead of 1: train with cuda_graphs=False, and report this with the versions of torch "
-                    "and the driver"
+                    "optimizer instead of 1: train with fast_updates=False and cuda_graphs=False, and report this with "
+                    "the versions of torch and the driver"
                 )
 
         return tried(

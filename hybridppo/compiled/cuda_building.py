@@ -254,6 +254,13 @@ def _numba_cuda(device: torch.device) -> Any:
             f"compiled environments were asked for on {device}, which torch sees and Numba does not: its driver or its "
             f"compiler (NVVM) is not found: {remedy}"
         )
+    try:
+        from numba.cuda import cudaimpl  # noqa: F401 - else the first kernel would import it, and fail
+    except AttributeError as error:  # numba-cuda 0.30.4 uses functions that NumPy 2.5 removed
+        raise DeviceError(
+            f"Numba's CUDA does not work with NumPy {np.__version__} ({error}): pip install 'numpy<2.5', or a newer "
+            "numba-cuda"
+        ) from error
     from numba.cuda.dispatcher import config
 
     config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # the user chooses the number of environments

@@ -68,7 +68,8 @@ class RecordedRows:
             if bool(rewards.isnan().all()):  # waits for the device once for each recording
                 raise DeviceError(
                     f"rows {first} to {end - 1} of a rollout were recorded as a CUDA graph, but its replay filled "
-                    "none: train with cuda_graphs=False, and report this with the versions of torch and the driver"
+                    "none: train with fast_updates=False and cuda_graphs=False, and report this with the versions of "
+                    "torch and the driver"
                 )
 
         return tried(lambda: self._record(rows), replay, check, self._changed)

@@ -118,7 +118,7 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
 
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     _, step = recorded_loop_of(agent, record_nothing)
-    with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*cuda_graphs=False"):
+    with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*fast_updates=False"):
         step._recorded(make_batch(agent, 5), (0.2,))
 
 

@@ -1,6 +1,7 @@
 """Rollouts of compiled environments on a device, sampled by a stand-in for its kernels."""
 
 import logging
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -556,4 +557,20 @@ def without_driver() -> None:
 
 def test_without_a_compiler_for_the_device_the_error_says_what_to_do(without_driver: None) -> None:
     with pytest.raises(DeviceError, match=r"pip install 'numba-cuda\[cu13\]'.*placement 'hybrid'"):
+        cuda_building.CudaLauncher(Catch, torch.device("cuda:0"))
+
+
+def test_a_numba_that_newer_numpy_breaks_is_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba import cuda
+
+    class WithoutRowStack:
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "numba.cuda.cudaimpl":
+                raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.delattr(cuda, "cudaimpl", raising=False)
+    monkeypatch.delitem(sys.modules, "numba.cuda.cudaimpl", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [WithoutRowStack(), *sys.meta_path])
+    with pytest.raises(DeviceError, match=r"NumPy .* \(module 'numpy' has no attribute 'row_stack'\): .*numpy<2\.5"):
         cuda_building.CudaLauncher(Catch, torch.device("cuda:0"))

@@ -196,7 +196,8 @@ class Training:
                 rows.append(runner.iterate())
             steps = (sampler.env_steps - steps) // len(rows)
         # Soon in a training, the sizes of all minibatches are recorded.
-        rows = [row for row in rows if not any(row.get(name) for name in NOT_REPLAYED)] or rows
+        not_replayed = [sum(row.get(name, 0) for name in NOT_REPLAYED) for row in rows]
+        rows = [row for row, count in zip(rows, not_replayed, strict=True) if count == min(not_replayed)]
         found = {part: times * statistics.median(row[f"seconds_{part}"] for row in rows) for part in PARTS}
         return Trial(candidate, **found, start=start, steps=round(times * steps))
 

@@ -14,7 +14,7 @@ from toy_environments import ScriptedEnv
 
 from hybridppo import DDPGConfig, PPOConfig, TD3Config
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.auto import search
+from hybridppo.auto import search, trials
 from hybridppo.auto.search import Limits, Search
 from hybridppo.auto.trials import Candidate, Training, Trial, shortened
 from hybridppo.environments.options import EnvironmentOptions
@@ -244,6 +244,33 @@ def test_a_trial_trains_as_the_candidate_says(candidate: Candidate) -> None:
     assert (found.copying > 0.0) == (candidate.name != "cpu")
     assert found.iteration == found.sampling + found.learning + found.copying
     assert found.to_json()["label"] == candidate.label
+
+
+@pytest.mark.parametrize(
+    ("learning", "expected"),
+    [
+        ([(9.0, 1, 2), (1.0, 0, 0), (8.0, 1, 0), (3.0, 0, 0)], 2.0),
+        ([(9.0, 0, 8), (7.0, 2, 4), (5.0, 1, 1)], 5.0),  # a trial too short for all sizes of minibatches
+    ],
+)
+def test_a_trial_counts_the_updates_with_the_fewest_steps_that_are_not_replayed(
+    learning: list[tuple[float, int, int]], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {
+            "seconds_sampling": 1.0, "seconds_learning": seconds, "seconds_copying": 0.0,
+            "graph_recordings": recordings, "graph_eager_steps": eager,
+        }
+        for seconds, recordings, eager in learning
+    ]  # fmt: skip
+
+    class Runner:
+        def iterate(self) -> dict[str, float]:
+            return rows.pop(0)
+
+    monkeypatch.setattr(trials, "make_runner", lambda *arguments, **options: Runner())
+    monkeypatch.setattr(trials, "_iterations", lambda config: (0, len(learning)))
+    assert training().try_out(Candidate("cpu"), 0.0).learning == expected
 
 
 @pytest.mark.parametrize(

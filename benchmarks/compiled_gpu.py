@@ -30,6 +30,7 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.errors import DeviceError, OutOfMemoryError
 from hybridppo.runners.samplers.on_device import DeviceSampler
 from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.recording import GraphRecorder
 
 Turn = Callable[[], float]
 
@@ -68,7 +69,9 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
         print(f"{num_agents} agents in {num_envs} environments, with actor: left out: {error}")
         return forms
 
-    sampler = DeviceSampler(on_device, env_seed=0, noise=np.random.default_rng(0))
+    accelerator = accelerator_of(device)
+    record = GraphRecorder(accelerator) if accelerator.is_asynchronous else None  # as in a training
+    sampler = DeviceSampler(on_device, env_seed=0, noise=np.random.default_rng(0), record=record)
 
     def collect() -> None:
         with placement.sampling(agent) as actor:

@@ -210,7 +210,7 @@ RESUMED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize(
     ("what", "where"),
     only_by_default(
-        ("named, cpu", "functions, overlap", "adaptive, cpu", "adaptive, overlap", "td3, overlap"),
+        ("named, cpu", "functions, overlap", "adaptive, overlap", "td3, overlap"),
         product(RESUMED, ("cpu", "overlap")),
     ),
 )

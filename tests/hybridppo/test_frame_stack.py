@@ -17,6 +17,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from selection import only_by_default
 from stop_after import StopAfter
 from toy_environments import IdentityBox, IdentityDiscrete
 
@@ -41,9 +42,7 @@ SPACES: dict[str, Box] = {
 }
 """Kinds of frames. To add one, add a line."""
 every_space = pytest.mark.parametrize("name", SPACES)
-SOME = pytest.mark.parametrize(
-    "name", [name if name in ("vector", "image") else pytest.param(name, marks=pytest.mark.slow) for name in SPACES]
-)
+SOME = pytest.mark.parametrize("name", only_by_default(("vector", "image"), SPACES))
 
 
 class Moving(gym.Env[Any, Any]):

@@ -88,7 +88,7 @@ USUAL_VECTORS = [
 every_space = pytest.mark.parametrize("name", SPACES)
 
 
-@pytest.mark.parametrize(("way", "name"), only_by_default(USUAL, product(WAYS, SPACES)))
+@pytest.mark.parametrize(("way", "name"), only_by_default(USUAL, product(WAYS, SPACES), pytest.mark.slow))
 def test_in_every_space(way: str, name: str) -> None:
     kind, options = SPACES[name], dict(WAYS[way])
     config = replace(options.pop("config", SMALL), **kind.config)
@@ -97,7 +97,7 @@ def test_in_every_space(way: str, name: str) -> None:
     require_alike(partial(plain, make), partial(vandal, make), config, action_masks=masks, **options)
 
 
-@pytest.mark.parametrize(("mode", "name"), only_by_default(USUAL_VECTORS, product(MODES, SPACES)))
+@pytest.mark.parametrize(("mode", "name"), only_by_default(USUAL_VECTORS, product(MODES, SPACES), pytest.mark.slow))
 def test_a_vector_in_every_space(mode: str, name: str) -> None:
     config = replace(SMALL, **SPACES[name].config)
     honest, other = (partial(vector_of, SPACES[name].make, mode, is_vandal) for is_vandal in (False, True))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accelerator
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
+from selection import only_by_default
 from torch import Tensor
 
 import hybridppo
@@ -239,13 +241,18 @@ KINDS_OF_UPDATES: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.mark.parametrize(
     ("kind", "cuda_graphs"),
-    # Steps on sequences are not recorded; what is squashed is recorded with noise of the state.
-    [
-        pytest.param(kind, graphs, marks=pytest.mark.slow if graphs and kind == "squashed" else ())
-        for kind in KINDS_OF_UPDATES
-        for graphs in (False, True)
-        if not (graphs and "memory" in kind)
-    ],
+    only_by_default(
+        (
+            "normalised, True",
+            "a pool, False",
+            "squashed, False",
+            "squashed noise of the state, True",
+            "a memory, False",
+            "a memory, with shorter sequences, False",
+        ),
+        # Steps on sequences are not recorded.
+        [each for each in product(KINDS_OF_UPDATES, (False, True)) if each[1] is False or "memory" not in each[0]],
+    ),
 )
 def test_updates_of_every_kind_wait_as_often_as_is_said(
     kind: str, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch

@@ -122,7 +122,7 @@ def test_another_seed_gives_another_result(name: str) -> None:
     assert not any(torch.equal(tensor, other[key]) for key, tensor in weights.items())
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", only_by_default(("3",), (1, 3)))
 @pytest.mark.parametrize("name", LONG)
 def test_no_number_of_workers_changes_the_result(name: str, workers: int) -> None:
     result, history = train(name, SingleDevice("cpu"), num_workers=workers)
@@ -225,8 +225,16 @@ PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.skipif(os.name != "posix", reason="os.kill ends a process on Windows")
-@pytest.mark.parametrize("placement", only_by_default(("every 3", "overlap in worker"), list(PLACEMENTS_TO_STOP)))
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    only_by_default(
+        ("ppo, every 3", "ddpg, overlap in worker", "td3, every 3", "td3, overlap in worker"),
+        [
+            pytest.param(name, placement, marks=marks_of(name, is_long=True))
+            for name, placement in product(AGENTS, PLACEMENTS_TO_STOP)
+        ],
+    ),
+)
 def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops, options = Stops(monkeypatch), dict(PLACEMENTS_TO_STOP[placement])
     make, times = options.pop("placement"), 2 if "worker" in placement else 3

@@ -138,7 +138,7 @@ def test_another_seed_gives_another_result() -> None:
     assert not torch.equal(values_of(train(seed=6)), expected_values())
 
 
-@pytest.mark.parametrize("name", only_by_default(("one remembers", "a third kind", "in torch"), REMEMBERING))
+@pytest.mark.parametrize("name", only_by_default(("one remembers", "in torch"), REMEMBERING))
 def test_each_policy_has_a_memory_of_its_own(name: str, tmp_path: Path) -> None:
     config, run = REMEMBERING[name], tmp_path / "run"
     expected = values_of(train(config=config))

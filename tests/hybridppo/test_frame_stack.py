@@ -257,7 +257,7 @@ def test_a_stack_is_the_last_observations_and_at_first_one_over_and_over(name: s
     assert space != StackedFrames(SPACES[name], FRAMES + 1)
 
 
-@SOME
+@pytest.mark.parametrize("name", only_by_default(("image",), SPACES))
 def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
     result = stacking(name, run_dir=tmp_path / "run", evaluation_episodes=4, evaluate_every=128, evaluate_episodes=2)
     assert result.evaluation is not None

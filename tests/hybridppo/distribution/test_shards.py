@@ -94,7 +94,7 @@ def share(agent: PPO, num_shards: int, *, first: int = 0, said: Any = None, wire
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("num_learners", [2, 4])
+@pytest.mark.parametrize("num_learners", only_by_default(("2",), (2, 4)))
 def test_whoever_has_which_the_bits_are_the_same(num_learners: int, kind: Kind) -> None:
     said: list[Tensor] = []
     config = replace(CONFIG, target_kl=1e-5)

@@ -164,7 +164,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert ratings_of(again) == ratings
 
 
-@pytest.mark.parametrize("max_lag", [1, 2])
+@pytest.mark.parametrize("max_lag", only_by_default(("1",), (1, 2)))
 def test_it_overlaps_and_goes_on(max_lag: int, tmp_path: Path) -> None:
     """With one rollout ahead, opponents change between rollouts: workers and stops change nothing."""
     options: dict[str, Any] = {"placement": Mirrored("cpu", "cpu", max_lag=max_lag), "num_workers": 1}

@@ -262,6 +262,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
                 process.kill()
 
 
+@pytest.mark.extras
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
     soak = runpy.run_path(str(ROOT / "scripts" / "soak.py"))

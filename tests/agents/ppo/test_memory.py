@@ -521,7 +521,9 @@ def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing() -> None:
     assert np.isfinite(agent.update(rollouts[1])["policy_loss"])
 
 
-@pytest.mark.parametrize("distribution", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2")))
+@pytest.mark.parametrize(
+    "distribution", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2"), pytest.mark.slow)
+)
 def test_restarts_and_agents_that_leave_end_no_training(distribution: str) -> None:
     # Minibatches of a single sequence; of two, one for each of two learners.
     config = replace(SMALL, num_steps=16, sequence_length=4, num_minibatches=8 if distribution == "multi:2" else 16)

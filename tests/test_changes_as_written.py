@@ -25,7 +25,7 @@ OWN = ("agent", "loss", "modules", "advantages", "config")
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a training with fewer steps than on the page."""
+    """The arguments of a training with fewer steps than on the page, and of other agents with smaller networks."""
     config = options.get("config") or PPOConfig()
     if isinstance(config, PPOConfig):
         config = replace(config, num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2)

@@ -100,10 +100,16 @@ def reference(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "placement"),
-    [
-        pytest.param(name, placement, marks=marks_of(name, is_long=placement != "mirror"))
-        for name, placement in product(AGENTS, ON_ONE_DEVICE)
-    ],
+    only_by_default(
+        [
+            *(f"{name}, mirror" for name in AGENTS),
+            *(f"td3, {placement}" for placement in ON_ONE_DEVICE if placement != "mirror"),
+        ],
+        [
+            pytest.param(name, placement, marks=marks_of(name, is_long=placement != "mirror"))
+            for name, placement in product(AGENTS, ON_ONE_DEVICE)
+        ],
+    ),
 )
 def test_no_placement_changes_the_result(name: str, placement: str) -> None:
     result, history = train(name, ON_ONE_DEVICE[placement]())

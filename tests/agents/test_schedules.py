@@ -241,7 +241,7 @@ def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: P
 # Several learners, several policies, the command line
 
 
-@pytest.mark.parametrize("kind", ["rows", "gru"])
+@pytest.mark.parametrize("kind", only_by_default(("gru",), ("rows", "gru")))
 def test_several_learners_share_schedules(kind: str) -> None:
     config = replace(CONFIG, num_envs=4, learning_rate=1e-3, **KINDS[kind].config)
     options = {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": falling}}

@@ -669,6 +669,7 @@ def test_the_cartpole_script_trains_the_agent_that_is_asked_for(tmp_path: Path) 
     assert (config["agent"], config["config"]["policy_delay"], config["evaluation_episodes"]) == ("td3", 3, 20)
 
 
+@pytest.mark.extras
 def test_the_cartpole_script_takes_tuned_settings(tmp_path: Path) -> None:
     flags = ("--tuned", "--total-steps", 256, "--gamma", 0.5, "--run-dir", tmp_path / "run", "--no-progress")
     process = run_process(SCRIPT, *flags, "--placement", "cpu", cwd=tmp_path)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +160,9 @@ def test_who_samples_and_where_changes_nothing(name: str) -> None:
     assert torch.equal(*overlapping)
 
 
-@pytest.mark.parametrize("overlaps", [False, True], ids=["by turns", "overlapping"])
-@SOME
+@pytest.mark.parametrize(
+    ("name", "overlaps"), only_by_default(("vector, False", "image, True"), product(SPACES, (False, True)))
+)
 def test_stopped_in_the_midst_of_a_rollout_it_goes_on_exactly(name: str, overlaps: bool, tmp_path: Path) -> None:
     config = replace(SMALL, normalize_observations=True)
 
@@ -278,6 +280,7 @@ def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
         assert exported.steps_checked == 1000
 
 
+@pytest.mark.extras
 def test_auto_measures_it(tmp_path: Path) -> None:
     result = stacking(
         "vector", placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=tmp_path / "run"

@@ -98,7 +98,7 @@ def test_overlap_gives_what_its_seed_says(kind: str) -> None:
 
 
 @pytest.mark.parametrize("overlaps", only_by_default(("True",), (False, True)), ids=["by turns", "overlapping"])
-@every_kind
+@some_kinds("mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration")
 def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_path: Path) -> None:
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")

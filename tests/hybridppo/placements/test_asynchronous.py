@@ -274,8 +274,13 @@ def test_updates_of_every_kind_wait_as_often_as_is_said(
     assert bool(machine.graphs) == cuda_graphs
 
 
-@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
-@pytest.mark.parametrize(("place", "expected"), [("learner", 0), ("host", 1)])
+@pytest.mark.parametrize(
+    ("place", "expected", "cuda_graphs"),
+    only_by_default(
+        ("learner, 0, True", "host, 1, False"),
+        [(*place, graphs) for place, graphs in product((("learner", 0), ("host", 1)), (False, True))],
+    ),
+)
 def test_minibatches_of_a_replay_buffer_are_drawn_without_a_wait(
     place: Any, expected: int, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

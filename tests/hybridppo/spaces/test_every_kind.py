@@ -112,7 +112,7 @@ def test_every_mode_of_reset(name: str, mode: AutoresetMode) -> None:
     assert train(name, False, env=vector).metrics["episodes"] >= STEPS // 9
 
 
-@some_kinds
+@few_kinds
 def test_stopped_and_resumed_it_goes_on_exactly_and_its_agent_acts_once_loaded(
     name: str, masks: bool, tmp_path: Path
 ) -> None:

@@ -220,7 +220,10 @@ def test_images_resume_exactly(options: dict[str, Any], times: int, tmp_path: Pa
 
 
 @needs_signals
-@pytest.mark.parametrize(("name", "masks"), [("image and vector", True), ("dict, nested", False)])
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    only_by_default(("image and vector, True",), [("image and vector", True), ("dict, nested", False)]),
+)
 def test_spaces_made_of_others_resume_exactly(name: str, masks: bool, tmp_path: Path, stops: Stops) -> None:
     env = partial(KINDS[name].make, masks=True) if masks else KINDS[name].make
     assert_resumes_exactly(env, {**IN_TURN, "action_masks": masks}, tmp_path, stops, times=3)

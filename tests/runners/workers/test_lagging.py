@@ -667,8 +667,8 @@ NO_BF16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="thi
 
 
 BY_DEFAULT = (
-    "an off-policy agent", "stacks of frames", "noise of the state", "a pool", "resets that are rows",
-    "agents that take turns", "several policies", "infos", "restarts",
+    "an off-policy agent", "stacks of frames", "resets that are rows", "agents that take turns", "several policies",
+    "infos", "restarts",
 )  # fmt: skip
 
 

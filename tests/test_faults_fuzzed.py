@@ -3,17 +3,15 @@
 import os
 
 import pytest
-from selection import only_by_default
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a case that hangs is found by SIGALRM, which is of POSIX")
 
 
-@pytest.mark.parametrize("cases", only_by_default(("24",), (24, 60)))
-def test_random_values_and_altered_files_end_in_a_clear_error_or_a_working_run(cases: int) -> None:
+def test_random_values_and_altered_files_end_in_a_clear_error_or_a_working_run() -> None:
     from scripts.fuzz import fuzz  # and with it hypothesis, which only this test needs
 
-    endings = fuzz(cases, seed=0)
-    assert endings.total() == cases
+    endings = fuzz(60, seed=0)
+    assert endings.total() == 60
     # None of the kinds was left out: what works, and what is refused by each part.
     assert min(endings[name] for name in ("worked", "ConfigurationError", "RunDirectoryError", "CheckpointError")) > 0
 

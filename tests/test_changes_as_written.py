@@ -60,7 +60,7 @@ def test_every_change_is_found() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", only_by_default(("SAC",), BLOCKS))
+@pytest.mark.parametrize("name", only_by_default(("SAC",), BLOCKS, pytest.mark.slow))
 def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     (env, options), whole = as_written(name)

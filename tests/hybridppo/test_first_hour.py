@@ -94,8 +94,8 @@ NAMES = {"in the id": ["mazes_of_ones_own:Maze-v0"], "imported": ["Maze-v0", "--
     [
         ("in the id", ["--placement", "cpu"]),
         ("imported", OVERLAP),
-        pytest.param("in the id", OVERLAP, marks=pytest.mark.extras),
-        pytest.param("imported", ["--placement", "cpu", "--num-workers", 2], marks=pytest.mark.extras),
+        pytest.param("in the id", OVERLAP, marks=pytest.mark.slow),
+        pytest.param("imported", ["--placement", "cpu", "--num-workers", 2], marks=pytest.mark.slow),
     ],
 )
 def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str], folder: Path) -> None:

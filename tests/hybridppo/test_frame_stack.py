@@ -43,7 +43,7 @@ SPACES: dict[str, Box] = {
 }
 """Kinds of frames. To add one, add a line."""
 every_space = pytest.mark.parametrize("name", SPACES)
-SOME = pytest.mark.parametrize("name", only_by_default(("vector", "image"), SPACES))
+SOME = pytest.mark.parametrize("name", only_by_default(("vector", "image"), SPACES, pytest.mark.slow))
 
 
 class Moving(gym.Env[Any, Any]):

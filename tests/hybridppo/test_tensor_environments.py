@@ -347,7 +347,9 @@ QUICK = [
 ]
 
 
-@pytest.mark.parametrize(("name", "device", "stop"), only_by_default(QUICK, product(MAKERS, ("cpu", "second"), STOPS)))
+@pytest.mark.parametrize(
+    ("name", "device", "stop"), only_by_default(QUICK, product(MAKERS, ("cpu", "second"), STOPS), pytest.mark.slow)
+)
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     name: str, device: str, stop: str, tmp_path: Path, second_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

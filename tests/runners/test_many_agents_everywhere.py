@@ -39,7 +39,7 @@ VARIANTS = [
 ]
 every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
 some_kinds = pytest.mark.parametrize(
-    ("name", "masks"), only_by_default(("vectors, masked", "images and choices"), VARIANTS)
+    ("name", "masks"), only_by_default(("vectors, masked", "images and choices"), VARIANTS, pytest.mark.slow)
 )
 
 

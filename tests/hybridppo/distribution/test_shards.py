@@ -36,6 +36,7 @@ EVERY_KIND = pytest.mark.parametrize(
     only_by_default(
         ("rows", "rows, autograd", "rows, compiled", "gru", "pool"),
         [pytest.param(k, id=n, marks=marks_of(n)) for n, k in KINDS.items()],
+        pytest.mark.slow,
     ),
 )
 

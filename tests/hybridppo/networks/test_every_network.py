@@ -97,7 +97,9 @@ def test_overlap_gives_what_its_seed_says(kind: str) -> None:
     assert_same(workers, expected_of(kind, overlaps=True))
 
 
-@pytest.mark.parametrize("overlaps", only_by_default(("True",), (False, True)), ids=["by turns", "overlapping"])
+@pytest.mark.parametrize(
+    "overlaps", only_by_default(("True",), (False, True), pytest.mark.slow), ids=["by turns", "overlapping"]
+)
 @some_kinds("mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration")
 def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_path: Path) -> None:
     def placement() -> Any:
@@ -137,7 +139,9 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
 
 
 @some_kinds("mingru", "lstm, normalised", "state-dependent exploration")
-@pytest.mark.parametrize("overlaps", only_by_default(("True",), (False, True)), ids=["by turns", "overlapping"])
+@pytest.mark.parametrize(
+    "overlaps", only_by_default(("True",), (False, True), pytest.mark.slow), ids=["by turns", "overlapping"]
+)
 def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None:
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")

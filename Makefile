@@ -4,7 +4,7 @@
 # make slow     the tests that take minutes
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
-# make extras   install the packages that few have, and run the tests that need them
+# make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work

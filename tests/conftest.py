@@ -113,8 +113,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
     from second_device import announce
 
-    # Small networks on a shared machine: more threads only get in each other's way.
+    from hybridppo.system.blas import libraries
+
+    # Small networks on a shared machine: more threads only get in each other's way. NumPy's spin while they wait.
     torch.set_num_threads(1)
+    libraries().limit(limits=1, user_api="blas")
+    # To compare two tensors, torch would import its distributed tensors and sympy, which takes each process a second.
+    torch.testing._comparison._HAS_DTENSOR = False  # type: ignore[attr-defined]
     # A device that torch has been told of stays, and memory can be locked for no other then: who needs it goes last.
     items.sort(key=_needs_second_device)
     if items and _needs_second_device(items[-1]):

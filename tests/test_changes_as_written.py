@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from selection import only_by_default
 from stop_after import StopAfter
 
 import hybridppo
@@ -24,12 +25,14 @@ OWN = ("agent", "loss", "modules", "advantages", "config")
 
 
 def small(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a training with fewer steps than on the page."""
+    """The arguments of a training with fewer steps than on the page, and of other agents with smaller networks."""
     config = options.get("config") or PPOConfig()
     if isinstance(config, PPOConfig):
         config = replace(config, num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2)
     else:
-        config = replace(config, num_envs=2, learning_starts=32, batch_size=16, steps_per_iteration=64)
+        config = replace(
+            config, num_envs=2, learning_starts=32, batch_size=16, steps_per_iteration=64, hidden_sizes=(16,)
+        )
     everywhere = {"seed": 0, "placement": "cpu", "vectorization": "sync", "progress": False, "total_steps": 256}
     return {**options, **everywhere, "config": config}
 
@@ -57,9 +60,7 @@ def test_every_change_is_found() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "SAC" else pytest.param(name, marks=pytest.mark.slow) for name in BLOCKS]
-)
+@pytest.mark.parametrize("name", only_by_default(("SAC",), BLOCKS, pytest.mark.slow))
 def test_a_change_runs_everywhere_and_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     (env, options), whole = as_written(name)

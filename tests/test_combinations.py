@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
+from selection import only_by_default
 from toy_agents import TakingTurns
 from toy_combined import Toy, ToyAgents
 
@@ -100,17 +101,12 @@ REFUSED = {
 
 
 NAMES = list(FEATURES)
-NEIGHBOURS = {pair for pair, (one, other) in PAIRS.items() if NAMES.index(other) - NAMES.index(one) in (1, 4)}
-"""Pairs of the default tests, in which each feature occurs several times. The others run with the extras."""
+NEIGHBOURS = {pair for pair, (one, other) in PAIRS.items() if NAMES.index(other) - NAMES.index(one) == 1}
+NEIGHBOURS |= {"stacked frames and squashed actions"}  # whose neighbours are refused
+"""Pairs of the default tests, in which each feature occurs."""
 
 
-def marks_of(pair: str) -> list[pytest.MarkDecorator]:
-    has_bf16 = supports_bf16(torch.device("cpu"))
-    marks = [] if pair in NEIGHBOURS else [pytest.mark.extras]
-    return [
-        *marks,
-        pytest.mark.skipif("bf16" in pair and not has_bf16, reason="this processor does not multiply bfloat16"),
-    ]
+NO_BF16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="this processor does not multiply bfloat16")
 
 
 def stop(metrics: Any) -> None:
@@ -136,7 +132,13 @@ def settings_of(pair: str) -> tuple[Any, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("pair", [pytest.param(pair, marks=marks_of(pair)) for pair in PAIRS if pair not in REFUSED])
+@pytest.mark.parametrize(
+    "pair",
+    only_by_default(
+        NEIGHBOURS - {*REFUSED},
+        [pytest.param(pair, marks=NO_BF16 if "bf16" in pair else ()) for pair in PAIRS if pair not in REFUSED],
+    ),
+)
 def test_a_pair_trains_and_goes_on_to_the_same_bits(pair: str, tmp_path: Path) -> None:
     env, options = settings_of(pair)
     whole = hybridppo.train(env, total_steps=STEPS, **options)

@@ -73,7 +73,7 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts handles as Linux does")
 @pytest.mark.parametrize(
-    ("way", "ending"), only_by_default(SOME_ENDINGS, [(way, end) for way in WAYS for end in ENDINGS])
+    ("way", "ending"), only_by_default(SOME_ENDINGS, [(way, end) for way in WAYS for end in ENDINGS], pytest.mark.slow)
 )
 def test_nothing_stays_when_a_training_ends(way: str, ending: str, tmp_path: Path) -> None:
     def once(number: int) -> None:
@@ -186,6 +186,7 @@ def test_a_killed_trainer_leaves_no_worker_that_is_stuck_in_a_step(tmp_path: Pat
     only_by_default(
         ("--num-workers 2, while they sample", f"{OVERLAP}, while workers start"),
         [(way, when) for way in ("--num-workers 2", OVERLAP) for when in ("while workers start", "while they sample")],
+        pytest.mark.slow,
     ),
 )
 def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp_path: Path) -> None:
@@ -262,6 +263,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
                 process.kill()
 
 
+@pytest.mark.extras
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
     soak = runpy.run_path(str(ROOT / "scripts" / "soak.py"))

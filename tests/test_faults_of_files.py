@@ -283,7 +283,7 @@ def train_on_a_disk_that_fills(tmp_path: Path, how: str) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("how", only_by_default(("file size",), ["file system", "file size"]))
+@pytest.mark.parametrize("how", only_by_default(("file size",), ["file system", "file size"], pytest.mark.slow))
 def test_disk_full_training_goes_on_warns_and_keeps_the_old_checkpoint(tmp_path: Path, how: str) -> None:
     seen = train_on_a_disk_that_fills(tmp_path, how)
     assert seen["iterations"] == 14
@@ -307,7 +307,10 @@ def test_disk_full_training_goes_on_warns_and_keeps_the_old_checkpoint(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "how", only_by_default(("file system stays full",), ["file system stays full", "file size stays limited"])
+    "how",
+    only_by_default(
+        ("file system stays full",), ["file system stays full", "file size stays limited"], pytest.mark.slow
+    ),
 )
 def test_disk_full_to_the_end_is_told_and_the_run_goes_on_from_the_old_checkpoint(tmp_path: Path, how: str) -> None:
     seen = train_on_a_disk_that_fills(tmp_path, how)

@@ -11,6 +11,7 @@ from cuda_stand_in import TwinLauncher
 from fake_accelerator import Machine, pretended_accelerator
 from gpu_cases import on_device
 from gpu_cases.catalogue import catalogue
+from selection import only_by_default
 
 from hybridppo.compiled import cuda_building
 from hybridppo.tools.diagnosis import case as cases
@@ -26,23 +27,14 @@ def run(name: str, device: str, folder: Path) -> Outcome:
 # Cases
 
 
-@pytest.mark.parametrize(
-    "only",
-    [
-        "result/hybrid/discrete",
-        "resume/hybrid/eager",
-        "stop/eager",
-        "target_kl/eager",
-        "checkpoint",
-        "divergence",
-        "kind/squashed/hybrid",
-        "kind/memory, ragged/hybrid",
-        "off policy/td3/hybrid",
-        "learners/gather",
-        "evaluated/hybrid",
-        "policies/unlike/hybrid",
-    ],
-)
+BY_DEFAULT = (
+    "result/hybrid/discrete", "resume/hybrid/eager", "checkpoint", "divergence", "kind/memory, ragged/hybrid",
+    "off policy/td3/hybrid", "learners/gather", "policies/unlike/hybrid",
+)  # fmt: skip
+OTHERS = ("stop/eager", "target_kl/eager", "kind/squashed/hybrid", "evaluated/hybrid")
+
+
+@pytest.mark.parametrize("only", only_by_default(BY_DEFAULT, (*BY_DEFAULT, *OTHERS)))
 def test_cases_pass_on_the_cpu_if_they_can(only: str, tmp_path: Path) -> None:
     names = [name for name in catalogue() if only in name]
     assert names

@@ -5,12 +5,17 @@ it has returned. Otherwise it behaves like the environment within it.
 """
 
 import copy
+import sys
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
+
+
+def is_tensor(value: Any) -> bool:
+    """Without importing torch, which worker processes do without."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -18,8 +23,8 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
+    if is_tensor(one):
+        return bool(sys.modules["torch"].equal(one, other))
     return bool(np.array_equal(one, other))
 
 
@@ -30,8 +35,8 @@ def destroy(value: Any) -> None:
             destroy(part)
         if not isinstance(value, tuple):
             value.clear()
-    elif isinstance(value, torch.Tensor):
-        value.copy_(value.logical_not() if value.dtype is torch.bool else 77 - value)
+    elif is_tensor(value):
+        value.copy_(value.logical_not() if value.dtype is sys.modules["torch"].bool else 77 - value)
     elif isinstance(value, np.ndarray) and value.flags.writeable:
         if value.dtype == object:
             for part in value.ravel():

@@ -63,7 +63,7 @@ AGENTS: dict[str, Case] = {
     ),
 }
 VARIANTS = ("ddpg, wandering", "td3, on the host")
-"""Agents that resemble others; if a test takes long, only the slow tests run them."""
+"""Agents that resemble others; if a test takes long, it is run with them by `make extras`."""
 NEED_EXTRAS = ("td3, compiled",)
 """Agents that need the packages of an extra; they are tested with those."""
 ENV = "Pendulum-v1"
@@ -79,4 +79,4 @@ def marks_of(name: str, *, is_long: bool) -> list[pytest.MarkDecorator]:
     """The marks of an agent's tests, for tests that may take long."""
     if name in NEED_EXTRAS:
         return [pytest.mark.extras]
-    return [pytest.mark.slow] if is_long and name in VARIANTS else []
+    return [pytest.mark.extras] if is_long and name in VARIANTS else []

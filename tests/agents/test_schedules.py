@@ -101,8 +101,13 @@ def without_schedules(form: str) -> hybridppo.TrainResult:
     return train(config=replace(CONFIG, **FORMS[form]), total_steps=64)
 
 
-@pytest.mark.parametrize("form", OF_FORMS)
-@pytest.mark.parametrize("field", OTHERS)
+@pytest.mark.parametrize(
+    ("field", "form"),
+    only_by_default(
+        [*(f"{field}, by hand" for field in OTHERS), "learning_rate, autograd", "clip_range, autograd"],
+        [pytest.param(field, *form.values, marks=form.marks) for field in OTHERS for form in OF_FORMS],
+    ),
+)
 def test_a_schedule_gives_what_the_configuration_with_the_value_does(field: str, form: str) -> None:
     config = replace(CONFIG, **FORMS[form])
     scheduled = train(config=config, schedules={field: lambda done: OTHERS[field]}, total_steps=64)
@@ -163,7 +168,7 @@ def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
         assert adaptive.rate == limit
 
 
-@pytest.mark.parametrize("form", OF_FORMS)
+@pytest.mark.parametrize("form", only_by_default(("by hand",), OF_FORMS))
 def test_an_adaptive_rate_brings_the_divergence_near_what_is_desired(form: str) -> None:
     config = PPOConfig(num_envs=4, num_steps=64, num_epochs=5, learning_rate=1e-4, **FORMS[form])
     options: dict[str, Any] = {"config": config, "total_steps": 16 * config.batch_size}
@@ -210,7 +215,7 @@ RESUMED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize(
     ("what", "where"),
     only_by_default(
-        ("named, cpu", "functions, overlap", "adaptive, cpu", "adaptive, overlap", "td3, overlap"),
+        ("named, cpu", "functions, overlap", "adaptive, overlap", "td3, overlap"),
         product(RESUMED, ("cpu", "overlap")),
     ),
 )
@@ -236,7 +241,7 @@ def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: P
 # Several learners, several policies, the command line
 
 
-@pytest.mark.parametrize("kind", ["rows", "gru"])
+@pytest.mark.parametrize("kind", only_by_default(("gru",), ("rows", "gru")))
 def test_several_learners_share_schedules(kind: str) -> None:
     config = replace(CONFIG, num_envs=4, learning_rate=1e-3, **KINDS[kind].config)
     options = {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": falling}}

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
+from selection import only_by_default
 from stop_after import StopAfter
 from toy_agents import Matching, Unlike
 
@@ -137,7 +138,7 @@ def test_another_seed_gives_another_result() -> None:
     assert not torch.equal(values_of(train(seed=6)), expected_values())
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("name", only_by_default(("one remembers", "in torch"), REMEMBERING))
 def test_each_policy_has_a_memory_of_its_own(name: str, tmp_path: Path) -> None:
     config, run = REMEMBERING[name], tmp_path / "run"
     expected = values_of(train(config=config))
@@ -299,7 +300,7 @@ IMAGES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("name", only_by_default(("an image beside numbers", "with a memory"), IMAGES))
 def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     images, config = IMAGES[name]
     env: Any = partial(Unlike, images=images)

@@ -70,6 +70,7 @@ def test_works_differ_and_gpu_works_go_by_size(benchmark: Any) -> None:
     assert sizes == [64, 128, 256, 512, 1024, 2048]
 
 
+@pytest.mark.extras
 def test_a_piece_of_work_is_measured_with_a_twin_of_the_gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "HOPELESS", 1e9)
     limits = Auto.limits

@@ -199,6 +199,7 @@ def run_script(path: str, *arguments: str) -> int:
         return int(main())
 
 
+@pytest.mark.extras
 def test_the_script_leaves_figures_table_and_picture(
     taken: list[tuple[str, int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +214,7 @@ def test_the_script_leaves_figures_table_and_picture(
     assert (tmp_path / f"{stem}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.extras
 def test_the_side_by_side_fails_where_its_target_is_missed(taken: list[tuple[str, int]], tmp_path: Path) -> None:
     script = "benchmarks/against_textbook.py"
     assert run_script(script, "--seeds", "3", "--output", str(tmp_path)) == 1  # all are as fast as one another here

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from processes import run_python
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -28,6 +29,7 @@ assert " none |" in next(line for line in lines if "Seaquest" in line)
 """
 
 
+@pytest.mark.extras
 def test_rows_are_settings_of_this_library_and_are_judged() -> None:
     # In a process of its own: benchmarks import each other by names that are anybody's.
     process = run_python("-c", CODE, cwd=BENCHMARKS)

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 from processes import run_python
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -15,6 +16,7 @@ def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return run_python(*arguments, cwd=BENCHMARKS)
 
 
+@pytest.mark.extras
 def test_the_tables_are_those_of_the_results() -> None:
     process = python("tables.py", "--check")
     assert process.returncode == 0, process.stderr

@@ -14,6 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from processes import run_python
+from selection import only_by_default
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
@@ -112,7 +113,7 @@ def lines_of(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", only_by_default(("ppo", "ddpg", "overlap", "environment"), RUNS))
 def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> None:
     sizes = SMALL if name != "ddpg" else ["--hidden-sizes=8", "--num-envs=2", "--vectorization=sync"]
     env = "CartPole-v1" if name != "ddpg" else "Pendulum-v1"
@@ -668,6 +669,7 @@ def test_the_cartpole_script_trains_the_agent_that_is_asked_for(tmp_path: Path) 
     assert (config["agent"], config["config"]["policy_delay"], config["evaluation_episodes"]) == ("td3", 3, 20)
 
 
+@pytest.mark.extras
 def test_the_cartpole_script_takes_tuned_settings(tmp_path: Path) -> None:
     flags = ("--tuned", "--total-steps", 256, "--gamma", 0.5, "--run-dir", tmp_path / "run", "--no-progress")
     process = run_process(SCRIPT, *flags, "--placement", "cpu", cwd=tmp_path)

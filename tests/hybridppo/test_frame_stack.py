@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from selection import only_by_default
 from stop_after import StopAfter
 from toy_environments import IdentityBox, IdentityDiscrete
 
@@ -41,9 +43,7 @@ SPACES: dict[str, Box] = {
 }
 """Kinds of frames. To add one, add a line."""
 every_space = pytest.mark.parametrize("name", SPACES)
-SOME = pytest.mark.parametrize(
-    "name", [name if name in ("vector", "image") else pytest.param(name, marks=pytest.mark.slow) for name in SPACES]
-)
+SOME = pytest.mark.parametrize("name", only_by_default(("vector", "image"), SPACES, pytest.mark.slow))
 
 
 class Moving(gym.Env[Any, Any]):
@@ -160,8 +160,9 @@ def test_who_samples_and_where_changes_nothing(name: str) -> None:
     assert torch.equal(*overlapping)
 
 
-@pytest.mark.parametrize("overlaps", [False, True], ids=["by turns", "overlapping"])
-@SOME
+@pytest.mark.parametrize(
+    ("name", "overlaps"), only_by_default(("vector, False", "image, True"), product(SPACES, (False, True)))
+)
 def test_stopped_in_the_midst_of_a_rollout_it_goes_on_exactly(name: str, overlaps: bool, tmp_path: Path) -> None:
     config = replace(SMALL, normalize_observations=True)
 
@@ -258,7 +259,7 @@ def test_a_stack_is_the_last_observations_and_at_first_one_over_and_over(name: s
     assert space != StackedFrames(SPACES[name], FRAMES + 1)
 
 
-@SOME
+@pytest.mark.parametrize("name", only_by_default(("image",), SPACES))
 def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
     result = stacking(name, run_dir=tmp_path / "run", evaluation_episodes=4, evaluate_every=128, evaluate_episodes=2)
     assert result.evaluation is not None
@@ -279,6 +280,7 @@ def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
         assert exported.steps_checked == 1000
 
 
+@pytest.mark.extras
 def test_auto_measures_it(tmp_path: Path) -> None:
     result = stacking(
         "vector", placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=tmp_path / "run"

@@ -17,6 +17,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
+from selection import only_by_default
 from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTensors
 
 import hybridppo
@@ -340,19 +341,14 @@ MAKERS = {
 
 STOPS = ("in a rollout", "in an update")
 QUICK = [
-    *(("final observations", "second", stop) for stop in STOPS),
-    ("a memory", "cpu", "in a rollout"),
-    ("normalised", "cpu", "in an update"),
+    *(f"final observations, second, {stop}" for stop in STOPS),
+    "a memory, cpu, in a rollout",
+    "normalised, cpu, in an update",
 ]
-"""Cases of the default tests; the rest are slow tests."""
 
 
 @pytest.mark.parametrize(
-    ("name", "device", "stop"),
-    [
-        pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow)
-        for each in product(MAKERS, ("cpu", "second"), STOPS)
-    ],
+    ("name", "device", "stop"), only_by_default(QUICK, product(MAKERS, ("cpu", "second"), STOPS), pytest.mark.slow)
 )
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     name: str, device: str, stop: str, tmp_path: Path, second_device: str, monkeypatch: pytest.MonkeyPatch
@@ -508,7 +504,7 @@ def test_a_group_that_nobody_sees_changes_nothing(name: str) -> None:
     assert not torch.equal(*other.agent.critic(rows))
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", only_by_default(("normalised", "a memory", "the critic's alone"), GROUPED))
 def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
     env, config = partial(Grouped, episode_length=6), GROUPED[name]
     run = tmp_path / "run"

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from processes import start_python
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +59,9 @@ def warm_kernel(command: list[str], *, env: dict[str, str], cwd: str, **_: Any) 
 @pytest.mark.extras
 @every_notebook
 def test_it_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # this tree's library, whatever is installed
     # Packages that other tests import may have set another backend for the whole process.
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
@@ -81,6 +82,8 @@ def test_it_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @every_notebook
 def test_it_is_kept_without_outputs(path: Path) -> None:
+    import nbformat
+
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -22,6 +22,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
 from processes import worker_processes
+from selection import only_by_default
 from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
 import hybridppo
@@ -484,7 +485,11 @@ def hang(result: Any) -> Any:
 @posix
 @pytest.mark.cold_workers  # how a child of this process ends
 @pytest.mark.parametrize(
-    ("fault", "how"), [(die, "SIGKILL"), (die_in_native_code, "SIGSEGV")], ids=["killed", "native code"]
+    ("fault", "how"),
+    only_by_default(
+        ("native code",),
+        [pytest.param(die, "SIGKILL", id="killed"), pytest.param(die_in_native_code, "SIGSEGV", id="native code")],
+    ),
 )
 def test_worker_killed_or_dead_in_native_code_is_named_with_its_signal(fault: Any, how: str) -> None:
     with pytest.raises(EnvError, match=rf"worker 1 \(environments 3 to 5\) has died: killed by {how}"):

@@ -39,7 +39,7 @@ VARIANTS = [
 ]
 every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
 some_kinds = pytest.mark.parametrize(
-    ("name", "masks"), only_by_default(("vectors, masked", "images and choices"), VARIANTS)
+    ("name", "masks"), only_by_default(("vectors, masked", "images and choices"), VARIANTS, pytest.mark.slow)
 )
 
 
@@ -125,7 +125,10 @@ def test_with_other_agents_it_is_not_resumed(tmp_path: Path) -> None:
         hybridppo.resume(run, env=AGENT_KINDS["vectors"], total_steps=2 * STEPS, progress=False)
 
 
-@every_kind
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    only_by_default(("discrete, masked", "vectors", "images", "images and choices, masked"), VARIANTS),
+)
 def test_an_agent_acts_in_it_once_loaded(name: str, masks: bool, tmp_path: Path) -> None:
     result = train(name, masks, run_dir=tmp_path / "run", evaluation_episodes=4)
     assert result.evaluation is not None

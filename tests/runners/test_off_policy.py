@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 from processes import run_python, start_python
+from selection import only_by_default
 from stop_after import StopAfter
 from toy_environments import IdentityBox
 
@@ -215,7 +216,7 @@ print(result.saved)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of POSIX")
-@pytest.mark.parametrize(("total_steps", "is_saved"), [(200, False), (400, True)])
+@pytest.mark.parametrize(("total_steps", "is_saved"), only_by_default(("400, True",), [(200, False), (400, True)]))
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, total_steps: int, is_saved: bool) -> None:
     # By the time that there is room again, more steps were made than the buffer holds.
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -295,8 +296,9 @@ class Fails(IdentityBox):
         return super().step(action)
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("train_frequency", [1, 5])
+@pytest.mark.parametrize(
+    ("train_frequency", "num_workers"), only_by_default(("1, 0", "5, 2"), [(1, 0), (1, 2), (5, 0), (5, 2)])
+)
 def test_environments_are_restarted_and_nothing_reaches_across(train_frequency: int, num_workers: int) -> None:
     config = replace(CONFIG, train_frequency=train_frequency, gradient_steps=1, n_steps=4, buffer_size=1_000)
     result, history = train(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
+from selection import only_by_default
 from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_crosses
 
 import hybridppo
@@ -65,6 +66,15 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "two players": (noughts_and_crosses, {"action_masks": True}),
 }
 """To add a source, add a line."""
+WITH_ALL = (
+    "plain",
+    "masked",
+    "normalised rewards",
+    "a memory that restarts",
+    "policies with and without a memory",
+    "two players",
+)
+"""Sources that together have everything that the others have."""
 WAYS: dict[str, dict[str, Any]] = {
     "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
     "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
@@ -90,7 +100,7 @@ def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", only_by_default(WITH_ALL, SOURCES))
 def test_who_samples_and_where_changes_nothing(name: str) -> None:
     expected = expected_of(name)
     assert expected.metrics["env_steps"] == STEPS or "restart" in name
@@ -120,7 +130,12 @@ def test_several_learners_cannot_keep_a_pool_of_rollouts_by_turns() -> None:
         train(distribution=MultiLearner(learners=1, shards=2), config=replace(SMALL, pool_size=2))
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if "restart" not in name])
+@pytest.mark.parametrize(
+    "name",
+    only_by_default(
+        [name for name in WITH_ALL if "restart" not in name], [name for name in SOURCES if "restart" not in name]
+    ),
+)
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
     expected = expected_of(name)
     run = tmp_path / "run"

@@ -88,7 +88,7 @@ USUAL_VECTORS = [
 every_space = pytest.mark.parametrize("name", SPACES)
 
 
-@pytest.mark.parametrize(("way", "name"), only_by_default(USUAL, product(WAYS, SPACES)))
+@pytest.mark.parametrize(("way", "name"), only_by_default(USUAL, product(WAYS, SPACES), pytest.mark.slow))
 def test_in_every_space(way: str, name: str) -> None:
     kind, options = SPACES[name], dict(WAYS[way])
     config = replace(options.pop("config", SMALL), **kind.config)
@@ -97,7 +97,7 @@ def test_in_every_space(way: str, name: str) -> None:
     require_alike(partial(plain, make), partial(vandal, make), config, action_masks=masks, **options)
 
 
-@pytest.mark.parametrize(("mode", "name"), only_by_default(USUAL_VECTORS, product(MODES, SPACES)))
+@pytest.mark.parametrize(("mode", "name"), only_by_default(USUAL_VECTORS, product(MODES, SPACES), pytest.mark.slow))
 def test_a_vector_in_every_space(mode: str, name: str) -> None:
     config = replace(SMALL, **SPACES[name].config)
     honest, other = (partial(vector_of, SPACES[name].make, mode, is_vandal) for is_vandal in (False, True))
@@ -118,7 +118,9 @@ def test_several_agents(name: str) -> None:
     require_alike(partial(plain, make), partial(vandal_of_others, make), **options)
 
 
-@pytest.mark.parametrize("name", only_by_default([*VIEWS, "discrete from 0", "box", "dict, nested"], SPACES))
+@pytest.mark.parametrize(
+    "name", only_by_default([*VIEWS, "discrete from 0", "box", "dict, nested"], SPACES, pytest.mark.slow)
+)
 def test_tensors(name: str) -> None:
     env = SPACES[name].make()
     make = partial(Guessing, 4, env.observation_space, env.action_space)
@@ -129,7 +131,9 @@ def test_tensors(name: str) -> None:
 @pytest.mark.parametrize("name", ["box", "squashed box"])
 @pytest.mark.parametrize(
     ("way", "agent"),
-    only_by_default(("in turn, ddpg", "in a thread, td3"), product(("in turn", "in a thread"), OFF_POLICY_AGENTS)),
+    only_by_default(
+        ("in turn, ddpg", "in a thread, td3"), product(("in turn", "in a thread"), OFF_POLICY_AGENTS), pytest.mark.slow
+    ),
 )
 def test_what_a_replay_buffer_holds(way: str, agent: str, name: str) -> None:
     make = SPACES[name].make

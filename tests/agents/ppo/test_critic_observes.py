@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from ppo_settings import ppo_config
+from selection import only_by_default
 from toy_agents import Matching, ScriptedAgents, TakingTurns, Unlike
 
 import hybridppo
@@ -163,7 +164,9 @@ KINDS = [(name, observes) for name in SOURCES for observes in ("all", "state") i
     "a policy for each kind", "state")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "observes"), KINDS)
+@pytest.mark.parametrize(
+    ("name", "observes"), only_by_default(("plain, state", "masked, all", "a policy for each kind, all"), KINDS)
+)
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: Any, tmp_path: Path) -> None:
     expected = values_of(train(name, observes))
     run = tmp_path / "run"
@@ -254,7 +257,7 @@ EACH: dict[str, tuple[Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", only_by_default(("all and own", "state and all"), EACH))
 def test_each_policy_has_a_critic_of_its_own(name: str, tmp_path: Path) -> None:
     env, own = EACH[name]
     run = tmp_path / "run"

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
+from selection import only_by_default
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
@@ -136,7 +137,13 @@ def test_an_agent_acts_on_what_it_sees_and_needs_no_more() -> None:
         agent.act({"privileged": seen["privileged"]})
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("a tuple", "layers of their own")])
+@pytest.mark.parametrize(
+    "name",
+    only_by_default(
+        ("vectors", "masked", "a camera for the actor", "a memory"),
+        [name for name in KINDS if name not in ("a tuple", "layers of their own")],
+    ),
+)
 def test_who_samples_and_where_changes_nothing(name: str, tmp_path: Path) -> None:
     make, options, changes = KINDS[name]
     config = replace(SMALL, **changes)

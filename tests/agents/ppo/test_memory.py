@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from loops import loop_of
 from ppo_settings import ppo_config
+from selection import only_by_default
 from torch import Tensor, nn
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import (
@@ -43,6 +45,7 @@ from hybridppo.system.interruption import Stopped
 
 CELLS = ("lstm", "gru", "mingru")
 every_cell = pytest.mark.parametrize("cell", CELLS)
+BOTH = (True, False)
 
 SMALL = ppo_config(
     num_envs=4, num_steps=12, num_minibatches=2, num_epochs=2, hidden_sizes=(8, 8), recurrent="lstm", recurrent_size=6,
@@ -241,8 +244,13 @@ WAYS: dict[str, tuple[PPOConfig, Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-@every_cell
+@pytest.mark.parametrize(
+    ("cell", "way"),
+    only_by_default(
+        [*(f"{cell}, {way}" for cell, way in zip(cycle(CELLS), WAYS)), *(f"{cell}, masks" for cell in CELLS)],
+        product(CELLS, WAYS),
+    ),
+)
 def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None:
     """Before the agent has changed, every action is as probable to the learner as when it was taken."""
     config, env, options = WAYS[way]
@@ -292,8 +300,12 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
         agent.cut.learned()
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 6, 25])
-@every_cell
+@pytest.mark.parametrize(
+    ("cell", "num_steps"),
+    only_by_default(
+        ("lstm, 1", "gru, 1", "mingru, 1", "lstm, 2", "gru, 2", "mingru, 2", "lstm, 6"), product(CELLS, (1, 2, 6, 25))
+    ),
+)
 def test_values_of_agents_in_turn_are_those_of_one_long_pass(cell: Any, num_steps: int) -> None:
     """Over each agent's own observations, also for steps that were open when a rollout ended."""
     config = replace(SMALL, recurrent=cell, num_steps=12 * num_steps, num_envs=1, num_minibatches=1)
@@ -502,8 +514,10 @@ def train(config: PPOConfig = SMALL, env: Any = "CartPole-v1", **options: Any) -
     return hybridppo.train(env, config=config, progress=False, **{**arguments, **options})
 
 
-@pytest.mark.parametrize("normalizes", [True, False])
-@pytest.mark.parametrize("lost", [0, 7, 11, 12])
+@pytest.mark.parametrize(
+    ("lost", "normalizes"),
+    only_by_default(("0, True", "7, False", "11, True", "12, False"), product((0, 7, 11, 12), BOTH)),
+)
 def test_sequences_without_a_step_are_left_out(lost: int, normalizes: bool) -> None:
     """With minibatches of one sequence, and columns whose first rows are not steps."""
     config = replace(SMALL, num_minibatches=12, normalize_advantage=normalizes)
@@ -525,7 +539,9 @@ def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing() -> None:
     assert np.isfinite(agent.update(rollouts[1])["policy_loss"])
 
 
-@pytest.mark.parametrize("distribution", ["local", pytest.param("multi:2", marks=pytest.mark.slow), "central:2"])
+@pytest.mark.parametrize(
+    "distribution", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2"), pytest.mark.slow)
+)
 def test_restarts_and_agents_that_leave_end_no_training(distribution: str) -> None:
     # Minibatches of a single sequence; of two, one for each of two learners.
     config = replace(SMALL, num_steps=16, sequence_length=4, num_minibatches=8 if distribution == "multi:2" else 16)

@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
+from selection import only_by_default
 from torch import nn
 
 import hybridppo
@@ -126,8 +128,13 @@ def test_modules_are_trained_and_extras_are_metrics(where: str) -> None:
         assert same(result, train(loss=predicting, modules={"predictor": predictor()}))
 
 
-@pytest.mark.parametrize("where", ["cpu", "overlap"])
-@pytest.mark.parametrize("kind", ["modules", "state", "advantages"])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    only_by_default(
+        ("modules, overlap", "state, cpu", "advantages, overlap"),
+        product(("modules", "state", "advantages"), ("cpu", "overlap")),
+    ),
+)
 def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) -> None:
     def own() -> dict[str, Any]:
         parts: dict[str, dict[str, Any]] = {

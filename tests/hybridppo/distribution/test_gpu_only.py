@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_settings import ppo_config
+from selection import only_by_default
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, SingleDevice
@@ -134,7 +135,7 @@ def test_evaluations_make_their_environments_on_the_learners_device(second_devic
     assert result.metrics["evaluation_env_steps"] == 2 * CONFIG.batch_size
 
 
-@pytest.mark.parametrize("kind", ["pool", "not normalised"])
+@pytest.mark.parametrize("kind", only_by_default(("pool",), ("pool", "not normalised")))
 def test_a_pool_is_divided_likewise(kind: str, second_device: str) -> None:
     changes: dict[str, Any] = {
         "pool": {"pool_size": 2},

@@ -36,6 +36,7 @@ EVERY_KIND = pytest.mark.parametrize(
     only_by_default(
         ("rows", "rows, autograd", "rows, compiled", "gru", "pool"),
         [pytest.param(k, id=n, marks=marks_of(n)) for n, k in KINDS.items()],
+        pytest.mark.slow,
     ),
 )
 
@@ -94,7 +95,7 @@ def share(agent: PPO, num_shards: int, *, first: int = 0, said: Any = None, wire
 
 
 @EVERY_KIND
-@pytest.mark.parametrize("num_learners", [2, 4])
+@pytest.mark.parametrize("num_learners", only_by_default(("2",), (2, 4)))
 def test_whoever_has_which_the_bits_are_the_same(num_learners: int, kind: Kind) -> None:
     said: list[Tensor] = []
     config = replace(CONFIG, target_kl=1e-5)

@@ -24,10 +24,14 @@ from hybridppo.auto import search
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
 STEPS = 64 * 3
 
-every_kind = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS],
-)
+EVERY_KIND = [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS]
+every_kind = pytest.mark.parametrize("kind", EVERY_KIND)
+
+
+def some_kinds(*chosen: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("kind", only_by_default(chosen, EVERY_KIND))
+
+
 ENVIRONMENTS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 
 
@@ -87,16 +91,16 @@ def test_it_is_no_other_network_in_disguise(kind: str) -> None:
     assert ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@every_kind
+@some_kinds("gru", "lstm, normalised", "state-dependent exploration")
 def test_overlap_gives_what_its_seed_says(kind: str) -> None:
     workers = train(kind, placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=2)
     assert_same(workers, expected_of(kind, overlaps=True))
 
 
 @pytest.mark.parametrize(
-    "overlaps", [pytest.param(False, marks=pytest.mark.slow), True], ids=["by turns", "overlapping"]
+    "overlaps", only_by_default(("True",), (False, True), pytest.mark.slow), ids=["by turns", "overlapping"]
 )
-@every_kind
+@some_kinds("mingru", "lstm, normalised", "a pool, normalised", "state-dependent exploration")
 def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_path: Path) -> None:
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
@@ -134,9 +138,9 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
     assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(loaded).items())  # acting changes nothing
 
 
-@every_kind
+@some_kinds("mingru", "lstm, normalised", "state-dependent exploration")
 @pytest.mark.parametrize(
-    "overlaps", [pytest.param(False, marks=pytest.mark.slow), True], ids=["by turns", "overlapping"]
+    "overlaps", only_by_default(("True",), (False, True), pytest.mark.slow), ids=["by turns", "overlapping"]
 )
 def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None:
     def placement() -> Any:
@@ -182,7 +186,7 @@ def test_every_mode_of_reset(kind: str, mode: AutoresetMode) -> None:
     assert is_the_same == (mode is not AutoresetMode.NEXT_STEP)  # where rows are spent on resets
 
 
-@every_kind
+@some_kinds("shared trunk", "mingru", "lstm, normalised", "state-dependent exploration")
 def test_whole_episodes_and_masks(kind: str) -> None:
     config = replace(SMALL, num_envs=1, episodes_per_rollout=3)
     masked = not acts_by_numbers(kind)
@@ -190,7 +194,7 @@ def test_whole_episodes_and_masks(kind: str) -> None:
     assert result.metrics["episodes"] >= 3
 
 
-@every_kind
+@some_kinds("shared trunk", "mingru", "a pool, normalised")
 def test_auto_measures_it(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_SECONDS", 1.0)
     monkeypatch.setattr(search, "MAX_SECONDS_OF_A_TRIAL", 0.03)

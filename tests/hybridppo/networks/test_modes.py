@@ -111,7 +111,7 @@ OFF_POLICY = {"ddpg": (OwnDDPG, DDPGConfig(**SMALL)), "td3": (OwnTD3, TD3Config(
 @pytest.mark.parametrize(
     ("name", "placement"),
     only_by_default(
-        ("ddpg, one device", "td3, migrating", "ddpg, alias", "td3, mirrored", "ddpg, overlapping"),
+        ("ddpg, one device", "td3, migrating", "td3, mirrored", "ddpg, overlapping"),
         product(OFF_POLICY, PLACEMENTS),
     ),
 )

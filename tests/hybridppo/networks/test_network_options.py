@@ -182,6 +182,6 @@ def test_others_learn_from_images(convolutions: Any, env: Any) -> None:
         num_envs=4, num_steps=32, num_minibatches=2, num_epochs=2, hidden_sizes=(32,), convolutions=convolutions,
         shared_trunk=True, activation="relu", learning_rate=1e-3,
     )  # fmt: skip
-    result = hybridppo.train(env, total_steps=512, seed=0, config=config, placement="cpu", progress=False)
+    result = hybridppo.train(env, total_steps=256, seed=0, config=config, placement="cpu", progress=False)
     assert np.isfinite(result.metrics["policy_loss"])
     assert numpy_form(result.agent.actor) is None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accelerator
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
+from selection import only_by_default
 from torch import Tensor
 
 import hybridppo
@@ -82,8 +84,13 @@ def agree(found: Tensor, expected: Tensor, *, exactly: bool) -> None:
 # The result, and that there was no race on the way
 
 
-@pytest.mark.parametrize("name", PLACEMENTS)
-@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
+@pytest.mark.parametrize(
+    ("name", "cuda_graphs"),
+    only_by_default(
+        [f"{name}, {graphs}" for name, graphs in zip(PLACEMENTS, cycle((True, False)))],
+        product(PLACEMENTS, (False, True)),
+    ),
+)
 def test_every_placement_waits_for_what_it_reads(name: str, cuda_graphs: bool, machine: Machine) -> None:
     result = train(PLACEMENTS[name](machine.device), replace(CONFIG, cuda_graphs=cuda_graphs))
     agree(values_of(result), on_the_cpu(name, CONFIG), exactly=not cuda_graphs)
@@ -239,13 +246,18 @@ KINDS_OF_UPDATES: dict[str, tuple[dict[str, Any], int]] = {
 
 @pytest.mark.parametrize(
     ("kind", "cuda_graphs"),
-    # Steps on sequences are not recorded; what is squashed is recorded with noise of the state.
-    [
-        pytest.param(kind, graphs, marks=pytest.mark.slow if graphs and kind == "squashed" else ())
-        for kind in KINDS_OF_UPDATES
-        for graphs in (False, True)
-        if not (graphs and "memory" in kind)
-    ],
+    only_by_default(
+        (
+            "normalised, True",
+            "a pool, False",
+            "squashed, False",
+            "squashed noise of the state, True",
+            "a memory, False",
+            "a memory, with shorter sequences, False",
+        ),
+        # Steps on sequences are not recorded.
+        [each for each in product(KINDS_OF_UPDATES, (False, True)) if each[1] is False or "memory" not in each[0]],
+    ),
 )
 def test_updates_of_every_kind_wait_as_often_as_is_said(
     kind: str, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
@@ -262,8 +274,13 @@ def test_updates_of_every_kind_wait_as_often_as_is_said(
     assert bool(machine.graphs) == cuda_graphs
 
 
-@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
-@pytest.mark.parametrize(("place", "expected"), [("learner", 0), ("host", 1)])
+@pytest.mark.parametrize(
+    ("place", "expected", "cuda_graphs"),
+    only_by_default(
+        ("learner, 0, True", "host, 1, False"),
+        [(*place, graphs) for place, graphs in product((("learner", 0), ("host", 1)), (False, True))],
+    ),
+)
 def test_minibatches_of_a_replay_buffer_are_drawn_without_a_wait(
     place: Any, expected: int, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -447,7 +447,9 @@ SOME_STOPS = [f"{route}, {stop}" for route, stop in zip(ROUTES, cycle(STOPS), st
 
 @pytest.mark.parametrize(
     ("route", "stop"),
-    only_by_default(SOME_STOPS, [pytest.param(*each, id=", ".join(each)) for each in product(ROUTES, STOPS)]),
+    only_by_default(
+        SOME_STOPS, [pytest.param(*each, id=", ".join(each)) for each in product(ROUTES, STOPS)], pytest.mark.slow
+    ),
 )
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     route: str, stop: str, tmp_path: Path, second_device: str, never_stopped: Callable[[str], Path]

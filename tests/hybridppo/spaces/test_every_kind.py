@@ -46,6 +46,11 @@ SOME = (
     "image and vector, with a memory, masked",
 )  # fmt: skip
 some_kinds = pytest.mark.parametrize(("name", "masks"), only_by_default(SOME, VARIANTS))
+FEW = (
+    "box", "discrete, masked", "squashed tuple, masked", "dict, nested, masked",
+    "image and vector, with a memory, masked",
+)  # fmt: skip
+few_kinds = pytest.mark.parametrize(("name", "masks"), only_by_default(FEW, VARIANTS))
 
 
 def source_of(kind: KindOfSpace, masks: bool) -> Any:
@@ -80,7 +85,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@some_kinds
+@few_kinds
 def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
     expected = expected_of(name, masks)
     assert not torch.equal(values_of(train(name, masks, seed=1)), expected)
@@ -90,7 +95,7 @@ def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
             assert torch.equal(values_of(train(name, masks, **options)), expected), way
 
 
-@pytest.mark.parametrize("name", only_by_default({name.split(", masked")[0] for name in SOME}, KINDS))
+@pytest.mark.parametrize("name", only_by_default({name.split(", masked")[0] for name in FEW}, KINDS))
 def test_gymnasiums_vector_of_it_changes_nothing(name: str) -> None:
     def vector() -> SyncVectorEnv:
         return SyncVectorEnv([KINDS[name].make] * 4, autoreset_mode=AutoresetMode.DISABLED)
@@ -107,7 +112,7 @@ def test_every_mode_of_reset(name: str, mode: AutoresetMode) -> None:
     assert train(name, False, env=vector).metrics["episodes"] >= STEPS // 9
 
 
-@some_kinds
+@few_kinds
 def test_stopped_and_resumed_it_goes_on_exactly_and_its_agent_acts_once_loaded(
     name: str, masks: bool, tmp_path: Path
 ) -> None:
@@ -244,7 +249,7 @@ def test_without_a_memory_what_must_be_remembered_is_not_learned() -> None:
 
 
 @pytest.mark.parametrize("name", ["multi-discrete", "image and vector", "dict, nested", "multi-binary"])
-@pytest.mark.parametrize("steps", [600, pytest.param(250_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", only_by_default(("600",), (600, 250_000), pytest.mark.slow))
 def test_what_a_mask_forbids_is_never_done(name: str, steps: int) -> None:
     """The environments raise an error if it is. The slow ones make a million steps together."""
     result = train(name, True, replace(SMALL, num_steps=50, num_minibatches=4), total_steps=steps)

@@ -139,7 +139,7 @@ def test_spaces_with_other_members_are_not_the_same() -> None:
     assert [are_same(*pair) for pair in combinations(spaces, 2)] == [False] * 15
 
 
-@pytest.mark.parametrize(("observations", "actions"), only_by_default(CHOSEN, CASES))
+@pytest.mark.parametrize(("observations", "actions"), only_by_default(CHOSEN, CASES, pytest.mark.slow))
 def test_every_space_that_trains_is_saved_loaded_resumed_played_and_exported(
     observations: "gym.Space[Any]", actions: "gym.Space[Any]", tmp_path: Path
 ) -> None:

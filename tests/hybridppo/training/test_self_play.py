@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from selection import only_by_default
 from toy_agents import Matching, TakingTurns, Unlike, noughts_and_crosses
 from toy_combined import ToyAgents
 
@@ -114,6 +115,11 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "teams of kinds that see images": (partial(Unlike, images=True), {"config": {"sign": SMALL, "pointer": SMALL}}),
 }
 """To add a game, add a line."""
+WITH_ALL = (
+    "at once", "with memories", "masks of booleans", "two players", "critics see all", "teams of kinds that see images",
+)  # fmt: skip
+"""Games that together have everything that the others have."""
+IN_WORKERS = ("at once", "with memories", "teams of kinds", "teams of kinds that see images")
 
 
 def train(name: str = "at once", iterations: int = 5, **options: Any) -> hybridppo.TrainResult:
@@ -130,7 +136,7 @@ def ratings_of(result: hybridppo.TrainResult) -> dict[str, float]:
     return {key: value for key, value in result.metrics.items() if "self_play/" in key}
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", only_by_default(WITH_ALL, GAMES))
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_path: Path) -> None:
     expected, run = train(name), tmp_path / "run"
     ratings = ratings_of(expected)
@@ -140,7 +146,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert all(0.0 <= rate <= 1.0 for rate in rates)
     ways: dict[str, dict[str, Any]] = {
         "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-        **({"workers": {"num_workers": 2}} if name in ("at once", "with memories", "teams of kinds") else {}),
+        **({"workers": {"num_workers": 2}} if name in IN_WORKERS else {}),
         "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluation_episodes": 2},
     }
     for way, options in ways.items():
@@ -157,7 +163,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert ratings_of(again) == ratings
 
 
-@pytest.mark.parametrize("max_lag", [1, 2])
+@pytest.mark.parametrize("max_lag", only_by_default(("1",), (1, 2)))
 def test_it_overlaps_and_goes_on(max_lag: int, tmp_path: Path) -> None:
     """With one rollout ahead, opponents change between rollouts: workers and stops change nothing."""
     options: dict[str, Any] = {"placement": Mirrored("cpu", "cpu", max_lag=max_lag), "num_workers": 1}
@@ -280,7 +286,7 @@ def test_a_policy_that_does_not_learn_plays_and_has_one_snapshot(tmp_path: Path)
     assert len([*(tmp_path / "run" / "snapshots" / "right").iterdir()]) == 1
 
 
-@pytest.mark.parametrize("name", ["at once", "two policies"])
+@pytest.mark.parametrize("name", only_by_default(("two policies",), ("at once", "two policies")))
 def test_several_learners_count_and_meet_the_same(name: str, tmp_path: Path) -> None:
     """The number of learners changes nothing, nor does a stop between."""
     run = tmp_path / "run"
@@ -393,7 +399,7 @@ class Interrupting(Counting):
         super().step(action)
 
 
-@pytest.mark.parametrize("max_lag", [0, 1])
+@pytest.mark.parametrize("max_lag", only_by_default(("1",), (0, 1)))
 def test_stopped_within_a_rollout_and_moved_it_goes_on_at_that_very_row(max_lag: int, tmp_path: Path) -> None:
     run = {"config": SMALL, "self_play": OFTEN, "seed": 0, "total_steps": 5 * BATCH, "num_workers": 0}
     run["placement"] = Mirrored("cpu", "cpu", max_lag=max_lag)

@@ -281,7 +281,9 @@ def interrupt() -> None:
 
 @pytest.mark.parametrize(
     ("way", "iteration"),
-    only_by_default(("cpu, 3", "overlap, 2", "workers, 3"), [(way, number) for way in WAYS for number in (2, 3)]),
+    only_by_default(
+        ("cpu, 3", "overlap, 2", "workers, 3"), [(way, number) for way in WAYS for number in (2, 3)], pytest.mark.slow
+    ),
 )
 def test_a_stopped_run_has_the_evaluations_of_one_that_was_not(way: str, iteration: int, tmp_path: Path) -> None:
     train(run_dir=tmp_path / "whole", **EVERY, **WAYS[way])
@@ -327,7 +329,7 @@ hybridppo.train(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-@pytest.mark.parametrize("way", only_by_default(("overlap",), ["cpu", "overlap"]))
+@pytest.mark.parametrize("way", only_by_default(("overlap",), ["cpu", "overlap"], pytest.mark.slow))
 def test_a_killed_run_has_the_evaluations_of_one_that_was_not(way: str, tmp_path: Path) -> None:
     train(run_dir=tmp_path / "whole", **EVERY, **WAYS[way])
     run = tmp_path / "run"

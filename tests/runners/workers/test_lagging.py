@@ -22,6 +22,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
 from processes import worker_processes
+from selection import only_by_default
 from toy_agents import Matching, TakingTurns, Unlike
 from toy_environments import FailingEnv, kill_this_process
 
@@ -665,7 +666,19 @@ KINDS: dict[str, dict[str, Any]] = {
 NO_BF16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="this processor does not multiply bfloat16")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=NO_BF16 if kind == "bf16" else ()) for kind in KINDS])
+BY_DEFAULT = (
+    "an off-policy agent", "stacks of frames", "resets that are rows", "agents that take turns", "several policies",
+    "infos", "restarts",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    only_by_default(
+        BY_DEFAULT,
+        [pytest.param(kind, marks=NO_BF16 if kind == "bf16" else ()) for kind in KINDS],
+    ),
+)
 def test_every_kind_of_training_may_lag(kind: str) -> None:
     result, history = train(**{"num_workers": 2, **KINDS[kind]})
     assert max(metrics["policy_lag"] for metrics in history) <= 3

@@ -47,6 +47,7 @@ if "HANG" in os.environ:
 """
 
 
+@pytest.mark.extras
 def test_a_class_of_the_main_script_is_found_from_a_process_of_a_pool(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

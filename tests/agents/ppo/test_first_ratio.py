@@ -128,7 +128,7 @@ def rollouts_of(agent: PPO) -> Callable[[], Rollout]:
     return sample
 
 
-@pytest.mark.parametrize(("precision", "form", "distribution"), only_by_default(CHOSEN, CASES))
+@pytest.mark.parametrize(("precision", "form", "distribution"), only_by_default(CHOSEN, CASES, pytest.mark.slow))
 def test_a_first_update_shows_a_ratio_of_one(
     precision: Any, form: str, distribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

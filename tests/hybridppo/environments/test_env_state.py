@@ -95,7 +95,7 @@ SOME_WAYS = [
 
 @pytest.mark.parametrize(
     ("env_id", "vectorization", "at_once", "remembering"),
-    only_by_default(SOME_WAYS, list(product(CLASSIC, ("auto", "sync"), BOTH, BOTH))),
+    only_by_default(SOME_WAYS, list(product(CLASSIC, ("auto", "sync"), BOTH, BOTH)), pytest.mark.slow),
 )
 def test_classic_control_goes_on(env_id: str, vectorization: Any, at_once: bool, remembering: bool) -> None:
     steps_before = 0 if at_once else CLASSIC[env_id]

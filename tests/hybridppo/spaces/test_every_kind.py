@@ -39,7 +39,7 @@ VARIANTS = [
 ]
 MOST = [f"{name}, masked" if kind.has_masks else name for name, kind in KINDS.items()]
 every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
-most_kinds = pytest.mark.parametrize(("name", "masks"), only_by_default(MOST, VARIANTS))
+most_kinds = pytest.mark.parametrize(("name", "masks"), only_by_default(MOST, VARIANTS, pytest.mark.slow))
 SOME = (
     "box", "discrete, masked", "multi-binary, masked", "dict, nested, masked", "squashed tuple, masked",
     "image and vector, masked", "images alone", "image and vector, encoded, masked",

@@ -143,7 +143,7 @@ def agent_of(name: str) -> hybridppo.PPO:
     return agent
 
 
-@pytest.mark.parametrize(("name", "suffix"), only_by_default(BY_DEFAULT, OF_EVERY_KIND))
+@pytest.mark.parametrize(("name", "suffix"), only_by_default(BY_DEFAULT, OF_EVERY_KIND, pytest.mark.slow))
 def test_a_policy_of_every_kind_of_space_is_exported(name: str, suffix: str, tmp_path: Path) -> None:
     if suffix == ".onnx":
         pytest.importorskip("onnxscript")

@@ -4,7 +4,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -53,6 +53,11 @@ ELSEWHERE: dict[str, Callable[[str, str], Placement]] = {
 
 
 EVERY, LONG = every(), every(is_long=True)
+
+
+def long_with(placements: Iterable[str]) -> list[Any]:
+    """Each agent with each placement, in a long test."""
+    return [pytest.param(*pair, marks=marks_of(pair[0], is_long=True)) for pair in product(AGENTS, placements)]
 
 
 def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -153,10 +158,7 @@ def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None
     ("name", "placement"),
     only_by_default(
         ("ppo, migrating", "ddpg, overlapping", "td3, migrating", "td3, mirrored, sampling there"),
-        [
-            pytest.param(name, placement, marks=marks_of(name, is_long=True))
-            for name, placement in product(AGENTS, ELSEWHERE)
-        ],
+        long_with(ELSEWHERE),
     ),
 )
 def test_a_second_device_gives_what_the_cpu_gives(
@@ -235,10 +237,7 @@ PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
     ("name", "placement"),
     only_by_default(
         ("ppo, every 3", "ddpg, overlap in worker", "td3, every 3", "td3, overlap in worker"),
-        [
-            pytest.param(name, placement, marks=marks_of(name, is_long=True))
-            for name, placement in product(AGENTS, PLACEMENTS_TO_STOP)
-        ],
+        long_with(PLACEMENTS_TO_STOP),
     ),
 )
 def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,8 @@ class TrainingRun:
     """The environments of the training."""
     stopped_by: str | None = field(default=None)
     """The reason for which a callback ends the training before its goal."""
+    has_ended: bool = field(default=False)
+    """Whether all iterations are done, so that an evaluation is the one after the training."""
 
     def stop(self, reason: str) -> None:
         """End the training after this iteration, as if it had reached its goal: it is saved and evaluated."""
@@ -126,7 +128,10 @@ class Callback:
         """An iteration has ended; `metrics` is its line of `metrics.jsonl`."""
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
-        """An evaluation has ended; `evaluation` is its line of `evaluations.jsonl`, with the steps of that agent."""
+        """An evaluation has ended; `evaluation` is its line of `evaluations.jsonl`, with the steps of that agent.
+
+        The evaluation after the training comes last, with `run.has_ended`; its results are in `result.json` instead.
+        """
 
     def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
         """A checkpoint is on the disk, in the folder `path`."""

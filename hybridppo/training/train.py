@@ -261,6 +261,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             metrics = _run(runner, job)
             stopped_by = runner.stopped_by  # not by the evaluation that follows
             team.end()
+            callbacks.run.has_ended = True
             with runner.rescuing():
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:

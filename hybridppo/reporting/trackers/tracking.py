@@ -1,7 +1,7 @@
 """Sends rows to a tracker, in a separate thread, and tries again if that fails.
 
-Rows are sent about once a second. They come from `metrics.jsonl` and `evaluations.jsonl` in the run directory, or from
-memory without a run directory. The folder `trackers/` of the run directory saves which rows were sent, so that a
+Rows are sent about once a second. They come from `metrics.jsonl` and `evaluations.jsonl` in the run directory; without a
+run directory, and for the evaluation after the training, from memory. The folder `trackers/` of the run directory saves which rows were sent, so that a
 resumed run continues the same run in the tracker, and sends the missing rows.
 """
 
@@ -63,6 +63,7 @@ class Tracking(Callback):
         A training that continues after the loss of a learner ends and starts once more.
         """
         self._rows: deque[_Waiting] = deque()
+        self._last: _Waiting | None = None
         self._is_ending = self._is_open = False
         self._dropped = 0
         name = run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
@@ -84,8 +85,11 @@ class Tracking(Callback):
         self._keep("metrics", metrics)
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
-        """Keep the evaluation to be sent."""
-        self._keep("evaluations", evaluation)
+        """Keep the evaluation to be sent; the one after the training is sent last."""
+        if run.has_ended:
+            self._last = _row("evaluations", evaluation)
+        else:
+            self._keep("evaluations", evaluation)
 
     def on_end(self, run: TrainingRun) -> None:
         """Send the remaining rows, and wait for that."""
@@ -172,6 +176,9 @@ class Tracking(Callback):
             if self._tails:
                 self._rows = deque(sorted(self._rows, key=lambda row: row.env_steps))
         with self._condition:
+            if not self._rows and self._last is not None:
+                self._rows.append(self._last)
+                self._last = None
             return list(itertools.islice(self._rows, ROWS_AT_ONCE))
 
     def _write(self) -> None:

@@ -97,6 +97,22 @@ def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path)
     assert last["policy_loss"] == json.loads((tmp_path / "run" / "metrics.jsonl").open().readline())["policy_loss"]
 
 
+@pytest.mark.parametrize("has_directory", [True, False])
+def test_the_evaluation_after_the_training_comes_last(has_directory: bool, tmp_path: Path) -> None:
+    tracker, run_dir = Memory(), tmp_path / "run" if has_directory else None
+    often = {"evaluate_every": BATCH, "evaluate_episodes": 2, "evaluate_beside": False}
+    result = train(track=tracker, run_dir=run_dir, evaluation_episodes=3, **often)
+    assert result.evaluation is not None
+    steps, values = tracker.rows[-1]
+    assert (steps, values["evaluation_return_mean"]) == (ALL[-1], result.evaluation.return_mean)
+    assert sum("evaluation_return_mean" in values for _, values in tracker.rows) == len(ALL) + 1
+    assert [steps for steps, _ in tracker.rows] == sorted(steps for steps, _ in tracker.rows)
+    if run_dir is not None:  # a finished run is evaluated once more, and has nothing else to send
+        resumed = Memory()
+        hybridppo.resume(run_dir, track=resumed, progress=False)
+        assert [values["evaluation_return_mean"] for _, values in resumed.rows] == [result.evaluation.return_mean]
+
+
 def test_without_a_run_directory_a_run_is_named_after_environment_and_seed() -> None:
     tracker = Memory()
     train(track=tracker)

@@ -47,12 +47,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         share_warm_processes()
 
 
-def pytest_xdist_auto_num_workers() -> int | None:
-    """Use more processes than cores (`-n auto`): tests wait a third of their time for processes to start and end."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Use more processes than cores (`-n auto`): tests wait a third of their time for others, the extras half of it."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + min((cores + 1) // 2, 4)
+    return cores + min((cores + 1) // 2 if "not extras" in config.option.markexpr else cores, 4)
 
 
 EXTRAS = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.extras\b", re.MULTILINE)

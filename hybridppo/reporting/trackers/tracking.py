@@ -1,8 +1,8 @@
 """Sends rows to a tracker, in a separate thread, and tries again if that fails.
 
-Rows are sent about once a second. They come from `metrics.jsonl` and `evaluations.jsonl` in the run directory; without a
-run directory, and for the evaluation after the training, from memory. The folder `trackers/` of the run directory saves which rows were sent, so that a
-resumed run continues the same run in the tracker, and sends the missing rows.
+Rows are sent about once a second. They come from `metrics.jsonl` and `evaluations.jsonl` in the run directory, or from
+memory without a run directory, like the evaluation after the training. The folder `trackers/` of the run directory
+saves which rows were sent, so that a resumed run continues the same run in the tracker, and sends the missing rows.
 """
 
 import itertools

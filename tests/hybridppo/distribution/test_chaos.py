@@ -1,6 +1,6 @@
 """Random faults: whichever process of whichever policy is lost, and when, the run goes on and nothing is left behind.
 
-HYBRIDPPO_FAULTS is their number (default 6).
+HYBRIDPPO_FAULTS is their number (default 6); the first two run with the extras, the others are slow.
 """
 
 import os
@@ -63,7 +63,13 @@ def placement(policy: str) -> Any:
     return Mirrored("cpu", "cpu", max_lag=1) if "overlapping" in policy else "cpu"
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("HYBRIDPPO_FAULTS", "6"))))
+SEEDS = [
+    pytest.param(seed, marks=pytest.mark.slow if seed > 1 else ())
+    for seed in range(int(os.environ.get("HYBRIDPPO_FAULTS", "6")))
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_run_is_lost_and_nothing_is_left_behind(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     policy = POLICIES[seed % len(POLICIES)]

@@ -44,8 +44,8 @@ def of_library(hidden_sizes: tuple[int, ...], changes: dict[str, Any], threads: 
     replay, generator = agent.new_replay(), torch.Generator().manual_seed(0)
     for array in replay.arrays.values():
         array.copy_(torch.randn(array.shape, generator=generator)) if array.is_floating_point() else array.zero_()
-    replay._valid[:] = True
-    replay.total = replay.num_valid = replay.capacity
+    replay._valid[:], replay._num_valid[:] = True, replay.capacity
+    replay.total = replay.capacity
 
     def steps() -> None:
         with limit_threads(threads):

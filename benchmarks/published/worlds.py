@@ -29,9 +29,26 @@ def flat_minatar(game: str, max_episode_steps: int) -> "gym.Env[Any, Any]":
     return TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
 
 
-def control(domain: str, task: str) -> "gym.Env[Any, Any]":
-    """A task of DeepMind's control suite as in CleanRL: by shimmy, flattened, truncated after 1,000 steps."""
+def control(domain: str, task: str, ends: str = "truncated") -> "gym.Env[Any, Any]":
+    """A task of DeepMind's control suite as in CleanRL: by shimmy, flattened, 1,000 steps.
+
+    Args:
+        domain: of the suite.
+        task: of the domain.
+        ends: whether an episode is `truncated` after its steps, as the suite has it, so that its last value is
+            bootstrapped; or `terminated`, as CleanRL's PPO takes it.
+    """
     from dm_control import suite
     from shimmy import DmControlCompatibilityV0
 
-    return FlattenObservation(DmControlCompatibilityV0(suite.load(domain, task)))
+    env = FlattenObservation(DmControlCompatibilityV0(suite.load(domain, task)))
+    return TruncationTerminates(env) if ends == "terminated" else env
+
+
+class TruncationTerminates(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends truncated episodes as if the environment had ended them."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step of the environment."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or truncated, False, info

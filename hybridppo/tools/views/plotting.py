@@ -126,10 +126,16 @@ def _figure(width: float, height: float) -> Any:
 def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:
     paths = find_runs(run_dirs)
     if len(labels) != len(run_dirs):
-        runs = [run for path in paths for run in read_policies(path)]
+        runs = [run for path in paths for run in _policies_seen(path)]
         return labelled(runs, labels) if labels else runs
     names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
-    return [run for path in paths for run in read_policies(path, names[path])]
+    return [run for path in paths for run in _policies_seen(path, names[path])]
+
+
+def _policies_seen(path: Path, label: str = "") -> list[Run]:
+    """The policies of a run that have ended an episode, as a policy without a seat in self-play never does."""
+    runs = read_policies(path, label)
+    return [run for run in runs if len(run.curve("steps")[0])] or runs
 
 
 def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:

@@ -75,6 +75,8 @@ def test_each_of_several_policies_has_a_panel(tmp_path: Path) -> None:
     assert cats.runs[0].lines[0]["episodes"] == 3
     assert mice.runs[0].settings["learning_rate"] == 0.5
     assert [run.policy for run in read_policies(make_run(tmp_path / "one", [1.0]))] == [""]
+    # The mice have ended no episode.
+    assert [group.env_id for group in hybridppo.plot_runs(paths, tmp_path / "curves.svg")] == ["A-v0, cat"]
 
 
 def test_seeds_are_a_group_and_groups_are_called_what_they_differ_in(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ LINES = ("-", "--", "-.", ":")
 
 
 def plot_runs(
-    run_dirs: Sequence[str | Path],
+    run_dirs: Sequence[str | Path] | str | Path,
     output: str | Path,
     *,
     by: Axis = "steps",
@@ -34,7 +34,7 @@ def plot_runs(
     they differ. If runs of a group have the same seed, the one with the most steps is drawn, with a warning.
 
     Args:
-        run_dirs: run directories, or folders of run directories.
+        run_dirs: run directories, or folders of run directories: one, or several.
         output: the picture; `.png` or `.svg`.
         by: the horizontal axis: environment `steps`, or `seconds` of training.
         confidence: confidence of the band.
@@ -48,6 +48,7 @@ def plot_runs(
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
         RunDirectoryError: if a folder has no run.
     """
+    run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(f"the picture must end with {' or '.join(SUFFIXES)}, got {output.name!r}")

@@ -238,6 +238,13 @@ def test_folders_of_runs_are_looked_into(tmp_path: Path) -> None:
         find_runs([first / ".." / ".."])
 
 
+def test_a_single_folder_may_be_given_by_itself(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "a", [1.0])
+    for folder in (tmp_path / "runs", str(tmp_path / "runs" / "a")):
+        (group,) = hybridppo.plot_runs(folder, tmp_path / "curves.svg", labels=["mine"])
+        assert group.label == "mine"
+
+
 def test_a_line_under_way_is_not_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a", [1.0, 2.0])
     with (path / "metrics.jsonl").open("a") as file:

@@ -369,11 +369,12 @@ class PPO(PolicyAgent):
 
     @staticmethod
     def _checked(advantages: Any, rewards: Tensor) -> Tensor:
+        """Advantages of a custom function, of the rewards' type: those computed by NumPy have 64 bits."""
         if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
             raise ConfigurationError(
                 f"advantages must return a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
             )
-        return advantages
+        return advantages.to(rewards.dtype)
 
     def _completed(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
         """Add what a custom loss sees, and correct log-probabilities for the rounding of optimizer steps.

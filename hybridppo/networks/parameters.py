@@ -6,6 +6,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, nn
 
+from hybridppo.errors import ConfigurationError
+
 
 def bind(tensor: Tensor, storage: Tensor) -> None:
     """Let a parameter or a buffer use other memory, on any device; the Python object stays the same.
@@ -37,7 +39,7 @@ class FlatParameters:
         alignment: each parameter begins at a multiple of so many numbers.
 
     Raises:
-        TypeError: if a network holds parameters that are not float32.
+        ConfigurationError: if a network holds parameters that are not float32.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], alignment: int = 1) -> None:
@@ -48,7 +50,11 @@ class FlatParameters:
             seen.update(self._parameters[name])
         everything = [parameter for network in self._parameters.values() for parameter in network]
         if any(parameter.dtype != torch.float32 for parameter in everything):
-            raise TypeError(f"parameters must be float32, got {sorted({str(p.dtype) for p in everything})}")
+            found = ", ".join(sorted({str(parameter.dtype) for parameter in everything}))
+            raise ConfigurationError(
+                f"parameters must be float32, got {found}: agents are made and trained with torch's own default type, "
+                "torch.set_default_dtype(torch.float32)"
+            )
         self.values = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in everything]))
         self.binding = 0
         """How often the buffers were bound to memory: views must be made anew when this changes."""

@@ -13,6 +13,9 @@ from hybridppo.system.figures import shown_clock
 from hybridppo.system.throttling import ThrottledWarning
 
 _WRITING = ThrottledWarning("writing lines to stderr")
+_NO_STREAM = (OSError, ValueError, AttributeError)
+"""Errors if stderr cannot be written to, was closed (ValueError), or is None or an object with only some methods of a
+stream (AttributeError)."""
 FIRST_SECONDS, MOST_SECONDS = 10.0, 300.0
 """Seconds until the first line, and the largest time between two lines. Each line comes after twice the time of the
 line before, until that largest time is reached."""
@@ -85,7 +88,7 @@ class ProgressBar:
     def _attempt(self, do: Callable[[], Any]) -> Any:
         try:
             return do()
-        except (OSError, ValueError) as error:  # ValueError: a stream that was closed
+        except _NO_STREAM as error:
             self._bar = None
             ThrottledWarning("showing the progress").failed(error, "all else goes on without it")
             return None
@@ -102,11 +105,14 @@ def say(line: str) -> None:
     try:
         tqdm.std.tqdm.write(line, file=sys.stderr)
         sys.stderr.flush()
-    except (OSError, ValueError) as error:  # ValueError: a stream that was closed
+    except _NO_STREAM as error:
         _WRITING.failed(error, "all else goes on without it")
 
 
 def _has_screen() -> bool:
     """Whether there is a terminal or a notebook."""
     is_notebook = "notebook" in tqdm_of_here.__mro__[1].__module__
-    return is_notebook or (not sys.stderr.closed and sys.stderr.isatty())
+    try:
+        return is_notebook or sys.stderr.isatty()
+    except _NO_STREAM:
+        return False

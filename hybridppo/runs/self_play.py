@@ -32,8 +32,8 @@ class SelfPlay:
     """
 
     def __post_init__(self) -> None:
-        require_whole("snapshot_every", self.snapshot_every)
-        require_whole("pool", self.pool)
+        for name in ("snapshot_every", "pool"):
+            object.__setattr__(self, name, require_whole(name, getattr(self, name)))
         if not (is_number(self.latest) and 0.0 <= self.latest <= 1.0):
             raise ConfigurationError(f"latest must lie between 0 and 1, got {shown(self.latest)}")
         if self.opponents not in get_args(Opponents):

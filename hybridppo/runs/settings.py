@@ -62,6 +62,11 @@ class Settings:
         assert self.run.seed is not None  # `train` and `read` see to that
         return self.run.seed
 
+    @property
+    def can_make_env(self) -> bool:
+        """Whether the file alone says how to make the environment."""
+        return self.env_is_registered and self.env_kwargs_not_saved is None
+
     def with_options(self, options: dict[str, Any]) -> "Settings":
         """The settings with some options changed; None changes nothing."""
         return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))

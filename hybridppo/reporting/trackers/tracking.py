@@ -218,7 +218,7 @@ def _row(kind: str, line: dict[str, Any]) -> _Waiting:
         name: float(value)
         for name, value in line.items()
         if isinstance(value, (int, float)) and math.isfinite(value) and name not in left_out
-        if kind == "evaluations" or not name.startswith("evaluation_")
+        if kind == "evaluations" or not (name.startswith("evaluation_") or name.endswith("/evaluation_return_mean"))
     }
     return _Waiting(kind, int(line["iteration"]), int(line["env_steps"]), values)
 

@@ -93,8 +93,8 @@ def export(
             named `numpy_policy.py` is not replaced.
         checkpoint: as for `hybridppo.load`.
         check_steps: number of observations on which the file is compared with the agent; 0 to skip this. They come from
-            the run's environment; or from its observation space, if a function made the environment and `env` is None,
-            or if it is an environment of tensors or a vector.
+            the run's environment; or from its observation space, if `env` is None and only Python can make the
+            environment, or if it is an environment of tensors or a vector.
         env: the environment for the comparison, as for `hybridppo.resume`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
@@ -253,7 +253,7 @@ def _only_errors_logged() -> Iterator[None]:
 def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, policy: TorchPolicy) -> Experiences:
     """Observations of the run's environment, if a single one can be made; else samples of the spaces."""
     settings = Settings.read(RunDirectory.open(run_dir)) if Path(run_dir).is_dir() else None
-    if env is None and (settings is None or not settings.env_is_registered):
+    if env is None and (settings is None or not settings.can_make_env):
         return _sampled(policy, agent)
     options = settings.environment if settings is not None else EnvironmentOptions()
     source = source_of(settings.source(env) if settings is not None else env)

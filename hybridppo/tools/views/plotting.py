@@ -20,7 +20,7 @@ LINES = ("-", "--", "-.", ":")
 
 
 def plot_runs(
-    run_dirs: Sequence[str | Path],
+    run_dirs: Sequence[str | Path] | str | Path,
     output: str | Path,
     *,
     by: Axis = "steps",
@@ -34,7 +34,7 @@ def plot_runs(
     they differ. If runs of a group have the same seed, the one with the most steps is drawn, with a warning.
 
     Args:
-        run_dirs: run directories, or folders of run directories.
+        run_dirs: run directories, or folders of run directories: one, or several.
         output: the picture; `.png` or `.svg`.
         by: the horizontal axis: environment `steps`, or `seconds` of training.
         confidence: confidence of the band.
@@ -48,6 +48,7 @@ def plot_runs(
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
         RunDirectoryError: if a folder has no run.
     """
+    run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(f"the picture must end with {' or '.join(SUFFIXES)}, got {output.name!r}")
@@ -126,10 +127,16 @@ def _figure(width: float, height: float) -> Any:
 def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:
     paths = find_runs(run_dirs)
     if len(labels) != len(run_dirs):
-        runs = [run for path in paths for run in read_policies(path)]
+        runs = [run for path in paths for run in _policies_seen(path)]
         return labelled(runs, labels) if labels else runs
     names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
-    return [run for path in paths for run in read_policies(path, names[path])]
+    return [run for path in paths for run in _policies_seen(path, names[path])]
+
+
+def _policies_seen(path: Path, label: str = "") -> list[Run]:
+    """The policies of a run that have ended an episode, as a policy without a seat in self-play never does."""
+    runs = read_policies(path, label)
+    return [run for run in runs if len(run.curve("steps")[0])] or runs
 
 
 def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:

@@ -86,7 +86,7 @@ def _cards(run: Run) -> str:
         mean, deviation = result["evaluation_return_mean"], result["evaluation_return_std"]
         cards.insert(1, ("evaluation", f"{_number(mean)} ± {_number(deviation)}"))
     inside = "\n".join(
-        f'<div class="card"><span class="soft">{name}</span><b>{value}</b></div>' for name, value in cards
+        f'<div class="card"><span class="soft">{escape(name)}</span><b>{value}</b></div>' for name, value in cards
     )
     return f'<div class="cards">\n{inside}\n</div>'
 

@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,16 @@ def test_advantages_of_ones_own_take_what_gae_takes(kind: str) -> None:
     if kind != "pool":  # whose own advantages are weighed
         assert same(own, train(config=replace(config, gae_lambda=0.0)))
         assert same(plain, train(config=config, advantages=lambda **steps: gae(**steps)))
+
+
+@pytest.mark.parametrize("kind", ["rows", "mingru"])
+def test_advantages_computed_by_numpy_may_have_64_bits(kind: str) -> None:
+    def by_numpy(dtype: Any, **steps: Any) -> torch.Tensor:
+        return torch.from_numpy((steps["rewards"] - steps["values"]).numpy().astype(dtype))
+
+    config = replace(CONFIG, **KINDS[kind].config)
+    one, other = (train(config=config, advantages=partial(by_numpy, dtype)) for dtype in (np.float32, np.float64))
+    assert same(one, other)
 
 
 NETWORKS: dict[str, tuple[Any, Any, dict[str, Any]]] = {

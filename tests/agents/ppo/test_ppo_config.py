@@ -5,6 +5,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hybridppo import ConfigurationError, PPOConfig
@@ -93,6 +94,15 @@ def test_every_field_is_tried() -> None:
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried
+
+
+def test_numbers_of_numpy_become_those_of_python() -> None:
+    numbers: dict[str, Any] = {"num_envs": np.int64(8), "gamma": np.float32(0.5), "clip_range": np.int32(1)}
+    others: dict[str, Any] = {"normalize_rewards": np.bool_(False), "hidden_sizes": [np.int64(4)]}
+    config = PPOConfig(**numbers, **others, encoder_sizes={"a": [np.int64(2)]})
+    given = [config.num_envs, config.gamma, config.clip_range, config.normalize_rewards, *config.hidden_sizes]
+    assert list(map(repr, given)) == ["8", "0.5", "1.0", "False", "4"]
+    assert PPOConfig(**json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(

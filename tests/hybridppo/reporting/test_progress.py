@@ -3,6 +3,7 @@
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,16 @@ def test_lines_that_cannot_be_written_end_no_training(monkeypatch: pytest.Monkey
         patch.setattr("sys.stderr", stream)
         result = train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_beside=False)
     assert result.metrics["iteration"] >= 2
+
+
+def test_stderr_may_be_replaced_by_an_object_that_only_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stderr", SimpleNamespace(write=lines.append, flush=lambda: None))
+        train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_beside=False)
+        patch.setattr("sys.stderr", None)  # as in a program without a console on Windows
+        train(progress=True, evaluate_every=32, evaluate_episodes=2, evaluate_beside=False)
+    assert sum(line.startswith("evaluation after") for line in lines) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from ppo_settings import ppo_config
 from selection import only_by_default
 from toy_agents import Matching, TakingTurns, Unlike, noughts_and_crosses
@@ -464,6 +464,10 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Duel)
     with pytest.raises(ConfigurationError, match="self_play is for PettingZoo's environments of several agents"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, lambda: gym.make("CartPole-v1"))
+    seen = Dict(own=Box(0.0, 5.0, (1,)), others=Box(-np.inf, np.inf, (1,)))
+    sees_all = hybridppo.PPO(seen, Discrete(2), replace(SMALL, critic_observes="all"))
+    with pytest.raises(ConfigurationError, match=r"must observe the same, .* is 'own' of one, 'all' of other"):
+        hybridppo.round_robin({"one": always(0), "other": sees_all}, Counting)
 
 
 @pytest.mark.parametrize(

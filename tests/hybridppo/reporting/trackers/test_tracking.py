@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from ppo_settings import ppo_config
 from processes import run_python
+from toy_combined import ToyAgents
 
 import hybridppo
 from hybridppo import ConfigurationError
@@ -95,6 +96,16 @@ def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path)
     assert not any("policy_loss" in values for values in evaluations.values())
     last = dict(tracker.rows)[ALL[0]]
     assert last["policy_loss"] == json.loads((tmp_path / "run" / "metrics.jsonl").open().readline())["policy_loss"]
+
+
+def test_an_evaluation_of_several_policies_is_sent_once() -> None:
+    tracker = Memory()
+    options: dict[str, Any] = {"placement": "cpu", "progress": False, "evaluate_every": BATCH, "evaluate_episodes": 1}
+    policies = {"stays": CONFIG, "leaves": CONFIG}
+    hybridppo.train(ToyAgents, total_steps=2 * BATCH, config=policies, track=tracker, **options)
+    evaluated = [values for _, values in tracker.rows if "stays/evaluation_return_mean" in values]
+    assert len(evaluated) == 2
+    assert all("evaluation_return_mean" in values for values in evaluated)
 
 
 @pytest.mark.parametrize("has_directory", [True, False])

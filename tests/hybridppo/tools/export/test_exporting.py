@@ -290,6 +290,17 @@ def test_without_the_environment_it_is_compared_on_its_spaces(name: str, tmp_pat
     assert 0.0 < exported.largest_difference < 1e-4
 
 
+def test_without_env_kwargs_that_only_python_has_it_is_compared_on_its_spaces(tmp_path: Path) -> None:
+    gym.register("Random-v0", Random)
+    try:
+        kwargs = {"observations": VECTOR, "actions": Discrete(2)}
+        options: dict[str, Any] = {"seed": 0, "placement": "cpu", "progress": False, "env_kwargs": kwargs}
+        hybridppo.train("Random-v0", total_steps=64, config=ppo_config(**SMALL), run_dir=tmp_path / "run", **options)
+        assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=60).steps_checked == 60
+    finally:
+        del gym.registry["Random-v0"]
+
+
 def test_masks_of_every_choice_are_drawn(tmp_path: Path) -> None:
     observations, actions, *_ = POLICIES["several actions"]
     agent = hybridppo.PPO(MaskedObservation(observations, actions), actions, ppo_config(**SMALL))

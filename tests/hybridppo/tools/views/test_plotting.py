@@ -75,6 +75,8 @@ def test_each_of_several_policies_has_a_panel(tmp_path: Path) -> None:
     assert cats.runs[0].lines[0]["episodes"] == 3
     assert mice.runs[0].settings["learning_rate"] == 0.5
     assert [run.policy for run in read_policies(make_run(tmp_path / "one", [1.0]))] == [""]
+    # The mice have ended no episode.
+    assert [group.env_id for group in hybridppo.plot_runs(paths, tmp_path / "curves.svg")] == ["A-v0, cat"]
 
 
 def test_seeds_are_a_group_and_groups_are_called_what_they_differ_in(tmp_path: Path) -> None:
@@ -234,6 +236,13 @@ def test_folders_of_runs_are_looked_into(tmp_path: Path) -> None:
     assert find_runs([tmp_path / "runs", first]) == [first.resolve(), second.resolve()]
     with pytest.raises(RunDirectoryError, match="no run directory, and there is none in it"):
         find_runs([first / ".." / ".."])
+
+
+def test_a_single_folder_may_be_given_by_itself(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "a", [1.0])
+    for folder in (tmp_path / "runs", str(tmp_path / "runs" / "a")):
+        (group,) = hybridppo.plot_runs(folder, tmp_path / "curves.svg", labels=["mine"])
+        assert group.label == "mine"
 
 
 def test_a_line_under_way_is_not_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:

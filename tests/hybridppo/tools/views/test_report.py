@@ -134,7 +134,7 @@ def test_the_page_shows_what_can_change_the_result_as_plots_tell_runs_apart(run_
 def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
     mine = config.pop("config")
-    config["policies"] = {"cat": mine, "mouse": {**mine, "learning_rate": 0.5}}
+    config["policies"] = {"cat": mine, "<mouse> & co": {**mine, "learning_rate": 0.5}}
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     of_policies = {"value_loss", "episode_return_mean"}
     several = [
@@ -142,7 +142,7 @@ def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> N
             **{name: value for name, value in line.items() if name not in of_policies},
             **{
                 f"{who}/{name}": factor * line[name]
-                for who, factor in (("cat", 1), ("mouse", 2))
+                for who, factor in (("cat", 1), ("<mouse> & co", 2))
                 for name in of_policies
             },
         }
@@ -152,7 +152,7 @@ def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> N
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in several))
     page = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8"))
     last = lines[-1]["episode_return_mean"]
-    for who, expected in (("cat", last), ("mouse", 2 * last)):
+    for who, expected in (("cat", last), ("<mouse> & co", 2 * last)):
         shown = page.texts[page.texts.index(f"return, last 100 episodes, {who}") + 1]
         assert float(shown) == pytest.approx(expected, abs=0.05)
         assert f"{who}, value loss" in page.texts

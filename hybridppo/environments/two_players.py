@@ -1,5 +1,6 @@
 """A gymnasium environment of two players who take turns, with the methods of PettingZoo's `AECEnv`."""
 
+import copy
 from typing import Any
 
 import gymnasium as gym
@@ -57,6 +58,7 @@ class TwoPlayers:
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin a game; until the second player's first turn, both have the first observation."""
         observation, info = self.env.reset(seed=seed, options=options)
+        observation = copy.deepcopy(observation)
         self.agents, self._ends = list(self.possible_agents), (False, False)
         self._rewards = dict.fromkeys(self.agents, 0.0)
         self._seen, self.infos = dict.fromkeys(self.agents, observation), dict.fromkeys(self.agents, info)
@@ -101,4 +103,5 @@ class TwoPlayers:
                 f"its info['current_player'] must be 0 or 1, the player who acts next, and is {shown(player)}"
             )
         agent = self.agent_selection = self.possible_agents[int(player)]
-        self._seen[agent], self.infos[agent] = observation, info
+        # The other player's stays, also if the environment writes each observation into the same array.
+        self._seen[agent], self.infos[agent] = copy.deepcopy(observation), info

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from hybridppo.environments.action_masks import MASK
 from hybridppo.environments.checks import five_of
 from hybridppo.errors import BadValueError, EnvError, shown
 
@@ -19,8 +20,8 @@ class TwoPlayers:
 
     `info["current_player"]` of each reset and step, 0 or 1, is the player who acts next; the observation, and a mask in
     `info["action_mask"]`, are this player's. The reward of a step is that of the player who acted, and the other player
-    gets its negative. If a game is truncated, the return of the player who would not act next is bootstrapped from its
-    last observation.
+    gets its negative. The info of the last step is both players'. If a game is truncated, the return of the player who
+    would not act next is bootstrapped from its last observation.
 
     Args:
         env: the environment.
@@ -85,6 +86,9 @@ class TwoPlayers:
         self._rewards[agent] = 0.0
         for each in self.agents:
             self._rewards[each] += reward if each == agent else -reward
+            if any(ends):  # also if nobody acts next; a mask belongs to what a player has observed
+                own = {key: value for key, value in self.infos[each].items() if key == MASK}
+                self.infos[each] = {**info, **own}
         if not any(ends) or CURRENT_PLAYER in info:
             self._begin_turn(observation, info)
 

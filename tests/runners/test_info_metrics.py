@@ -188,6 +188,27 @@ def test_agents_tell_each_by_itself() -> None:
     assert told(found[0]) == told(metrics)
 
 
+class Game(Trading):
+    """Two players take turns; the last info does not say who is next."""
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return observation, {**info, "current_player": 0}
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, info if self._steps == 5 else {**info, "current_player": self._steps % 2}
+
+
+def test_the_last_info_of_a_game_is_of_both_players() -> None:
+    config = replace(CONFIG, num_envs=1, num_steps=10)
+    (metrics,) = train(lambda: hybridppo.TwoPlayers(Game()), config=config, total_steps=10)
+    assert told(metrics) == {
+        "info/profit": pytest.approx(np.mean([1, 2, 3, 4, 5, 5])), "info/won": 1.0,
+        "episode_info/profit": 5.0, "episode_info/won": 1.0,
+    }  # fmt: skip
+
+
 SELVES: dict[str, dict[str, Any]] = {
     "at once": {"env": partial(Telling, 2)},
     "in turns": {"env": lambda: TakingTurns(Telling(2))},

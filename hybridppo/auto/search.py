@@ -10,6 +10,7 @@ import torch
 
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.auto.trials import Candidate, Name, Training, Trial
@@ -320,6 +321,8 @@ def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
     Compiled updates are among them only if this machine has compiled them before, since that takes half a minute.
     """
     config, found = training.config, list[tuple[tuple[str, Any], ...]]()
+    if isinstance(config, PoliciesConfig):  # each policy has its own
+        return found
     is_plain = config.fast_updates and not config.compiled_updates and config.precision == "fp32"
     if is_plain and has_numba() and _is_compiled(training):
         found.append((("compiled_updates", True),))

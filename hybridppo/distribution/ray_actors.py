@@ -100,8 +100,8 @@ class Actors(Pool):
     def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
         self._forget_progress(worker)
         try:
-            # A busy machine may take a while to fetch an answer.
-            answer = ray.get(self._owed[worker].popleft(), timeout=self._timeout)
+            # A busy machine may take a while to fetch an answer. Ray takes no infinite limit.
+            answer = ray.get(self._owed[worker].popleft(), timeout=min(self._timeout, 10.0**6))
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:

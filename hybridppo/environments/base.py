@@ -4,6 +4,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -130,8 +131,14 @@ class Environments(ABC):
             EnvStateError: naming the attribute that cannot be saved.
         """
         parts = self._parts()
-        states = self._keeper.describe([part for part, _ in parts])
-        return [{"num_envs": count, "state": state} for (_, count), state in zip(parts, states, strict=True)]
+        described = self._keeper.describe([part for part, _ in parts])
+        states: list[EnvState] = [
+            {"num_envs": count, "state": state} for (_, count), state in zip(parts, described, strict=True)
+        ]
+        if self._infos is not None:
+            for state, columns in zip(states, columns_of(states), strict=True):
+                state["infos"] = self._infos.unfinished(columns)
+        return states
 
     def remember_the_start(self) -> None:
         """Remember the state after the first reset: saved states leave out what has not changed since."""
@@ -151,6 +158,10 @@ class Environments(ABC):
                 f"not of {[count for _, count in parts]}"
             )
         self._keeper.restore([part for part, _ in parts], [state["state"] for state in states])
+        if self._infos is not None:
+            for state, columns in zip(states, columns_of(states), strict=True):
+                if "infos" in state:  # else they were not measured, or not saved by an earlier release
+                    self._infos.go_on(columns, state["infos"])
 
     def _parts(self) -> list[tuple[object, int]]:
         """The objects that are saved separately, each with its number of environments."""
@@ -166,6 +177,12 @@ class Environments(ABC):
     @abstractmethod
     def _close(self) -> None:
         """Close the environments."""
+
+
+def columns_of(states: Sequence[EnvState]) -> list[slice]:
+    """The columns of each saved state."""
+    ends = accumulate((state["num_envs"] for state in states), initial=0)
+    return [slice(start, end) for start, end in pairwise(ends)]
 
 
 def closed(*arguments: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
+from hybridppo.system.validation import real
 
 Sums = dict[str, list[float]]
 """By name: sum and number of values over steps, and sum and number of last values over ended episodes."""
@@ -80,6 +81,16 @@ class InfoSums:
                 there = np.asarray(infos.get(f"_{name}", True)) & which
                 for column in np.flatnonzero(there).tolist():
                     self.step(column, {name: infos[name][column]})
+
+    def unfinished(self, columns: slice) -> list[dict[str, float]]:
+        """The last values of the unfinished episodes of some columns, for `go_on`."""
+        return [dict(last) for last in self._last[columns]]
+
+    def go_on(self, columns: slice, unfinished: Sequence[Mapping[str, Any]]) -> None:
+        """Continue with the result of `unfinished`."""
+        self._last[columns] = [
+            {name: real(last[name], name) for name in self.names if name in last} for last in unfinished
+        ]
 
     def take(self) -> Sums:
         """Return the sums so far, and begin at zero again."""

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_critics import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, plain, require_whole
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -89,9 +89,10 @@ class EnvironmentOptions:
             )
         if self.on_env_error not in get_args(OnEnvError):
             raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(self.on_env_error)}")
-        worker_timeout: Any = self.worker_timeout
+        worker_timeout: Any = plain(self.worker_timeout)
         if worker_timeout is None:  # of config.json, which has no infinity
-            object.__setattr__(self, "worker_timeout", math.inf)
+            worker_timeout = math.inf
+        object.__setattr__(self, "worker_timeout", worker_timeout)
         if not (is_seconds(self.worker_timeout) and self.worker_timeout > 0):
             raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
         kwargs: Any = self.env_kwargs

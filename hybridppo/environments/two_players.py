@@ -1,9 +1,11 @@
 """A gymnasium environment of two players who take turns, with the methods of PettingZoo's `AECEnv`."""
 
+import copy
 from typing import Any
 
 import gymnasium as gym
 
+from hybridppo.environments.action_masks import MASK
 from hybridppo.environments.checks import five_of
 from hybridppo.errors import BadValueError, EnvError, shown
 
@@ -18,8 +20,8 @@ class TwoPlayers:
 
     `info["current_player"]` of each reset and step, 0 or 1, is the player who acts next; the observation, and a mask in
     `info["action_mask"]`, are this player's. The reward of a step is that of the player who acted, and the other player
-    gets its negative. If a game is truncated, the return of the player who would not act next is bootstrapped from its
-    last observation.
+    gets its negative. The info of the last step is both players'. If a game is truncated, the return of the player who
+    would not act next is bootstrapped from its last observation.
 
     Args:
         env: the environment.
@@ -57,6 +59,7 @@ class TwoPlayers:
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Begin a game; until the second player's first turn, both have the first observation."""
         observation, info = self.env.reset(seed=seed, options=options)
+        observation = copy.deepcopy(observation)
         self.agents, self._ends = list(self.possible_agents), (False, False)
         self._rewards = dict.fromkeys(self.agents, 0.0)
         self._seen, self.infos = dict.fromkeys(self.agents, observation), dict.fromkeys(self.agents, info)
@@ -83,6 +86,9 @@ class TwoPlayers:
         self._rewards[agent] = 0.0
         for each in self.agents:
             self._rewards[each] += reward if each == agent else -reward
+            if any(ends):  # also if nobody acts next; a mask belongs to what a player has observed
+                own = {key: value for key, value in self.infos[each].items() if key == MASK}
+                self.infos[each] = {**info, **own}
         if not any(ends) or CURRENT_PLAYER in info:
             self._begin_turn(observation, info)
 
@@ -101,4 +107,5 @@ class TwoPlayers:
                 f"its info['current_player'] must be 0 or 1, the player who acts next, and is {shown(player)}"
             )
         agent = self.agent_selection = self.possible_agents[int(player)]
-        self._seen[agent], self.infos[agent] = observation, info
+        # The other player's stays, also if the environment writes each observation into the same array.
+        self._seen[agent], self.infos[agent] = copy.deepcopy(observation), info

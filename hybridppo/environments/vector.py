@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from hybridppo.environments.base import Environments, Step, closed, warned_of_closing
+from hybridppo.environments.base import Environments, EnvState, Step, closed, warned_of_closing
 from hybridppo.environments.checks import (
     as_truth,
     check_vector_observations,
@@ -140,6 +140,14 @@ class VectorEnvironments(Environments):
             f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
             f"{describe_error(error)}"
         )
+
+    def state(self) -> list[EnvState]:
+        """As in the base, with the rows that will be resets."""
+        return [{**state, "resetting": self._resetting.tolist()} for state in super().state()]
+
+    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+        super().load_state(states)
+        self._resetting = np.array(states[0].get("resetting", [False] * self.num_envs), np.bool_)
 
     def _parts(self) -> list[tuple[object, int]]:
         if isinstance(self.vector, AsyncVectorEnv):

@@ -95,6 +95,8 @@ class GaussianExploration(DeterministicActions):
         self.actions, self.output_size = actions, actions.output_size  # an agent of one's own may have other actions
         self.drawn = 0
         """Steps that noise was drawn for, of all environments together."""
+        self.columns: slice | None = None
+        """The environments that the next noise is for; None for all."""
         self._warmup: float = warmup
 
     def share(self, count: int) -> GaussianExploration:
@@ -156,20 +158,24 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
     def __init__(self, actions: DeterministicActions, warmup: int, theta: float) -> None:
         super().__init__(actions, warmup)
         self._theta = np.float32(theta)
-        self._last: Array | None = None
+        self._last: Array = np.zeros((0, self.size), np.float32)
+        """The last noise of each environment that has had one, `[N, d]`."""
 
     def _added(self, generator: np.random.Generator, num_steps: int, num_envs: int) -> Array:
         added = super()._added(generator, num_steps, num_envs)
-        last = np.zeros_like(added[0]) if self._last is None else self._last
+        own = self.columns or slice(0, num_envs)
+        if own.stop > len(self._last):
+            self._last = np.concatenate((self._last, np.zeros((own.stop - len(self._last), self.size), np.float32)))
+        last = self._last[own]
         for row in added:
             row += (np.float32(1.0) - self._theta) * last
             last = row
-        self._last = last.copy()
+        self._last[own] = last
         return added
 
     def state(self) -> dict[str, Any]:
         """The state for `load_state`, as JSON."""
-        return {**super().state(), "last": None if self._last is None else self._last.tolist()}
+        return {**super().state(), "last": self._last.tolist() or None}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`.
@@ -178,10 +184,8 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
             ValueError: if the state is invalid.
         """
         super().load_state(state)
-        if state["last"] is None:
-            self._last = None
-            return
-        last = np.array(state["last"], np.float32)
+        none = np.zeros((0, self.size))
+        last = np.array(none if state["last"] is None else state["last"], np.float32)
         if last.ndim != 2 or last.shape[1] != self.size or not np.isfinite(last).all():
             raise ValueError(f"the noise of exploration is of shape {list(last.shape)}, not [N, {self.size}]")
         self._last = last

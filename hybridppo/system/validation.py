@@ -66,10 +66,15 @@ def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63
     return number
 
 
+def plain(value: Any) -> Any:
+    """A number of NumPy's as one of Python's; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def is_seconds(value: Any) -> bool:
-    """Whether it is a number of seconds; infinity is one."""
+    """Whether it is a number of seconds, Python's or NumPy's; infinity is one."""
     # nan is not at least 0; an integer may be too large for a float
-    return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
+    return type(value := plain(value)) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
 
 
 def require_seconds(name: str, value: Any) -> None:
@@ -84,5 +89,6 @@ def require_seconds(name: str, value: Any) -> None:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, Python's or NumPy's."""
-    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    value = plain(value)  # float32 cannot hold the limit
+    is_real = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
     return is_real and bool(abs(value) <= 1.7e308)

@@ -63,6 +63,7 @@ def evaluate_agent(
     env_kwargs: dict[str, Any] | None = None,
     imports: str = "",
     vectorization: Vectorization = "auto",
+    info_metrics: tuple[str, ...] = (),
     placement: Placement | None = None,
     progress: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
@@ -81,6 +82,7 @@ def evaluate_agent(
         env_kwargs: arguments of the environment, as for `train`.
         imports: modules that register environments, as for `train`.
         vectorization: as for `train`.
+        info_metrics: as for `train`; their means are in `Evaluation.infos`.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
         should_stop: called before each step; if it returns True, `Stopped` is raised.
@@ -98,6 +100,7 @@ def evaluate_agent(
         env_kwargs=env_kwargs,
         imports=imports,
         vectorization=vectorization,
+        info_metrics=info_metrics,
     )
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
@@ -175,7 +178,7 @@ def evaluate(
 
 def like_training(options: EnvironmentOptions) -> dict[str, Any]:
     """The options of a training's environments that `evaluate_agent` takes."""
-    names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports")
+    names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports", "info_metrics")
     return {**{name: getattr(options, name) for name in names}, "vectorization": options.vectorization_of_evaluation}
 
 

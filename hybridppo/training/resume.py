@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from hybridppo.agents.common.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.registry import AnyAgent
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.teams import run_directory_of
 from hybridppo.environments.base import Environments
@@ -186,16 +186,25 @@ def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[st
         CheckpointError: if named schedules differ from those of the run.
     """
     named, functions = split_schedules(schedules)
-    own = {} if isinstance(settings.config, PoliciesConfig) else parsed(settings.config.schedules)
-    if other := {field: name for field, name in named.items() if own.get(field) != name}:
-        raise CheckpointError(f"the run was begun with the schedules {own or 'of no field'}, got {other}: leave it out")
+    for config in _learning(settings.config):
+        own = parsed(config.schedules)
+        if other := {field: name for field, name in named.items() if own.get(field) != name}:
+            begun = own or "of no field"
+            raise CheckpointError(f"the run was begun with the schedules {begun}, got {other}: leave it out")
     return functions
+
+
+def _learning(config: AnyConfig) -> list[Any]:
+    """The configuration of each policy that learns."""
+    if not isinstance(config, PoliciesConfig):
+        return [config]
+    return [each for name, each in config.policies.items() if name not in config.played]
 
 
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
     """Warn if another goal changes schedules, which end at the goal."""
-    config, was, goal = now.config, before.run.total_steps, now.run.total_steps
-    named = {} if isinstance(config, PoliciesConfig) else config.named_schedules
+    was, goal = before.run.total_steps, now.run.total_steps
+    named = {field: name for config in _learning(now.config) for field, name in config.named_schedules.items()}
     lowered = {field: name for field, name in named.items() if name != ADAPTIVE and share_left(name, 1.0) < 1.0}
     if not lowered or was == goal or env_steps >= goal:
         return

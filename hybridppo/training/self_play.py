@@ -254,7 +254,9 @@ class Ladder:
         """
         before = next((each for each in self._sampler.steering if each.name == "set_opponents"), None)
         # The run directory may have been moved; opponents of the rollout under way are now there.
-        self._sampler.steer(Steering("seat", "use_folder", [str(self._folder)]), while_paused=True)
+        # Workers over Ray have another working directory.
+        folder = str(self._folder.absolute())
+        self._sampler.steer(Steering("seat", "use_folder", [folder]), while_paused=True)
         if before is None:
             self._take_snapshots(self.pools)
             self._tell()

@@ -253,9 +253,13 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         runner = _runner(job, team, sampler, callbacks, stack)
         callbacks.run.environments = RunEnvironments(runner.steer)
         stack.callback(callbacks.run.environments.close)
+        if names := settings.environment.info_metrics:
+            sampler.measure_infos(names)
+            runner.measures.append(sampler.info_metrics)
         if job.checkpoint is not None and directory is not None:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
-        _measure_more(job, team, runner, stack)
+        if settings.run.self_play is not None:
+            _begin_self_play(settings.run.self_play, job, team, runner, stack)
         callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
         with callbacks.called():
             metrics = _run(runner, job)
@@ -322,18 +326,14 @@ def _runner(
     )
 
 
-def _measure_more(job: Job, team: LocalTeam, runner: Runner, stack: contextlib.ExitStack) -> None:
-    """Add the metrics of self-play and of infos to the loop, if they were asked for."""
-    self_play, names = job.settings.run.self_play, job.settings.environment.info_metrics
-    if self_play is not None:
-        folder = None if job.directory is None else job.directory.path / "snapshots"
-        ladder = Ladder(self_play, job.agent, runner.sampler, folder, writes=team.rank == 0)
-        stack.enter_context(contextlib.closing(ladder)).begin()
-        runner.between_rollouts.append(ladder.look)
-        runner.measures.append(ladder.metrics)
-    if names:
-        runner.sampler.measure_infos(names)
-        runner.measures.append(runner.sampler.info_metrics)
+def _begin_self_play(
+    options: dict[str, Any], job: Job, team: LocalTeam, runner: Runner, stack: contextlib.ExitStack
+) -> None:
+    folder = None if job.directory is None else job.directory.path / "snapshots"
+    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=team.rank == 0)
+    stack.enter_context(contextlib.closing(ladder)).begin()
+    runner.between_rollouts.append(ladder.look)
+    runner.measures.append(ladder.metrics)
 
 
 def _run(runner: Runner, job: Job) -> Metrics:

@@ -36,6 +36,7 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.share import Filled
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
+from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import noise_rows
 from hybridppo.system.interruption import Stopped
@@ -226,8 +227,13 @@ class LaggingSampler(BaseSampler):
                     self._asked_for[worker].append(to_fill.popleft())
 
     def _new_part(self, worker: int, turn: int) -> Part:
-        noise = self._buffers[turn].noise
-        noise[:, self._envs[worker]] = self._distribution.draw_noise(self._noise, (len(noise), self._width))
+        noise, envs, distribution = self._buffers[turn].noise, self._envs[worker], self._distribution
+        exploration = distribution if isinstance(distribution, GaussianExploration) else None
+        if exploration is not None:
+            exploration.columns = envs
+        noise[:, envs] = distribution.draw_noise(self._noise, (len(noise), self._width))
+        if exploration is not None:
+            exploration.columns = None
         self._numbers[worker] += 1
         is_anew, self._anew[worker] = self._anew[worker], False
         return Part(worker, self._numbers[worker], turn, np.zeros(self._steps, np.int64), is_anew)

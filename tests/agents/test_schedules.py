@@ -14,7 +14,7 @@ import torch
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from selection import only_by_default
-from toy_agents import Matching
+from toy_agents import Matching, Unlike
 
 import hybridppo
 from hybridppo import (
@@ -236,6 +236,19 @@ def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: P
     assert same(resumed, expected)
     assert resumed.agent.optimizer.learning_rates == expected.agent.optimizer.learning_rates
     hybridppo.load(tmp_path / "run")  # needs no schedules
+
+
+def test_schedules_of_several_policies_are_known_when_their_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = replace(CONFIG, hidden_sizes=(8,))
+    run, named = tmp_path / "run", {"learning_rate": "cosine"}
+    goes_on: dict[str, Any] = {"env": Unlike, "total_steps": 96, "progress": False}
+    train(env=Unlike, config={"sign": small, "pointer": small}, schedules=named, total_steps=32, run_dir=run)
+    with pytest.raises(hybridppo.CheckpointError, match=r"was begun with the schedules \{'learning_rate': 'cosine'"):
+        hybridppo.resume(run, schedules={"learning_rate": "linear"}, **goes_on)
+    assert hybridppo.resume(run, schedules=named, **goes_on).metrics["env_steps"] == 96
+    assert "total_steps was 32 and is 96: the annealed learning rate goes on at" in caplog.text
 
 
 # Several learners, several policies, the command line

@@ -134,6 +134,33 @@ def test_a_stopped_run_goes_on_with_those_of_its_unfinished_rollout(way: str, tm
     assert len(seen) < len(expected)
 
 
+class Opening(Trading):
+    """Only the first step of an episode has `opened`."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, {**info, "opened": 1.0} if self._steps == 1 else info
+
+
+@pytest.mark.parametrize(
+    ("env", "num_workers"),
+    [
+        (Opening, 0),
+        (Opening, 2),
+        (partial(SyncVectorEnv, [Opening] * 4, autoreset_mode=AutoresetMode.NEXT_STEP), 0),
+    ],
+    ids=["here", "in workers", "a vector"],
+)
+def test_a_resumed_run_has_those_of_its_unfinished_episodes(env: Any, num_workers: int, tmp_path: Path) -> None:
+    config, found = replace(CONFIG, num_steps=17), list[dict[str, Any]]()  # the next row of a vector is then a reset
+    options: dict[str, Any] = {"config": config, "info_metrics": ("profit", "opened"), "num_workers": num_workers}
+    expected = train(env, total_steps=3 * 68, **options)
+    seen = train(env, total_steps=68, run_dir=tmp_path / "run", **options)
+    on_iteration = lambda each: found.append(dict(each))  # noqa: E731
+    hybridppo.resume(tmp_path / "run", env=env, total_steps=3 * 68, progress=False, on_iteration=on_iteration)
+    assert [told(metrics) for metrics in [*seen, *found]] == [told(metrics) for metrics in expected]
+
+
 def test_rows_of_resets_have_no_info_of_a_step() -> None:
     metrics = train(partial(vector, AutoresetMode.NEXT_STEP))[0]
     assert metrics["info/profit"] == pytest.approx(np.mean([*range(1, 6), *range(1, 6), *range(1, 5)]))
@@ -159,6 +186,27 @@ def test_agents_tell_each_by_itself() -> None:
     in_turns = replace(small, num_steps=len(steps))
     found = train(lambda: TakingTurns(Telling()), config=in_turns, info_metrics=("profit",), total_steps=len(steps))
     assert told(found[0]) == told(metrics)
+
+
+class Game(Trading):
+    """Two players take turns; the last info does not say who is next."""
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return observation, {**info, "current_player": 0}
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, info if self._steps == 5 else {**info, "current_player": self._steps % 2}
+
+
+def test_the_last_info_of_a_game_is_of_both_players() -> None:
+    config = replace(CONFIG, num_envs=1, num_steps=10)
+    (metrics,) = train(lambda: hybridppo.TwoPlayers(Game()), config=config, total_steps=10)
+    assert told(metrics) == {
+        "info/profit": pytest.approx(np.mean([1, 2, 3, 4, 5, 5])), "info/won": 1.0,
+        "episode_info/profit": 5.0, "episode_info/won": 1.0,
+    }  # fmt: skip
 
 
 SELVES: dict[str, dict[str, Any]] = {
@@ -222,6 +270,18 @@ def test_evaluations_have_them_too(beside: bool) -> None:
     of_evaluations = {name: value for name, value in metrics[-1].items() if name.startswith("evaluation_")}
     assert of_evaluations["evaluation_info/profit"] == pytest.approx(3.0)
     assert of_evaluations["evaluation_episode_info/profit"] == 5.0
+
+
+def test_the_evaluation_after_the_training_has_them_too(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"config": CONFIG, "placement": "cpu", "seed": 0, "info_metrics": ("profit",)}
+    run = tmp_path / "run"
+    result = hybridppo.train(
+        Trading, total_steps=64, evaluation_episodes=3, run_dir=run, progress=False, **options
+    )  # fmt: skip
+    expected = {"info/profit": 3.0, "episode_info/profit": 5.0}
+    assert result.evaluation is not None
+    assert result.evaluation.infos == expected
+    assert hybridppo.evaluate(run, env=Trading, episodes=3, progress=False).infos == expected
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -11,6 +11,7 @@ import torch
 from ppo_settings import ppo_config
 from processes import worker_processes
 from torch import Tensor
+from toy_agents import Unlike
 
 import hybridppo
 from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
@@ -191,6 +192,18 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
     record = caplog.records[0]
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "placement auto: not measured, because of ZeroDivisionError: no second simulator"
+
+
+def test_several_policies_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0) -> Trial:
+        return Trial(candidate, *slow_steps(candidate), 0.0, 0.0, CONFIG.batch_size)
+
+    monkeypatch.setattr(Training, "try_out", try_out)
+    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    monkeypatch.setattr(auto, "cpu_cores", lambda: 1)
+    with caplog.at_level(logging.INFO, logger="hybridppo"):
+        train(Unlike, config={"sign": CONFIG, "pointer": CONFIG}, iterations=2)
+    assert caplog.messages[0].startswith("placement auto: cpu, 17 s an iteration")
 
 
 def test_less_than_no_lag_is_refused() -> None:

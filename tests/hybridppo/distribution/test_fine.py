@@ -1,5 +1,6 @@
 """Environments over Ray, stepped from one process: its bits, and if one is lost, one clear error or a new worker."""
 
+import math
 import os
 import re
 import signal
@@ -80,6 +81,11 @@ class Joint(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self._steps += 1
         return self._seen(), float(action[0]) + float(action[1].sum()), False, self._steps == 7, {}
+
+
+def test_workers_may_have_all_the_time_they_need() -> None:
+    result = train(distribution=SingleLearnerFine(1), worker_timeout=math.inf, total_steps=80)
+    assert result.metrics["env_steps"] == 80
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,27 @@ def test_a_truncated_game_of_two_players_is_followed_by_what_each_observed_last(
     assert rollout.final_observations.tolist() == [[30.0], [20.0]]
 
 
+class PassInPlace(Pass):
+    """Writes every observation into the same array."""
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        self._seen[:] = observation
+        return self._seen, *others
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._seen, info = super().reset(seed=seed)
+        return self._seen, info
+
+
+def test_what_a_player_observed_last_stays_if_the_environment_reuses_its_array() -> None:
+    game = TwoPlayers(PassInPlace([(1.0, False, False, 1), (2.0, False, True, 0)]))
+    game.reset()
+    for seen in ([10.0, 10.0], [10.0, 20.0], [30.0, 20.0]):
+        assert [game.observe(player).item() for player in game.possible_agents] == seen
+        game.step(0)
+
+
 @pytest.mark.parametrize("player", [None, 2, -1, "first"])
 def test_infos_must_say_whose_turn_it_is(player: Any) -> None:
     with pytest.raises(EnvError, match=f"its info.'current_player'. must be 0 or 1, .*, and is {player!r}"):

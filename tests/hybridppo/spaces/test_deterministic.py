@@ -84,6 +84,20 @@ def test_a_wandering_noise_is_the_process_of_its_formula() -> None:
         np.testing.assert_allclose(noise[t], x, rtol=1e-5)
 
 
+def test_a_wandering_noise_is_of_each_environment_by_itself() -> None:
+    """Workers that do not wait for each other draw for their own environments, and a run may go on without them."""
+    std = 0.0  # nothing is added, so what is left of the noise before shows where it went
+    exploration = OrnsteinUhlenbeckExploration(actions(std), warmup=0, theta=0.5)
+    exploration.load_state({"drawn": 0, "last": [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]})
+    generator = np.random.default_rng(0)
+    exploration.columns = slice(1, 2)
+    assert exploration.draw_noise(generator, (2, 1))[:, 0, 0].tolist() == [1.0, 0.5]
+    exploration.columns = slice(2, 4)  # of the last environment, nothing was drawn before
+    assert exploration.draw_noise(generator, (1, 2))[0, :, 0].tolist() == [2.0, 0.0]
+    exploration.columns = None
+    assert exploration.draw_noise(generator, (1, 4))[0, :, 0].tolist() == [0.5, 0.25, 1.0, 0.0]
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "ou"])
 def test_noise_goes_on_where_it_was_left(kind: str) -> None:
     def made() -> GaussianExploration:

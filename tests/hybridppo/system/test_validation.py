@@ -3,9 +3,12 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from hybridppo.system.validation import real, reals, whole
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.validation import is_number, is_seconds, real, reals, whole
 
 
 def test_what_was_saved_comes_back() -> None:
@@ -35,3 +38,20 @@ def test_lists_are_of_the_length_they_were() -> None:
         reals({"a": [1.0, 2.0]}, "a", length=3)
     with pytest.raises(ValueError, match=r"a must be a list$"):
         reals({"a": "12"}, "a")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [int, float, np.int8, np.int64, np.float32, np.float64])
+def test_numbers_may_be_numpys(kind: Any) -> None:
+    assert is_number(kind(3))
+    assert is_seconds(kind(3))
+    options = [EnvironmentOptions(worker_timeout=kind(3)).worker_timeout]
+    options += [RunOptions(total_steps=1, checkpoint_seconds=kind(3)).checkpoint_seconds]
+    assert options == [3, 3]
+    assert {*map(type, options)} <= {int, float}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32(math.inf), True, np.True_, "1", None])
+def test_other_things_are_no_numbers(value: Any) -> None:
+    assert not is_number(value)
+    assert is_seconds(value) == (value in (math.inf, np.float32(math.inf)))

@@ -334,6 +334,13 @@ def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
     assert ladder.metrics()["self_play/rating"] == pytest.approx(FIRST_RATING + STEP / 2 + STEP * (1.0 - expected))
 
 
+def test_snapshots_are_found_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sampler = Steered([])
+    ladder_of(sampler, Path("run")).begin()
+    assert sampler.told[0].arguments == [str(tmp_path / "run")]
+
+
 def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
     sampler = Steered([])
     ladder = ladder_of(sampler, tmp_path, snapshot_every=100, pool=3, latest=0.4, opponents="prioritised")

@@ -155,6 +155,8 @@ def policy_of(run: Run, name: str) -> Run:
 def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     """The run directories among the paths, and those directly below a path that is no run directory.
 
+    Among the latter, those without metrics are left out with a warning, unless no other has metrics.
+
     Raises:
         RunDirectoryError: if there is no run.
     """
@@ -166,7 +168,11 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
         below = sorted(config.parent for config in path.glob("*/config.json"))
         if not below:
             raise RunDirectoryError(f"{path} is no run directory, and there is none in it")
-        found += below
+        begun = [run for run in below if read_lines(run / "metrics.jsonl")] or below
+        for run in below:
+            if run not in begun:
+                logger.warning("%s has no metrics yet, and is left out", run)
+        found += begun
     unique = list(dict.fromkeys(path.resolve() for path in found))
     if not unique:
         raise ConfigurationError("name at least one run directory")

@@ -125,12 +125,11 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:
-    paths = find_runs(run_dirs)
-    if len(labels) != len(run_dirs):
-        runs = [run for path in paths for run in _policies_seen(path)]
-        return labelled(runs, labels) if labels else runs
-    names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
-    return [run for path in paths for run in _policies_seen(path, names[path])]
+    if labels and len(labels) == len(run_dirs):
+        names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
+        return [run for path, label in names.items() for run in _policies_seen(path, label)]
+    runs = [run for path in find_runs(run_dirs) for run in _policies_seen(path)]
+    return labelled(runs, labels) if labels else runs
 
 
 def _policies_seen(path: Path, label: str = "") -> list[Run]:

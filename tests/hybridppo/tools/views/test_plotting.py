@@ -238,6 +238,15 @@ def test_folders_of_runs_are_looked_into(tmp_path: Path) -> None:
         find_runs([first / ".." / ".."])
 
 
+def test_a_run_of_a_folder_that_has_just_begun_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begun = make_run(tmp_path / "runs" / "a", [])
+    assert find_runs([tmp_path / "runs"]) == [begun.resolve()]  # reading it says what is missing
+    assert not caplog.records
+    whole = make_run(tmp_path / "runs" / "b", [1.0])
+    assert find_runs([tmp_path / "runs"]) == [whole.resolve()]
+    assert caplog.messages == [f"{begun} has no metrics yet, and is left out"]
+
+
 def test_a_single_folder_may_be_given_by_itself(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a", [1.0])
     for folder in (tmp_path / "runs", str(tmp_path / "runs" / "a")):

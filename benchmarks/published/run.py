@@ -108,6 +108,7 @@ GYMNAX: dict[str, Any] = {
 }  # fmt: skip
 NO_CONTROL = "dm_control 1.0.50 fails with MuJoCo 4.0.0 (`flex_vertedge`); 1.0.34 with MuJoCo 3.3.7 works"
 BOOTSTRAPS = "the value after a truncated episode is bootstrapped, which CleanRL's PPO does not do"
+TERMINATES = {"ends": "terminated"}
 AS_CLEANRL = "no value after a truncated episode, as in CleanRL's PPO"
 AS_V3 = {"contact_cost_weight": 0, "include_cfrc_ext_in_observation": False}
 
@@ -155,11 +156,11 @@ ROWS: tuple[Row, ...] = (
             "CleanRL PPO, dm_control", f"{domain}-{task}{name}", 8_000_000, published, spread, 3, CONTROL,
             source="worlds:control", env_kwargs={"domain": domain, "task": task, **ends}, options=COMPILED, note=note,
         )
-        for domain, task, published, spread, name, ends, note in (
-            ("cartpole", "swingup", 640.9, 11.4, "", {}, f"{BOOTSTRAPS}; {NO_CONTROL}"),
-            ("reacher", "easy", 626.3, 15.5, "", {}, BOOTSTRAPS),
-            ("ball_in_cup", "catch", 900.8, 5.3, "", {}, BOOTSTRAPS),
-            ("cartpole", "swingup", 640.9, 11.4, "-terminated", {"ends": "terminated"}, AS_CLEANRL),
+        for name, ends, note in (("", {}, f"{BOOTSTRAPS}; {NO_CONTROL}"), ("-terminated", TERMINATES, AS_CLEANRL))
+        for domain, task, published, spread in (
+            ("cartpole", "swingup", 640.9, 11.4),
+            ("reacher", "easy", 626.3, 15.5),
+            ("ball_in_cup", "catch", 900.8, 5.3),
         )
     ),
     *(

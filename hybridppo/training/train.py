@@ -330,7 +330,8 @@ def _begin_self_play(
     options: dict[str, Any], job: Job, team: LocalTeam, runner: Runner, stack: contextlib.ExitStack
 ) -> None:
     folder = None if job.directory is None else job.directory.path / "snapshots"
-    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=team.rank == 0)
+    is_alone = team.size == 1
+    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=team.rank == 0, is_alone=is_alone)
     stack.enter_context(contextlib.closing(ladder)).begin()
     runner.between_rollouts.append(ladder.look)
     runner.measures.append(ladder.metrics)

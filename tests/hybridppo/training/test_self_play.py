@@ -371,6 +371,25 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
         opponent_of(run / "snapshots" / "000000000000")
 
 
+def test_a_full_disk_costs_a_snapshot_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save, names = hybridppo.PPO.save, []
+
+    def full_once(agent: Any, path: Path) -> Path:
+        names.append(path.name)
+        if len(names) == 3:
+            raise RunDirectoryError(f"{path} cannot be written: No space left on device")
+        return save(agent, path)
+
+    monkeypatch.setattr(hybridppo.PPO, "save", full_once)
+    result = train(run_dir=tmp_path / "run", config=replace(SMALL, num_steps=16))
+    assert result.metrics["self_play/snapshots"] == 3
+    files = {path.name for path in (tmp_path / "run" / "snapshots").iterdir()}
+    assert files == {*names} - {names[2]}
+    assert "writing a snapshot to" in caplog.text
+
+
 class LosesSnapshots(hybridppo.Callback):
     def on_iteration(self, run: Any, metrics: Any) -> None:
         for snapshot in (run.run_dir / "snapshots").rglob("0*"):

@@ -31,6 +31,8 @@ class LocalTeam:
 
     rank = 0
     """The number of this learner. The first one, 0, has the run directory, and reports."""
+    size = 1
+    """The number of learners."""
 
     def __init__(self, connect: Callable[[], Cluster] | None = None) -> None:
         self._connect = connect

@@ -83,7 +83,10 @@ def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory.
     """
-    return agents_by_policy(load(run_dir, checkpoint))
+    agent = load(run_dir, checkpoint)
+    if Path(run_dir).is_file():
+        return agents_by_policy(agent)
+    return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)
 
 
 def agent_of(

@@ -55,6 +55,8 @@ class Settings:
     """The `env_kwargs` of the run as text, if JSON cannot hold them. Then a file has no `env_kwargs`."""
     has_given_agents: bool = False
     """Whether the run began with the networks of agents that were given in Python."""
+    policy: str = "policy"
+    """The name of the policy, if there is only one: its key, if `config` was a mapping."""
 
     @property
     def seed(self) -> int:
@@ -85,6 +87,7 @@ class Settings:
             "action_space": space_to_json(self.action_space),
             "own": self.own,
             "has_given_agents": self.has_given_agents,
+            "policy": self.policy,
             "versions": {
                 "hybridppo": __version__,
                 "torch": torch.__version__,
@@ -136,6 +139,7 @@ class Settings:
             action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
             own=_names(read("own", dict, {}), file),
             has_given_agents=read("has_given_agents", bool, bool(found.get("played"))),
+            policy=read("policy", str, "policy"),
             env_kwargs_not_saved=read("env_kwargs_not_saved", str) if "env_kwargs_not_saved" in found else None,
         )
 

@@ -33,7 +33,7 @@ class ThrottledWarning:
             logger.warning("%s FAILED%s: %s: %s; %s", self._what, times, type(error).__name__, error, consequence)
 
     @contextmanager
-    def tolerating(self, kind: type[Exception], consequence: str) -> Iterator[None]:
+    def tolerating(self, kind: type[Exception] | tuple[()], consequence: str) -> Iterator[None]:
         """Warn of errors of this kind instead of raising them."""
         try:
             yield

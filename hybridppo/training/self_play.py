@@ -1,7 +1,7 @@
 """Self-play: keeps snapshots of an agent and their ratings, and gives environments their opponents."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import combinations
@@ -30,6 +30,7 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.state_dependent import Drawing
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import require_whole
 from hybridppo.training.evaluate import acting
 
@@ -228,19 +229,28 @@ class Ladder:
         sampler: its environments have seats for the agent.
         folder: the folder for snapshots; None for a temporary one.
         writes: whether this process writes the snapshots; the first of several learners does.
+        is_alone: whether there is no other learner. Then a snapshot that cannot be written is tried again later.
 
     Raises:
         ConfigurationError: if the agent is not PPO.
     """
 
     def __init__(
-        self, options: dict[str, Any], agent: Any, sampler: BaseSampler, folder: Path | None, *, writes: bool = True
+        self,
+        options: dict[str, Any],
+        agent: Any,
+        sampler: BaseSampler,
+        folder: Path | None,
+        *,
+        writes: bool = True,
+        is_alone: bool = True,
     ) -> None:
         if not isinstance(agent, (PPO, Policies)):
             raise ConfigurationError(ONLY_PPO)
         self._options, self._sampler, self._writes = SelfPlay(**options), sampler, writes
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
+        self._outage, self._is_alone = ThrottledWarning(f"writing a snapshot to {self._folder}"), is_alone
         self._agents: Mapping[str, PPO] = agent.agents if isinstance(agent, Policies) else {"": agent}
         played = agent.config.played if isinstance(agent, Policies) else ()
         self.pools = {policy: Pool(policy not in played) for policy in self._agents}
@@ -279,7 +289,10 @@ class Ladder:
         learning = [policy for policy, pool in self.pools.items() if pool.learns]
         newest = int(next(reversed(self.pools[learning[0]].snapshots)))
         if self._sampler.env_steps >= newest + self._options.snapshot_every:
-            self._take_snapshots(learning)
+            # Other learners would not know that there is no snapshot.
+            errors = RunDirectoryError if self._is_alone else ()
+            with self._outage.tolerating(errors, "self-play goes on, and tries again after the next rollout"):
+                self._take_snapshots(learning)
         self._tell()
 
     def metrics(self) -> Metrics:
@@ -301,13 +314,12 @@ class Ladder:
     def _steer(self, name: str, *arguments: Any) -> list[Any]:
         return self._sampler.steer(Steering("seat", name, list(arguments)))
 
-    def _take_snapshots(self, policies: Iterable[str]) -> None:
+    def _take_snapshots(self, policies: Collection[str]) -> None:
         name = f"{self._sampler.env_steps:012d}"
+        for policy in policies if self._writes else ():
+            self._agents[policy].save(self._folder / policy / name)
         for policy in policies:
-            pool, path = self.pools[policy], self._folder / policy / name
-            if self._writes:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._agents[policy].save(path)
+            pool = self.pools[policy]
             pool.snapshots[name] = {"rating": pool.rating, "games": 0.0, "score": 0.0}
             while len(pool.snapshots) > self._options.pool:
                 del pool.snapshots[next(iter(pool.snapshots))]

@@ -183,10 +183,8 @@ def train(
     with staged(env, asked.config, environment_options, run, where, policy_of=policy_of, saves=saves) as stage:
         job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
         if run_dir is None or stage.team.rank > 0:
-            result = run_by_groups(job, stage.team)
-        else:
-            result = _run_in(run_dir, job, stage.team, table)
-    return replace(result, policy=asked.names[0]) if len(asked.names) == 1 else result
+            return run_by_groups(job, stage.team)
+        return _run_in(run_dir, job, stage.team, table)
 
 
 def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bool) -> tuple[Job, dict[str, Any]]:
@@ -212,6 +210,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
         action_space=spaces[1],
         own={what: name_of_source(value) for what, value in trained.own.items()},
         has_given_agents=isinstance(asked.agent, AnyAgent) or bool(asked.played),
+        policy=asked.names[0] if len(asked.names) == 1 else "policy",
     )
     job = Job(stage.env, settings, environments, trained, choice.placement, stage.interruption, reporting=reporting)
     return replace(job, profile=profile), choice.table
@@ -271,7 +270,8 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             if directory is not None and not interrupted:
                 directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None and team.rank == 0 else None
-    result = TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by)
+    done = interrupted, runner.saved, stopped_by, settings.policy
+    result = TrainResult(agent, metrics, run_dir, settings.seed, evaluation, *done)
     if interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result
@@ -330,7 +330,8 @@ def _begin_self_play(
     options: dict[str, Any], job: Job, team: LocalTeam, runner: Runner, stack: contextlib.ExitStack
 ) -> None:
     folder = None if job.directory is None else job.directory.path / "snapshots"
-    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=team.rank == 0)
+    is_alone = team.size == 1
+    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=team.rank == 0, is_alone=is_alone)
     stack.enter_context(contextlib.closing(ladder)).begin()
     runner.between_rollouts.append(ladder.look)
     runner.measures.append(ladder.metrics)

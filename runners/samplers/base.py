@@ -586,6 +586,7 @@ class BaseSampler:
                 self._load_under_way(tensors, state["under_way"])
             self._load_infos(state)
             return None
+        self._steer_what_is_due()  # the rollout that it waited for is lost
         self.drop_running()
         self._resetting[:] = False
         self.restart(env_seed)

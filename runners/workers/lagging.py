@@ -425,7 +425,8 @@ class LaggingSampler(BaseSampler):
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Drop a rollout that a training with less lag had begun."""
+        """Drop a rollout that a training with less lag had begun, and steer what has waited for its end."""
+        self._steer_what_is_due()
         dropped = whole(state, "filled") * self.num_envs // (self._num_agents if self.by_policy else 1)
         self.env_steps += dropped
         self.steps_dropped += dropped

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from toy_agents import Matching, TakingTurns
 import hybridppo
 from hybridppo import Callback, CallbackError, Mirrored, TD3Config
 from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -143,6 +145,35 @@ def test_a_run_that_was_broken_off_within_a_rollout_goes_on_exactly(tmp_path: Pa
     assert train(StopsWithin, run_dir=run, on_interrupt="return")[0].interrupted
     again = hybridppo.resume(run, env=StopsWithin, callbacks=[Harder()], progress=False)
     assert torch.equal(values_of(again), values_of(expected))
+
+
+class Slow(Graded):
+    """Its third rollout takes long enough to be broken off."""
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.01 if self._life >= 32 else 0.0)
+        return super().step(action)
+
+
+class StopsAndSets(Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            run.environments.set("gain", 2.0)
+
+
+def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = hybridppo.train(
+        Slow, config=CONFIG, total_steps=5 * BATCH, seed=0, placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=0,
+        run_dir=run, callbacks=StopsAndSets(), on_interrupt="return", progress=False,
+    )  # fmt: skip
+    assert result.interrupted
+    state = RunDirectory.open(run).load_checkpoint().state
+    assert state["sampler"]["steering_due"] == [["set", "gain", [2.0]]]
+    placement = Mirrored("cpu", "cpu", max_lag=2)
+    again = hybridppo.resume(run, env=Slow, placement=placement, num_workers=1, progress=False)
+    assert again.metrics["episode_return_mean"] > 10.0
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

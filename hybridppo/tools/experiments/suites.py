@@ -14,12 +14,12 @@ import numpy as np
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
-from hybridppo.system.validation import require_whole
+from hybridppo.system.validation import is_number, require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
 from hybridppo.tools.experiments.side_by_side import require_same, result_of, train_missing
 from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
@@ -182,6 +182,8 @@ def _cases_in(path: Path, total_steps: int | None) -> list[Case]:
             raise ConfigurationError(f"{path}: {name!r} has settings that cannot be: {error}") from error
         steps = require_whole(f"{path}: total_steps of {name!r}", total_steps or entry.get("total_steps"))
         published = entry.get("published")
+        if published is not None and not is_number(published):
+            raise ConfigurationError(f"{path}: published of {name!r} must be a number, got {shown(published)}")
         cases.append(Case(name, entry["env_id"], steps, name_of(config), config.to_json(), published))
     return cases
 

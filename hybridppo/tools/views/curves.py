@@ -59,17 +59,37 @@ class Run:
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings that can change the result, except the seed; nested settings are named `name.key`."""
+        """All settings that can change the result, except the seed; nested settings are named `name.key`.
+
+        Those of other policies that were trained together with this one are named `policy key`.
+        """
+        others = {name: own for name, own in self._of_policies.items() if name != self.policy}
+        return {**self._own, **{f"{name} {key}": each for name, own in others.items() for key, each in own.items()}}
+
+    @functools.cached_property
+    def _own(self) -> dict[str, Any]:
+        """The settings of the run and of this policy."""
         settings = settings_of_result(self.config)
         flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
         of_dicts = [(name, value) for name, value in settings.items() if isinstance(value, dict)]
         return {**flat, **{f"{name}.{key}": each for name, value in of_dicts for key, each in value.items()}}
 
+    @functools.cached_property
+    def _of_policies(self) -> dict[str, dict[str, Any]]:
+        """The settings of each policy that can change the result, and whether it was not trained; empty for one."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, config in self.config.get("policies", {}).items():
+            settings = settings_of_result({**self.config, "config": config})
+            found[name] = {field: settings[field] for field in config if field in settings}
+            found[name]["played"] = name in self.config.get("played", ())
+        return found
+
     @property
     def settings_key(self) -> str:
         """A text that is equal for runs with equal settings, whatever their seeds and environments."""
+        settings = {**self._own, "policies": self._of_policies}
         return json.dumps(
-            {name: value for name, value in self.settings.items() if value is not None}, sort_keys=True, allow_nan=True
+            {name: value for name, value in settings.items() if value is not None}, sort_keys=True, allow_nan=True
         )
 
     def curve(self, by: Axis) -> tuple[Array, Array]:

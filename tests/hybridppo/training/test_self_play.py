@@ -371,6 +371,36 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
         opponent_of(run / "snapshots" / "000000000000")
 
 
+def test_a_full_disk_costs_a_snapshot_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save, names = hybridppo.PPO.save, []
+
+    def full_once(agent: Any, path: Path) -> Path:
+        names.append(path.name)
+        if len(names) == 3:
+            raise RunDirectoryError(f"{path} cannot be written: No space left on device")
+        return save(agent, path)
+
+    monkeypatch.setattr(hybridppo.PPO, "save", full_once)
+    result = train(run_dir=tmp_path / "run", config=replace(SMALL, num_steps=16))
+    assert result.metrics["self_play/snapshots"] == 3
+    files = {path.name for path in (tmp_path / "run" / "snapshots").iterdir()}
+    assert files == {*names} - {names[2]}
+    assert "writing a snapshot to" in caplog.text
+
+
+def test_the_only_policy_keeps_its_name_in_a_stopped_and_a_resumed_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    Interrupting.steps, Interrupting.stops_at = 0, 5 * BATCH // 2
+    options = {"config": {"player": SMALL}, "self_play": OFTEN, "seed": 0, "placement": "cpu", "progress": False}
+    with pytest.raises(hybridppo.TrainingInterrupted) as stopped:
+        hybridppo.train(Interrupting, total_steps=5 * BATCH, run_dir=run, **options)
+    assert [*stopped.value.result.agents] == ["player"]
+    assert [*hybridppo.resume(run, env=Interrupting, progress=False).agents] == ["player"]
+    assert [*hybridppo.load_policies(run)] == ["player"]
+
+
 class LosesSnapshots(hybridppo.Callback):
     def on_iteration(self, run: Any, metrics: Any) -> None:
         for snapshot in (run.run_dir / "snapshots").rglob("0*"):

@@ -70,6 +70,7 @@ def test_settings_of_ones_own(tmp_path: Path) -> None:
         ({"env_id": "CartPole-v1", "total_steps": 5, "agent": "sac"}, "settings that cannot be: 'sac'"),
         ({"env_id": "CartPole-v1", "total_steps": 5, "config": {"gamma": 2.0}}, "settings that cannot be: gamma"),
         ({"env_id": "CartPole-v1"}, "total_steps of 'case'"),
+        ({"env_id": "CartPole-v1", "total_steps": 5, "published": "500"}, "published of 'case' must be a number"),
     ],
 )
 def test_a_suite_that_cannot_be_is_refused(entry: dict[str, Any], what: str, tmp_path: Path) -> None:

@@ -58,13 +58,31 @@ def test_interquartile_means_leave_a_quarter_out_at_either_end(values: list[floa
     assert interquartile_mean(np.asarray(values)) == expected
 
 
+def make_run_of_policies(path: Path, *, seed: int = 0, played: tuple[str, ...] = (), **mouse: Any) -> Path:
+    """A run of cats and mice, which have ended no episode."""
+    make_run(path, [0.0, 0.0], seed=seed, options={"played": played})
+    config = json.loads((path / "config.json").read_text())
+    config["policies"] = {"cat": config.pop("config"), "mouse": {**CONFIG, "learning_rate": 0.5, **mouse}}
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_policies_whose_rivals_had_other_settings_are_no_seeds_of_one_configuration(tmp_path: Path) -> None:
+    """They learned in other circumstances, although their own settings are the same."""
+    of_rivals: dict[str, dict[str, Any]] = {"a": {}, "b": {"seed": 1}, "c": {"gamma": 0.9}, "d": {"played": ("mouse",)}}
+    paths = [make_run_of_policies(tmp_path / name, **rival) for name, rival in of_rivals.items()]
+    runs = [run for path in paths for run in read_policies(path)]
+    groups = [group for group in groups_of(runs) if group.env_id == "A-v0, cat"]
+    assert [[run.path.name for run in group.runs] for group in groups] == [["a", "b"], ["c"], ["d"]]
+    assert groups[2].label == "mouse played"
+    alike = read_policies(make_run_of_policies(tmp_path / "e", learning_rate=1e-3))
+    assert len({run.settings_key for run in alike}) == 1
+
+
 def test_each_of_several_policies_has_a_panel(tmp_path: Path) -> None:
     paths = []
     for seed in range(2):
-        path = make_run(tmp_path / str(seed), [0.0, 0.0], seed=seed)
-        config = json.loads((path / "config.json").read_text())
-        config["policies"] = {"cat": config.pop("config"), "mouse": {**CONFIG, "learning_rate": 0.5}}
-        (path / "config.json").write_text(json.dumps(config))
+        path = make_run_of_policies(tmp_path / str(seed), seed=seed)
         returns = {"cat/episode_return_mean": 1.0 + seed, "mouse/episode_return_mean": None, "cat/episodes": 3}
         lines = [{"iteration": i, "env_steps": 10 * i, "seconds": 1.0 * i, **returns} for i in (1, 2)]
         (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -293,13 +293,16 @@ class DDPG(PolicyAgent):
         sums = self.require_finite()
         self.optimizer.state[self.parameters.values]["statistics"].zero_()
         counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
+        rates = self.optimizer.learning_rates
+        has_own_rate = "critic_learning_rate" in self._schedules.fields
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
         self._counts |= {"measured": 0, "measured_actor": 0}
         return {
             **dict(zip(STATISTICS, means, strict=True)),
             **(self._loop.metrics() if self._loop is not None else {}),
             "gradient_steps": self._counts["gradient_steps"],
-            "learning_rate": self.optimizer.learning_rates["actor"],
+            "learning_rate": rates["actor"],
+            **({"critic_learning_rate": rates["critic"]} if has_own_rate else {}),
         }
 
     def require_finite(self) -> list[float]:

@@ -129,7 +129,7 @@ def _with_plural(argument: str) -> str:
 
 def _object_in(texts: list[str]) -> dict[str, Any] | None:
     try:
-        found = json.loads(texts[0])
+        found = None if texts[0] == "None" else json.loads(texts[0])
     except ValueError as error:
         raise ValueError(f"no JSON: {error}; write it as '{{\"size\": 8}}'") from None
     if not (found is None or isinstance(found, dict)):

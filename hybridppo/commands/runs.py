@@ -12,7 +12,7 @@ from hybridppo.commands.parsing import Command, RunDir
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.lines import as_json
-from hybridppo.runs.loading import load
+from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
 from hybridppo.system.figures import markdown_table, shown_number, shown_returns
 from hybridppo.training.evaluate import evaluate
@@ -70,7 +70,7 @@ class Evaluate(Command):
             raise ConfigurationError("each agent of a round robin must be given once")
         options: dict[str, Any] = {}
         env: Any = self.env
-        if env is None and self.run_dir.is_file():
+        if env is None and is_agent_file(self.run_dir):
             raise ConfigurationError(f"{self.run_dir} is an agent's file, which names no environment: give --env")
         if env is None:
             settings = Settings.read(RunDirectory.open(self.run_dir))

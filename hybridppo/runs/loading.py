@@ -53,7 +53,7 @@ def load(
     An agent of several policies has an agent for each (`agents`), and acts for all (`act`).
 
     Args:
-        run_dir: a run directory, or a file written by `agent.save`.
+        run_dir: a run directory, its `config.json`, or a file written by `agent.save`.
         checkpoint: the `latest` checkpoint of the run, or the `best`: the one with the highest mean return, of
             evaluations during training (`evaluate_every`) if there are any, else of 100 episodes of training. Until 100
             episodes have ended, the latest is the best.
@@ -65,7 +65,7 @@ def load(
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
-    if Path(run_dir).is_file():
+    if is_agent_file(Path(run_dir)):
         return _agent_in_file(Path(run_dir), agent, networks, modules)
     directory = RunDirectory.open(run_dir)
     settings = Settings.read(directory)
@@ -74,6 +74,11 @@ def load(
         settings.require_own(modules=modules)
     found = directory.load_checkpoint(checkpoint)
     return agent_of(settings, found, agent=agent, networks=networks, modules=modules)
+
+
+def is_agent_file(path: Path) -> bool:
+    """Whether a path is a file of `agent.save`, and not the `config.json` of a run."""
+    return path.is_file() and path.name != "config.json"
 
 
 def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
@@ -157,7 +162,7 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
         CheckpointError: if the spaces or the networks differ, or there are none.
     """
     path = Path(path)
-    if path.is_dir():
+    if path.exists() and not is_agent_file(path):
         directory = RunDirectory.open(path)
         before: Any = Settings.read(directory)
         found = tensors_of_agent(directory.load_checkpoint())

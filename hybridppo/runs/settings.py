@@ -188,7 +188,12 @@ class Settings:
                 )
             if name is None and value is not None:
                 raise CheckpointError(f"the run was begun without a {what} of its own: leave {what}=... out")
-            if isinstance(value, Mapping) and name != name_of_source(value):
+            if not isinstance(value, Mapping):
+                continue
+            names, given_names = str(name).split(", "), [*map(str, value)]
+            if what == "schedules":  # of which the order says nothing
+                names, given_names = sorted(names), sorted(given_names)
+            if names != given_names:
                 raise CheckpointError(f"{what} of the run were of {name}, got those of {name_of_source(value)}")
 
 

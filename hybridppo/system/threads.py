@@ -1,13 +1,19 @@
 """The CPU threads of a training."""
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 
 from hybridppo.system.blas import libraries
+
+_lock = threading.Lock()
+_of_blas: dict[object, int] = {}
+"""The threads of NumPy that each context asks for which has begun and not ended, in their order."""
+_before = ExitStack()
+"""Restores the number from before these contexts."""
 
 
 def cpu_cores() -> int:
@@ -28,9 +34,32 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
+def _blas_threads(count: int) -> Iterator[None]:
+    """A context in which NumPy multiplies on `count` threads.
+
+    The number is the process's, and contexts of several threads end in any order.
+    """
+    mine = object()
+    with _lock:
+        limited = libraries().limit(limits=count, user_api="blas")
+        if not _of_blas:
+            _before.callback(limited.restore_original_limits)
+        _of_blas[mine] = count
+    try:
+        yield
+    finally:
+        with _lock:
+            del _of_blas[mine]
+            if _of_blas:
+                libraries().limit(limits=next(reversed(_of_blas.values())), user_api="blas")
+            else:
+                _before.close()
+
+
+@contextmanager
 def limit_threads(count: int) -> Iterator[None]:
     """A context in which CPU operations of torch and NumPy use `count` threads."""
-    with _torch_threads(count), libraries().limit(limits=count, user_api="blas"):
+    with _torch_threads(count), _blas_threads(count):
         yield
 
 
@@ -44,7 +73,6 @@ def one_torch_thread() -> AbstractContextManager[None]:
     return _torch_threads(1)
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
+def one_blas_thread() -> AbstractContextManager[None]:
     """A context in which NumPy multiplies on one thread: others would spin for tens of milliseconds afterwards."""
-    limited: AbstractContextManager[Any] = libraries().limit(limits=1, user_api="blas")
-    return limited
+    return _blas_threads(1)

@@ -150,6 +150,7 @@ def test_learning_rates_of_other_agents_have_schedules(kind: Any, compiled: bool
     assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
     scheduled = train(config=config, schedules={"critic_learning_rate": lambda done: 1e-2})
     assert same(scheduled, train(config=replace(config, critic_learning_rate=1e-2)))
+    assert scheduled.metrics["critic_learning_rate"] == 1e-2
 
 
 # The adaptive learning rate
@@ -206,7 +207,7 @@ def falling(done: float) -> float:
 
 RESUMED: dict[str, tuple[Any, Any]] = {
     "named": (CONFIG, {"learning_rate": "cosine:0.5", "clip_range": "linear"}),
-    "functions": (CONFIG, {"learning_rate": "linear", "entropy_coef": falling}),
+    "functions": (CONFIG, {"learning_rate": "linear", "entropy_coef": falling, "target_kl": falling}),
     "adaptive": (CONFIG, {"learning_rate": "adaptive"}),
     "td3": (TD3Config(**OFF_POLICY), {"learning_rate": "linear", "critic_learning_rate": falling}),
 }
@@ -224,7 +225,7 @@ def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: P
     options = {"config": config, "schedules": schedules, "total_steps": 160, **PLACEMENTS[where]}
     expected = train(**options)
     assert train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options).interrupted
-    functions = {field: each for field, each in schedules.items() if callable(each)}
+    functions = {field: each for field, each in reversed(schedules.items()) if callable(each)}
     if functions:
         with pytest.raises(hybridppo.RunDirectoryError, match=r"has a schedules of its own, .*: pass it again"):
             hybridppo.resume(tmp_path / "run", progress=False)

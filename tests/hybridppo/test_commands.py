@@ -19,7 +19,7 @@ from selection import only_by_default
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import ppo_loss
-from hybridppo.commands.main import main
+from hybridppo.commands.main import main, parse_command
 from hybridppo.errors import pip_install
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +64,12 @@ def run_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 # What the commands do
+
+
+def test_options_that_are_objects_take_none_as_others_do() -> None:
+    command: Any = parse_command(["train", "CartPole-v1", "--env-kwargs", "None", "--encoder-sizes", "None"])
+    assert command.environment.env_kwargs is None
+    assert command.config.encoder_sizes is None
 
 
 def test_train_writes_a_run_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,6 +239,9 @@ def test_a_run_is_named_by_its_settings_too_and_other_files_are_none(
 ) -> None:
     assert run("resume", run_dir / "config.json", "--total-steps", 96, *QUIET) == 0
     assert num_iterations(run_dir) == 3
+    assert run("evaluate", run_dir / "config.json", "--episodes", 1, *QUIET) == 0
+    assert run("export", run_dir / "config.json", run_dir / "policy.npz", "--check-steps", 2) == 0
+    assert train(run_dir.parent / "from", "--start-from", run_dir / "config.json", total_steps=32) == 0
     hybridppo.load(run_dir).save(run_dir / "agent.safetensors")
     capsys.readouterr()
     for command in ("resume", "evaluate", "report"):
@@ -573,7 +582,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 WARN = """
 import os, pty, sys, warnings
 from gymnasium import logger
-from hybridppo.commands.main import main
+from hybridppo.commands.main import main, parse_command
 from hybridppo.commands.train import Train
 
 def run(self):

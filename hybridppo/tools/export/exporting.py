@@ -40,7 +40,7 @@ from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runs.loading import load
+from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.validation import require_whole
@@ -252,7 +252,7 @@ def _only_errors_logged() -> Iterator[None]:
 
 def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, policy: TorchPolicy) -> Experiences:
     """Observations of the run's environment, if a single one can be made; else samples of the spaces."""
-    settings = Settings.read(RunDirectory.open(run_dir)) if Path(run_dir).is_dir() else None
+    settings = None if is_agent_file(Path(run_dir)) else Settings.read(RunDirectory.open(run_dir))
     if env is None and (settings is None or not settings.can_make_env):
         return _sampled(policy, agent)
     options = settings.environment if settings is not None else EnvironmentOptions()

@@ -89,7 +89,7 @@ def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -
         RunDirectoryError: if `run_dir` is no run directory.
     """
     agent = load(run_dir, checkpoint)
-    if Path(run_dir).is_file():
+    if is_agent_file(Path(run_dir)):
         return agents_by_policy(agent)
     return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)
 

@@ -4,10 +4,9 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.mlp import ACTIVATIONS
+from hybridppo.system.validation import plain
 
 LARGEST_FLOAT = 3.4028234663852886e38
 """The largest float32, the type of all arithmetic."""
@@ -41,26 +40,19 @@ def check_types(
         ConfigurationError: with the field, the rule and the value.
     """
     for field in fields(config):
-        value, default = getattr(config, field.name), field.default
+        value, default = plain(getattr(config, field.name)), field.default
         if field.name in elsewhere or (field.name in optional and value is None):
             continue
         if isinstance(default, bool):
-            require(config, field.name, isinstance(value, (bool, np.bool_)), "must be True or False")
-            object.__setattr__(config, field.name, bool(value))
+            require(config, field.name, isinstance(value, bool), "must be True or False")
         elif isinstance(default, int) or field.name in whole:
-            require(config, field.name, is_whole(value), "must be a whole number")
-            object.__setattr__(config, field.name, int(value))
+            require(config, field.name, type(value) is int, "must be a whole number")
         elif isinstance(default, float) or default is None:
-            is_number = is_whole(value) or isinstance(value, (float, np.floating))
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
             require(config, field.name, in_range, "must be a finite number of 32 bits")
-            # For an integer, torch would use 64 bits.
-            object.__setattr__(config, field.name, float(value))
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is an integer, Python's or NumPy's."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+            value = float(value)  # for an integer, torch would use 64 bits
+        object.__setattr__(config, field.name, value)
 
 
 def check_encoders(config: Any) -> None:
@@ -75,7 +67,7 @@ def check_encoders(config: Any) -> None:
     rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
     is_one = isinstance(sizes, dict) and len(sizes) > 0 and all(isinstance(key, str) for key in sizes)
     require(config, "encoder_sizes", is_one and all(map(_are_widths, sizes.values())), rule)
-    object.__setattr__(config, "encoder_sizes", {key: tuple(map(int, widths)) for key, widths in sizes.items()})
+    object.__setattr__(config, "encoder_sizes", {key: tuple(map(plain, widths)) for key, widths in sizes.items()})
 
 
 def check_keys(config: Any, field: str) -> None:
@@ -94,7 +86,7 @@ def check_keys(config: Any, field: str) -> None:
 
 def _are_widths(widths: Any) -> bool:
     is_list = isinstance(widths, (list, tuple)) and len(widths) > 0
-    return is_list and all(is_whole(width) and 1 <= width <= MOST_ROWS for width in widths)
+    return is_list and all(type(width) is int and 1 <= width <= MOST_ROWS for width in map(plain, widths))
 
 
 def check_hidden_layers(config: Any) -> None:
@@ -105,8 +97,9 @@ def check_hidden_layers(config: Any) -> None:
     """
     sizes = config.hidden_sizes
     require(config, "hidden_sizes", isinstance(sizes, (list, tuple)), "must be a tuple of whole numbers")
-    require(config, "hidden_sizes", all(map(is_whole, sizes)), "must be whole numbers")
-    object.__setattr__(config, "hidden_sizes", tuple(map(int, sizes)))
+    sizes = tuple(map(plain, sizes))
+    object.__setattr__(config, "hidden_sizes", sizes)
+    require(config, "hidden_sizes", all(type(size) is int for size in sizes), "must be whole numbers")
     require(config, "hidden_sizes", all(size >= 1 for size in sizes), "must all be at least 1")
     require(config, "hidden_sizes", all(size <= MOST_ROWS for size in sizes), f"must all be at most {MOST_ROWS}")
     names = tuple(ACTIVATIONS)

@@ -95,8 +95,6 @@ class GaussianExploration(DeterministicActions):
         self.actions, self.output_size = actions, actions.output_size  # an agent of one's own may have other actions
         self.drawn = 0
         """Steps that noise was drawn for, of all environments together."""
-        self.columns: slice | None = None
-        """The environments that the next noise is for; None for all."""
         self._warmup: float = warmup
 
     def share(self, count: int) -> GaussianExploration:
@@ -114,8 +112,13 @@ class GaussianExploration(DeterministicActions):
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """The next block of `[T, N]` steps, `[T, N, d + 1]`."""
         num_steps, num_envs = shape
-        noise = np.ones((*shape, self.noise_size), np.float32)
-        noise[..., :-1] = self._added(generator, num_steps, num_envs)
+        return self.draw_noise_of(slice(0, num_envs), generator, num_steps)
+
+    def draw_noise_of(self, columns: slice, generator: np.random.Generator, num_steps: int) -> Array:
+        """The next block of some of the environments, `[T, N, d + 1]`."""
+        num_envs = columns.stop - columns.start
+        noise = np.ones((num_steps, num_envs, self.noise_size), np.float32)
+        noise[..., :-1] = self._added(columns, generator, num_steps)
         num_uniform = min(num_steps, max(0, math.ceil((self._warmup - self.drawn) / num_envs)))
         if num_uniform:
             uniform = generator.random((num_uniform, num_envs, self.size), dtype=np.float32)
@@ -124,9 +127,9 @@ class GaussianExploration(DeterministicActions):
         self.drawn += num_steps * num_envs
         return noise
 
-    def _added(self, generator: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+    def _added(self, columns: slice, generator: np.random.Generator, num_steps: int) -> Array:
         """The noise that is added to actions, `[T, N, d]`."""
-        normal = generator.standard_normal((num_steps, num_envs, self.size), dtype=np.float32)
+        normal = generator.standard_normal((num_steps, columns.stop - columns.start, self.size), dtype=np.float32)
         normal *= np.float32(self.std)
         return normal
 
@@ -161,16 +164,15 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
         self._last: Array = np.zeros((0, self.size), np.float32)
         """The last noise of each environment that has had one, `[N, d]`."""
 
-    def _added(self, generator: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        added = super()._added(generator, num_steps, num_envs)
-        own = self.columns or slice(0, num_envs)
-        if own.stop > len(self._last):
-            self._last = np.concatenate((self._last, np.zeros((own.stop - len(self._last), self.size), np.float32)))
-        last = self._last[own]
+    def _added(self, columns: slice, generator: np.random.Generator, num_steps: int) -> Array:
+        added = super()._added(columns, generator, num_steps)
+        if (missing := columns.stop - len(self._last)) > 0:
+            self._last = np.concatenate((self._last, np.zeros((missing, self.size), np.float32)))
+        last = self._last[columns]
         for row in added:
             row += (np.float32(1.0) - self._theta) * last
             last = row
-        self._last[own] = last
+        self._last[columns] = last
         return added
 
     def state(self) -> dict[str, Any]:

@@ -270,8 +270,9 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             if directory is not None and not interrupted:
                 directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None and team.rank == 0 else None
-    done = interrupted, runner.saved, stopped_by, settings.policy
-    result = TrainResult(agent, metrics, run_dir, settings.seed, evaluation, *done)
+    result = TrainResult(
+        agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by, settings.policy
+    )
     if interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result

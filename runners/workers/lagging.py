@@ -228,12 +228,10 @@ class LaggingSampler(BaseSampler):
 
     def _new_part(self, worker: int, turn: int) -> Part:
         noise, envs, distribution = self._buffers[turn].noise, self._envs[worker], self._distribution
-        exploration = distribution if isinstance(distribution, GaussianExploration) else None
-        if exploration is not None:
-            exploration.columns = envs
-        noise[:, envs] = distribution.draw_noise(self._noise, (len(noise), self._width))
-        if exploration is not None:
-            exploration.columns = None
+        if isinstance(distribution, GaussianExploration):  # the noise of an environment may continue
+            noise[:, envs] = distribution.draw_noise_of(envs, self._noise, len(noise))
+        else:
+            noise[:, envs] = distribution.draw_noise(self._noise, (len(noise), self._width))
         self._numbers[worker] += 1
         is_anew, self._anew[worker] = self._anew[worker], False
         return Part(worker, self._numbers[worker], turn, np.zeros(self._steps, np.int64), is_anew)

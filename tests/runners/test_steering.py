@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-import time
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -147,11 +147,13 @@ def test_a_run_that_was_broken_off_within_a_rollout_goes_on_exactly(tmp_path: Pa
     assert torch.equal(values_of(again), values_of(expected))
 
 
-class Slow(Graded):
-    """Its third rollout takes long enough to be broken off."""
+class Waiting(Graded):
+    """Its third rollout waits for the signal, which breaks it off."""
+
+    goes_on = threading.Event()
 
     def step(self, action: Any) -> Any:
-        time.sleep(0.01 if self._life >= 32 else 0.0)
+        assert self._life < 32 or self.goes_on.wait(60)
         return super().step(action)
 
 
@@ -160,19 +162,21 @@ class StopsAndSets(Callback):
         if run.iteration == 2:
             os.kill(os.getpid(), signal.SIGINT)
             run.environments.set("gain", 2.0)
+            Waiting.goes_on.set()
 
 
 def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
+    Waiting.goes_on.clear()
     result = hybridppo.train(
-        Slow, config=CONFIG, total_steps=5 * BATCH, seed=0, placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=0,
-        run_dir=run, callbacks=StopsAndSets(), on_interrupt="return", progress=False,
+        Waiting, config=CONFIG, total_steps=5 * BATCH, seed=0, placement=Mirrored("cpu", "cpu", max_lag=1),
+        num_workers=0, run_dir=run, callbacks=StopsAndSets(), on_interrupt="return", progress=False,
     )  # fmt: skip
     assert result.interrupted
     state = RunDirectory.open(run).load_checkpoint().state
     assert state["sampler"]["steering_due"] == [["set", "gain", [2.0]]]
     placement = Mirrored("cpu", "cpu", max_lag=2)
-    again = hybridppo.resume(run, env=Slow, placement=placement, num_workers=1, progress=False)
+    again = hybridppo.resume(run, env=Graded, placement=placement, num_workers=1, progress=False)
     assert again.metrics["episode_return_mean"] > 10.0
 
 

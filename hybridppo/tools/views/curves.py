@@ -188,7 +188,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
         below = sorted(config.parent for config in path.glob("*/config.json"))
         if not below:
             raise RunDirectoryError(f"{path} is no run directory, and there is none in it")
-        begun = [run for run in below if read_lines(run / "metrics.jsonl")] or below
+        begun = [run for run in below if _has_metrics(run)] or below
         for run in below:
             if run not in begun:
                 logger.warning("%s has no metrics yet, and is left out", run)
@@ -197,6 +197,15 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     if not unique:
         raise ConfigurationError("name at least one run directory")
     return unique
+
+
+def _has_metrics(run: Path) -> bool:
+    """Whether a run has a whole line of metrics."""
+    try:
+        with (run / "metrics.jsonl").open("rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
 
 
 def labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:

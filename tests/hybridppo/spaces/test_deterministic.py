@@ -90,11 +90,9 @@ def test_a_wandering_noise_is_of_each_environment_by_itself() -> None:
     exploration = OrnsteinUhlenbeckExploration(actions(std), warmup=0, theta=0.5)
     exploration.load_state({"drawn": 0, "last": [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]})
     generator = np.random.default_rng(0)
-    exploration.columns = slice(1, 2)
-    assert exploration.draw_noise(generator, (2, 1))[:, 0, 0].tolist() == [1.0, 0.5]
-    exploration.columns = slice(2, 4)  # of the last environment, nothing was drawn before
-    assert exploration.draw_noise(generator, (1, 2))[0, :, 0].tolist() == [2.0, 0.0]
-    exploration.columns = None
+    assert exploration.draw_noise_of(slice(1, 2), generator, 2)[:, 0, 0].tolist() == [1.0, 0.5]
+    # Of the last environment, nothing was drawn before.
+    assert exploration.draw_noise_of(slice(2, 4), generator, 1)[0, :, 0].tolist() == [2.0, 0.0]
     assert exploration.draw_noise(generator, (1, 4))[0, :, 0].tolist() == [0.5, 0.25, 1.0, 0.0]
 
 

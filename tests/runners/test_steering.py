@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -148,12 +148,15 @@ def test_a_run_that_was_broken_off_within_a_rollout_goes_on_exactly(tmp_path: Pa
 
 
 class Waiting(Graded):
-    """Its third rollout waits for the signal, which breaks it off."""
+    """Its third rollout waits for a file, which comes with the signal that breaks the rollout off."""
 
-    goes_on = threading.Event()
+    file: Path
 
     def step(self, action: Any) -> Any:
-        assert self._life < 32 or self.goes_on.wait(60)
+        end = time.monotonic() + 60
+        while self._life >= 32 and not self.file.exists():
+            assert time.monotonic() < end
+            time.sleep(0.001)
         return super().step(action)
 
 
@@ -161,13 +164,13 @@ class StopsAndSets(Callback):
     def on_iteration(self, run: Any, metrics: Any) -> None:
         if run.iteration == 2:
             os.kill(os.getpid(), signal.SIGINT)
+            Waiting.file.touch()
             run.environments.set("gain", 2.0)
-            Waiting.goes_on.set()
 
 
 def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    Waiting.goes_on.clear()
+    Waiting.file = tmp_path / "signalled"
     result = hybridppo.train(
         Waiting, config=CONFIG, total_steps=5 * BATCH, seed=0, placement=Mirrored("cpu", "cpu", max_lag=1),
         num_workers=0, run_dir=run, callbacks=StopsAndSets(), on_interrupt="return", progress=False,
@@ -176,7 +179,7 @@ def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tm
     state = RunDirectory.open(run).load_checkpoint().state
     assert state["sampler"]["steering_due"] == [["set", "gain", [2.0]]]
     placement = Mirrored("cpu", "cpu", max_lag=2)
-    again = hybridppo.resume(run, env=Graded, placement=placement, num_workers=1, progress=False)
+    again = hybridppo.resume(run, env=Waiting, placement=placement, num_workers=1, progress=False)
     assert again.metrics["episode_return_mean"] > 10.0
 
 

@@ -32,6 +32,9 @@ if hasattr(signal, "SIGHUP"):
 os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
 
 
+# By default it is 15, and Ray's workers would wait for all other tests.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray writes it
+
 # Until all is collected: half a million objects are made, which stay.
 gc.disable()
 

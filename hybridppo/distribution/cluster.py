@@ -59,6 +59,8 @@ class Cluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports unless the user wants them
         options: dict[str, Any] = {"logging_level": logging.ERROR, "address": address}
         if self.is_started_here:
+            # By default it is 15, and other programs leave the workers almost no time of a core.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
         try:
             _require_somebody_at(address)

@@ -73,6 +73,7 @@ def test_two_threads_end_at_the_bits_of_one(size: int) -> None:
 
 
 @compiled
+@pytest.mark.slow
 def test_bits_depend_on_neither_tiles_nor_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, batch_size=150)
     _, expected = after(config)

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from selection import only_by_default
 
 from hybridppo.environments.making import make_environments
 
@@ -26,7 +27,7 @@ def fields(environments: Any) -> list[Any]:
     return list(environments.states[0].item())
 
 
-@pytest.mark.parametrize("env_id", CASES)
+@pytest.mark.parametrize("env_id", only_by_default(("CartPole-v1", "Pendulum-v1"), CASES, pytest.mark.slow))
 def test_every_step_is_gymnasiums(env_id: str) -> None:
     tolerance, dtype = CASES[env_id]
     environments: Any = make_environments(env_id, 1, vectorization="compiled")

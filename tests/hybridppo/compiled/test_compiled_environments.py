@@ -545,7 +545,7 @@ print(hybridppo.train(Catch, **options).metrics["env_steps"])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="how POSIX finds a home")
-@pytest.mark.parametrize("home", ["no home", "not to be written to"])
+@pytest.mark.parametrize("home", ["no home", pytest.param("not to be written to", marks=pytest.mark.slow)])
 def test_without_a_home_to_write_to_it_is_compiled_in_each_process(home: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     argument = home if home == "no home" else str(tmp_path / "file" / "home")  # which nobody can make, root neither

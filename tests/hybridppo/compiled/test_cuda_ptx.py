@@ -17,6 +17,7 @@ import pytest
 from compiled_catch import Catch
 from compiled_hunt import Hunt
 from compiled_kinds import Choices, Numbers
+from selection import only_by_default
 from tagging import tag, tag_on_grid
 
 from hybridppo.compiled.cuda_building import BLOCK_MEMORY, LOOPS, cuda_module, shape_of
@@ -91,7 +92,9 @@ def of_float64(ptx: str) -> list[str]:
     return [line for line in ptx.splitlines() if ".f64" in line and not SLOW_TRIGONOMETRY.search(line)]
 
 
-@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize(
+    "name", only_by_default(("CartPole-v1", "Choices", "Hunt with its state", "Tag"), DEFINITIONS, pytest.mark.slow)
+)
 def test_every_kernel_can_be_compiled(name: str, tmp_path: Path) -> None:
     definition = DEFINITIONS[name]
     for generation in GENERATIONS:

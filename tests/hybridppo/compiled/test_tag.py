@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selection import only_by_default
 from tagging import tag, tag_on_grid
 
 from hybridppo import ConfigurationError
@@ -36,7 +37,7 @@ def put(reference: NumpyTag, environments: Any, which: Any) -> None:
     reference.in_game[which] = environments.states["in_game"][which] != 0
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", only_by_default(("nearest", "grid"), FORMS, pytest.mark.slow))
 def test_it_is_the_game_that_numpy_plays(form: str) -> None:
     make, options = FORMS[form]
     num_envs = 40

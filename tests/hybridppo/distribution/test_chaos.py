@@ -64,7 +64,7 @@ def placement(policy: str) -> Any:
 
 
 SEEDS = [
-    pytest.param(seed, marks=pytest.mark.slow if seed > 1 else ())
+    pytest.param(seed, marks=pytest.mark.slow if seed else ())
     for seed in range(int(os.environ.get("HYBRIDPPO_FAULTS", "6")))
 ]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_settings import ppo_config
+from selection import only_by_default
 
 import hybridppo
 from hybridppo import Auto, Central, Mirrored, MultiLearner, SingleDevice, SingleLearnerCoarse, SingleLearnerFine
@@ -193,7 +194,10 @@ def test_auto_within_learners(distribution: str, tmp_path: Path) -> None:
 @pytest.mark.extras
 @pytest.mark.skipif(sys.platform == "win32", reason="Ray's tests are of POSIX")
 @over_ray
-def test_auto_within_policies_over_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "distribution", only_by_default(("environments:2",), ("coarse:2", "fine:2", "environments:2"), pytest.mark.slow)
+)
+def test_auto_within_policies_over_ray(distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from clusters import small_cluster
 
     monkeypatch.setattr(search, "MAX_SHARE", 100.0)  # however short the run is
@@ -202,15 +206,12 @@ def test_auto_within_policies_over_ray(tmp_path: Path, monkeypatch: pytest.Monke
         vectorization="sync",
     )  # fmt: skip
     with small_cluster():
-        for distribution in ("coarse:2", "fine:2", "environments:2"):
-            run_dir = tmp_path / distribution.replace(":", "-")
-            result = train(distribution, run_dir)
-            assert torch.equal(result.agent.parameters.values, plain.agent.parameters.values)
-            config = json.loads((run_dir / "config.json").read_text())
-            assert (config["placement"], config["num_workers"]) == (SingleDevice("cpu").settings(), 0)
-            assert_is_kept(run_dir, result, f"within {distribution}")
-            table = json.loads((run_dir / "placements.json").read_text())
-            assert table["trials"]
+        result = train(distribution, tmp_path / "run")
+        assert torch.equal(result.agent.parameters.values, plain.agent.parameters.values)
+        config = json.loads((tmp_path / "run" / "config.json").read_text())
+        assert (config["placement"], config["num_workers"]) == (SingleDevice("cpu").settings(), 0)
+        assert_is_kept(tmp_path / "run", result, f"within {distribution}")
+        assert json.loads((tmp_path / "run" / "placements.json").read_text())["trials"]
 
 
 def run(*flags: str) -> Any:

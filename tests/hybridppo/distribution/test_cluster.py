@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,3 +91,21 @@ def test_a_cluster_that_asks_for_a_token_lets_nobody_in_without_and_the_error_ha
     assert "AuthenticationError" in done.stdout
     assert "RAY_AUTH_MODE=token" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+PRIORITIES = """
+import os
+from hybridppo.distribution.cluster import Cluster
+cluster = Cluster("coarse:2", "local", 1)
+import ray
+print("niceness", ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
+cluster.close()
+"""
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="priorities of POSIX")
+def test_workers_of_a_cluster_that_is_started_here_have_the_priority_of_other_programs() -> None:
+    pytest.importorskip("ray")
+    done = run_python("-c", PRIORITIES, env=without_auth(), check=True)
+    assert "niceness 0\n" in done.stdout

@@ -197,7 +197,7 @@ def test_a_sampler_that_is_lost_ends_the_training_in_one_error_and_what_was_save
         # Longer than a sampler that is well takes to begin on a busy machine.
         pytest.param(silent, 8.0, "cpu", id="silent, in turns", marks=pytest.mark.slow),
         pytest.param(silent, 8.0, OVERLAP, id="silent, overlapping"),
-        pytest.param(stopped, 8.0, "cpu", id="stopped, in turns"),
+        pytest.param(stopped, 8.0, "cpu", id="stopped, in turns", marks=pytest.mark.slow),
         pytest.param(stopped, 8.0, OVERLAP, id="stopped, overlapping", marks=pytest.mark.slow),
     ],
 )

@@ -149,7 +149,12 @@ def test_a_worker_that_is_lost_ends_the_training_in_one_error_and_what_was_saved
 
 
 @pytest.mark.parametrize(
-    ("what", "timeout"), [(killed, 60.0), (silent, 3.0), (stopped, 3.0)], ids=["killed", "silent", "stopped"]
+    ("what", "timeout"),
+    [
+        pytest.param(killed, 60.0, id="killed"),
+        pytest.param(silent, 3.0, id="silent", marks=pytest.mark.slow),
+        pytest.param(stopped, 3.0, id="stopped", marks=pytest.mark.slow),
+    ],
 )
 def test_another_takes_the_place_of_a_worker_that_is_lost_where_that_is_asked_for(
     what: Callable[[], None], timeout: float, tmp_path: Path

@@ -65,7 +65,9 @@ class UntilRestarted(hybridppo.Callback):
     ("what", "message"),
     [
         (killed, r"learner [01] \(environments [02] to [13]\), process \d+ of \S+ is lost: ActorDiedError"),
-        (silent, r"learner [01] .* has made no step for 8 s, after \d+ of its rollout"),
+        pytest.param(
+            silent, r"learner [01] .* has made no step for 8 s, after \d+ of its rollout", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_learner_that_is_lost_is_replaced(

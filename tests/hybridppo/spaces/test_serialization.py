@@ -174,7 +174,14 @@ def test_every_space_that_trains_is_saved_loaded_resumed_played_and_exported(
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize(("observations", "actions"), [case for case in CASES if ": bounded" not in str(case.id)])
+@pytest.mark.parametrize(
+    ("observations", "actions"),
+    only_by_default(
+        ("both: nested", "both: multi-discrete of two axes", "done: bounded float64", "observed: images"),
+        CASES,
+        pytest.mark.slow,
+    ),
+)
 def test_every_space_that_trains_is_exported_as_onnx(
     observations: "gym.Space[Any]", actions: "gym.Space[Any]", tmp_path: Path
 ) -> None:

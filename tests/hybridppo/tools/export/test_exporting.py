@@ -196,7 +196,14 @@ print(sum(tensor.numel() for tensor in program.state_dict.values()))
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("name", [*POLICIES, *OF_IMAGES])
+@pytest.mark.parametrize(
+    "name",
+    only_by_default(
+        ("numbers", "masks", "squashed", "lstm", "several actions, with a memory", "images and numbers, with a memory"),
+        (*POLICIES, *OF_IMAGES),
+        pytest.mark.slow,
+    ),
+)
 def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

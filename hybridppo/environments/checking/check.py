@@ -137,6 +137,13 @@ class _Check:
 
                 for problem in phases_that_race(definition):
                     report.add("error", problem)
+        for part, _ in environments.encode.parts:
+            if part.image is not None and (largest := int(part.space.high.max())) < 128:
+                report.add(
+                    "warning",
+                    f"its image{part.path} has bytes up to {largest}, and networks divide bytes by 255",
+                    f"multiply them by {255 // max(largest, 1)}, and give the space such bounds",
+                )
         actions = environments.action_space
         if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
             bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))

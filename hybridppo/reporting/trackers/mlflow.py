@@ -1,6 +1,8 @@
 """MLflow: a server, or a file of SQLite (`MLFLOW_TRACKING_URI=sqlite:///mlflow.db`)."""
 
 import os
+import posixpath
+import re
 import time
 from collections.abc import Sequence
 
@@ -36,7 +38,7 @@ class MLflow(Tracker):
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         self._run_id = str(self._client.create_run(experiment_id, run_name=run.name).info.run_id)
-        params = [Param(name, str(value)[:_LONGEST_PARAM]) for name, value in run.flat_config().items()]
+        params = [Param(allowed(name), str(value)[:_LONGEST_PARAM]) for name, value in run.flat_config().items()]
         for first in range(0, len(params), _MOST_PARAMS):
             self._client.log_batch(self._run_id, params=params[first : first + _MOST_PARAMS])
         return self._run_id
@@ -45,9 +47,16 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(1e3 * time.time())
-        metrics = [Metric(name, value, now, env_steps) for env_steps, values in rows for name, value in values.items()]
+        metrics = [
+            Metric(allowed(name), value, now, env_steps) for env_steps, values in rows for name, value in values.items()
+        ]
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _MOST_METRICS])
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self._client.set_terminated(self._run_id)
+
+
+def allowed(name: str) -> str:
+    """A name that MLflow takes: the user's own keys are in names, and it refuses most punctuation and odd paths."""
+    return posixpath.normpath("/" + re.sub(r"[^/\w.\- :]", "_", name)).lstrip("/")

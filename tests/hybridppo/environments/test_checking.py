@@ -99,6 +99,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "its actions go up to 500.*RescaleAction",
     ),
     "unbounded actions": (variant(action_space=UNBOUNDED, step=continuous), "note", "its actions are not bounded"),
+    "small bytes": (
+        variant(observation_space=Box(0, 1, (8, 8, 2), np.uint8), seen=lambda env: np.ones((8, 8, 2), np.uint8)),
+        "warning",
+        "its image has bytes up to 1, and networks divide bytes by 255 -> multiply them by 255",
+    ),
     "large observations": (
         variant(observation_space=FAR, seen=far),
         "note",

@@ -12,6 +12,7 @@ import pytest
 from processes import run_python
 
 import hybridppo
+from hybridppo.reporting.trackers.mlflow import allowed
 
 pytestmark = pytest.mark.extras
 
@@ -149,3 +150,10 @@ def test_mlflows_database_holds_all(tmp_path: Path) -> None:
     assert len([key for key, _, _ in points if key == "policy_loss"]) == 6
     assert params["env_id"] == "CartPole-v1"
     assert params["run_dir"] == str(run)
+
+
+@pytest.mark.parametrize("name", ["policy_loss", "reward (ctrl)", "50%", "a//b", "/a", "./a", "info/../x"])
+def test_mlflow_takes_every_name(name: str) -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    _validate_metric_name(allowed(name))

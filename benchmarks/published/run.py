@@ -163,6 +163,11 @@ ROWS: tuple[Row, ...] = (
             ("ball_in_cup", "catch", 900.8, 5.3),
         )
     ),
+    Row(
+        "CleanRL PPO, dm_control", "ball_in_cup-catch-kl", 8_000_000, 900.8, 5.3, 3, {**CONTROL, "target_kl": 0.02},
+        source="worlds:control", env_kwargs={"domain": "ball_in_cup", "task": "catch"}, options=COMPILED,
+        note="bootstrapped; an update ends at a KL divergence of 0.02",
+    ),
     *(
         Row(
             "gymnax-blines PPO, MinAtar", f"MinAtar/{game}-v1", 10_000_000, published, None, 1, GYMNAX, "evaluation",

@@ -16,20 +16,16 @@ import numpy as np
 import pytest
 import torch
 from every_agent import AGENTS, ENV, NEED_EXTRAS, every, marks_of
+from same_bits import assert_same, state_of
 from selection import only_by_default
-from torch import Tensor
+from stop_after import Stops
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
-from hybridppo.agents.common.loop import Exchange
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners.runner import Runner
-from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.spaces.deterministic import DeterministicActions
-from hybridppo.spaces.distributions import DiagonalGaussian
 from hybridppo.system.interruption import requests_to_end
 
 OFF_POLICY = [name for name in AGENTS if name != "ppo"]
@@ -83,16 +79,6 @@ def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[di
         **arguments,
     )
     return result, history
-
-
-def state_of(agent: Any) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu() for name, tensor in agent.state()[0].items()}
-
-
-def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
-    assert some.keys() == others.keys()
-    for name, tensor in some.items():
-        assert torch.equal(tensor, others[name]), name
 
 
 @cache
@@ -188,32 +174,6 @@ def test_worker_processes_sample_for_a_learner_elsewhere(name: str, second_devic
 # Stopping and going on
 
 
-class Stops:
-    """Raises a signal at the n-th event of a run."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left, self.events, self.signal = -1, 0, signal.SIGINT
-        for owner, name in (
-            (DiagonalGaussian, "sample"),
-            (DeterministicActions, "sample"),
-            (Exchange, "descend"),
-            (WorkerSampler, "_fill_async"),
-            (Runner, "_completed"),
-        ):
-            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
-
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            result = function(*arguments, **options)
-            self.events += 1
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), self.signal)
-            return result
-
-        return counted
-
-
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
@@ -247,12 +207,11 @@ def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeyp
     train(name, make(), run_dir=expected, **options)
     per_stop, rng = stops.events // (times + 1), random.Random(f"{name} {placement}")
     signals = [signal.SIGINT, *requests_to_end()]
-    stops.left, stops.signal = rng.randint(1, 2 * per_stop), rng.choice(signals)
+    stops.next_after(rng.randint(1, 2 * per_stop), rng.choice(signals))
     result, stopped = train(name, make(), run_dir=path, **options)[0], 0
     while result.interrupted:
         stopped += 1
-        stops.left = rng.randint(1, 2 * per_stop) if stopped < times else -1
-        stops.signal = rng.choice(signals)
+        stops.next_after(rng.randint(1, 2 * per_stop) if stopped < times else -1, rng.choice(signals))
         result = hybridppo.resume(path, progress=False, on_interrupt="return")
     assert stopped >= times // 2
     assert lines_of(path) == lines_of(expected)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from stop_after import StopAfter
 from toy_agents import Matching, Unlike
@@ -60,10 +61,6 @@ def train(**options: Any) -> hybridppo.TrainResult:
         "env": Unlike, "config": CONFIGS, "total_steps": STEPS, "seed": 5, "placement": SingleDevice("cpu"),
     }  # fmt: skip
     return hybridppo.train(**{**defaults, **options}, progress=False)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
 @cache

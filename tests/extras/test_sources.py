@@ -18,6 +18,7 @@ import torch
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import VectorEnv
 from ppo_settings import ppo_config
+from same_bits import values_of
 from toy_agents import noughts_and_crosses
 
 import hybridppo
@@ -61,10 +62,6 @@ def _installed(request: pytest.FixtureRequest) -> None:
 def train(env: Any, **options: Any) -> hybridppo.TrainResult:
     arguments = {"total_steps": STEPS, "seed": 0, "placement": SingleDevice("cpu"), "config": SMALL} | options
     return hybridppo.train(env, progress=False, **arguments)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
 
 
 @every_id

@@ -18,6 +18,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from stop_after import StopAfter
 from toy_environments import IdentityBox, IdentityDiscrete
@@ -118,10 +119,6 @@ def train(env: Any, config: PPOConfig = SMALL, **options: Any) -> hybridppo.Trai
 
 def stacking(name: str, config: PPOConfig = SMALL, **options: Any) -> hybridppo.TrainResult:
     return train(partial(Moving, SPACES[name]), config, frame_stack=FRAMES, **options)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach().clone()
 
 
 OVERLAP: Callable[[], Any] = partial(Mirrored, "cpu", "cpu", max_lag=1)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from tensor_environments import Flocks
 
@@ -56,10 +57,6 @@ CONFIGS: dict[str, Mapping[str, PPOConfig]] = {
 def train(config: Any = CONFIGS["plain"], env: Any = Flocks, iterations: int = 3, **options: Any) -> Any:
     arguments: dict[str, Any] = {"seed": 3, "progress": False, "on_interrupt": "return", **options}
     return hybridppo.train(env, config=config, **{"total_steps": iterations * SMALL.batch_size, **arguments})
-
-
-def values_of(result: Any) -> torch.Tensor:
-    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
 class Twin:

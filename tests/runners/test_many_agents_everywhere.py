@@ -18,6 +18,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
@@ -50,10 +51,6 @@ def source_of(name: str, masks: bool) -> Any:
 def train(name: str = "discrete", masks: bool = False, **options: Any) -> hybridppo.TrainResult:
     arguments = {"env": source_of(name, masks), "placement": SingleDevice("cpu"), "seed": 0, "config": SMALL}
     return hybridppo.train(**{"total_steps": STEPS, **arguments, **options}, action_masks=masks, progress=False)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
 
 
 WAYS: dict[str, dict[str, Any]] = {

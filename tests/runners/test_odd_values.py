@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from ppo_settings import ppo_config
+from same_bits import values_of
 from space_kinds import KINDS
 from toy_agents import FaultyAgents, Matching
 from toy_environments import FaultyEnv, HighestAllowed
@@ -27,10 +28,6 @@ SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=2, num_minibatches=2, hi
 def train(env: Any, config: Any = SMALL, **options: Any) -> hybridppo.TrainResult:
     options = {"total_steps": 150, "seed": 0, "placement": "cpu", "progress": False} | options
     return hybridppo.train(env, config=config, **options)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
 
 
 class Changed(VectorEnv[Any, Any, Any]):

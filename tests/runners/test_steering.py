@@ -15,6 +15,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from same_bits import values_of
 from toy_agents import Matching, TakingTurns
 
 import hybridppo
@@ -78,10 +79,6 @@ def train(env: Any = Graded, iterations: int = 5, **options: Any) -> tuple[hybri
     callbacks = [harder, *options.pop("callbacks", ())]
     result = hybridppo.train(env, total_steps=iterations * BATCH, callbacks=callbacks, **{**arguments, **options})
     return result, harder
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
 
 
 def test_what_is_called_and_set_holds_from_the_next_rollout_on() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_crosses
 
@@ -94,10 +95,6 @@ def train(name: str = "plain", **options: Any) -> hybridppo.TrainResult:
 def expected_of(name: str) -> hybridppo.TrainResult:
     """A training's result, which is shared and only read."""
     return train(name)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
 @pytest.mark.parametrize("name", only_by_default(WITH_ALL, SOURCES))

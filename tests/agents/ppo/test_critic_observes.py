@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from toy_agents import Matching, ScriptedAgents, TakingTurns, Unlike
 
@@ -61,10 +62,6 @@ def train(name: str = "plain", observes: Any = "all", **options: Any) -> hybridp
     config = {"sign": config, "pointer": config} if env is Unlike and not isinstance(config, dict) else config
     arguments: dict[str, Any] = {"placement": "cpu", "seed": 0, "config": config, "total_steps": STEPS}
     return hybridppo.train(env, **{**arguments, **own, **options}, progress=False)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
 def environments_of(make: Any, observes: Any, masks: bool = False) -> Any:

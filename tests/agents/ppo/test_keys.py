@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 
 import hybridppo
@@ -64,10 +65,6 @@ class Asymmetric(gym.Env[Any, Any]):
 def train(make: Any = Asymmetric, config: PPOConfig = SMALL, **options: Any) -> hybridppo.TrainResult:
     arguments: dict[str, Any] = {"total_steps": STEPS, "seed": 0, "placement": "cpu", "progress": False}
     return hybridppo.train(make, config=config, **{**arguments, **options})
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
 
 
 KINDS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {

@@ -19,6 +19,7 @@ from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from processes import processes_of
+from same_bits import counted, values_of
 from torch import Tensor
 from toy_agents import Matching, TakingTurns
 
@@ -43,14 +44,6 @@ def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
         "on_interrupt": "return", **options,
     }  # fmt: skip
     return hybridppo.train(env, **options)
-
-
-def values_of(result: hybridppo.TrainResult) -> Tensor:
-    return result.agent.parameters.values.detach().clone()
-
-
-def counted(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not name.startswith(("seconds", "steps_per_second"))}
 
 
 def learners() -> list[psutil.Process]:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import torch
 from processes import start_python
-from torch import Tensor
+from same_bits import counted, values_of
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import Catch, HighestAllowed
 
@@ -44,7 +44,6 @@ STEPS = 5 * 32 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A new placement for each training, because placements count."""
 SECONDS = 120
-MEASURED = ("seconds", "steps_per_second", "bytes_copied")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,14 +66,6 @@ def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
     if callable(options["placement"]):
         options["placement"] = options["placement"]()
     return hybridppo.train(env, **options)
-
-
-def values_of(result: hybridppo.TrainResult) -> Tensor:
-    return result.agent.parameters.values.detach().clone()
-
-
-def counted(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
-from torch import Tensor
+from same_bits import counted, values_of
 from toy_agents import ScriptedAgents
 
 import hybridppo
@@ -34,7 +34,6 @@ CONFIG = ppo_config(num_envs=5, num_steps=16, num_epochs=2, num_minibatches=2, h
 STEPS = 5 * 16 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A new placement for each training, because placements count."""
-MEASURED = ("seconds", "steps_per_second", "bytes_copied")
 SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
 
 
@@ -52,14 +51,6 @@ def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
     if callable(options["placement"]):
         options["placement"] = options["placement"]()
     return hybridppo.train(env, **options)
-
-
-def values_of(result: hybridppo.TrainResult) -> Tensor:
-    return result.agent.parameters.values.detach().clone()
-
-
-def counted(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
 
 
 class Joint(gym.Env[Any, Any]):

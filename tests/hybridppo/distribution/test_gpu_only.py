@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_settings import ppo_config
+from same_bits import counted
 from selection import only_by_default
 
 import hybridppo
@@ -24,7 +25,6 @@ CONFIG = ppo_config(
     normalize_observations=True, normalize_rewards=True, target_kl=1e-5, fast_updates=False,
 )  # fmt: skip
 STEPS = 4 * CONFIG.batch_size
-MEASURED = ("seconds", "steps_per_second")
 
 
 def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
@@ -42,11 +42,7 @@ def train(distribution: Any, env: Any = make, **options: Any) -> Any:
 def assert_same(one: Any, other: Any) -> None:
     for name, tensor in one.agent.state()[0].items():
         assert torch.equal(other.agent.state()[0][name].cpu(), tensor.cpu()), name
-    counted = [
-        {name: value for name, value in result.metrics.items() if not name.startswith(MEASURED)}
-        for result in (one, other)
-    ]
-    assert counted[0] == counted[1]
+    assert counted(one.metrics) == counted(other.metrics)
 
 
 @pytest.fixture(autouse=True)

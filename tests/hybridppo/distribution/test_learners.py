@@ -22,8 +22,9 @@ from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
 from processes import processes_of, start_python
+from same_bits import counted, values_of
 from selection import only_by_default
-from torch import Tensor, nn
+from torch import nn
 from toy_agents import ScriptedAgents
 
 import hybridppo
@@ -39,7 +40,6 @@ beside_the_extras = pytest.mark.extras
 """These need no extra, but each starts several learners with torch."""
 SECONDS = 120
 """Much longer than anything takes, even on a busy machine."""
-MEASURED = ("seconds", "steps_per_second")
 """Prefixes of the metrics that measure time."""
 
 
@@ -54,14 +54,6 @@ def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
         **options,
     }
     return hybridppo.train(env, **options)
-
-
-def values_of(result: hybridppo.TrainResult) -> Tensor:
-    return result.agent.parameters.values.detach().clone()
-
-
-def counted(metrics: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
 
 
 def learners() -> list[psutil.Process]:

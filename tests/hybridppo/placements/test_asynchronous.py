@@ -14,6 +14,7 @@ import torch
 from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accelerator
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
+from same_bits import values_of
 from selection import only_by_default
 from torch import Tensor
 
@@ -61,11 +62,6 @@ def train(
         goal = {"total_steps": 10**6, "total_episodes": updates}
     arguments = {**goal, "seed": 0, "num_workers": 0, "vectorization": "sync", "progress": False, **options}
     return hybridppo.train(env, placement=placement, config=config, **arguments)
-
-
-def values_of(result: hybridppo.TrainResult) -> Tensor:
-    parameters = result.agent.parameters
-    return parameters.dense(parameters.values.data).cpu()
 
 
 @cache

@@ -21,6 +21,7 @@ import pytest
 import second_device as second
 import torch
 from ppo_settings import ppo_config
+from same_bits import assert_same, state_of
 from selection import only_by_default
 from torch import Tensor, nn
 from toy_agents import Matching
@@ -124,17 +125,6 @@ def train(work: Work, placement: Placement, **options: Any) -> tuple[Any, list[A
         **arguments,
     )
     return result, history
-
-
-def state_of(agent: Any) -> dict[str, Tensor]:
-    """Parameters, buffers and moments, on the CPU."""
-    return {name: tensor.detach().cpu() for name, tensor in agent.state()[0].items()}
-
-
-def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
-    assert some.keys() == others.keys()
-    for name, tensor in some.items():
-        assert torch.equal(tensor, others[name]), name
 
 
 @pytest.fixture(autouse=True)

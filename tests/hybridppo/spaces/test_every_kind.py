@@ -13,6 +13,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from space_kinds import KINDS, KindOfSpace
 
@@ -66,10 +67,6 @@ def train(name: str, masks: bool, config: PPOConfig = SMALL, **options: Any) -> 
         action_masks=masks,
         progress=False,
     )
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
 
 
 @cache

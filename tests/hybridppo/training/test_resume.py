@@ -24,17 +24,14 @@ from ppo_settings import ppo_config
 from processes import start_python
 from selection import only_by_default
 from space_kinds import KINDS
+from stop_after import Stops
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
-from hybridppo.agents.common.loop import Exchange
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.runner import Runner
-from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runs.settings import Settings
-from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointDistribution
 from hybridppo.system.interruption import Interruption, Stopped, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
@@ -86,38 +83,6 @@ def assert_same(run_dir: Path, expected: Path) -> None:
     assert found.state["agent"] == wanted.state["agent"]
     for name in ("env_steps", "noise", "statistics", "resetting"):
         assert found.state["sampler"][name] == wanted.state["sampler"][name], name
-
-
-class Stops:
-    """Raises a signal at the n-th event of a run: a step sampled, a step learned, or an iteration."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left = -1
-        self.signal = signal.SIGINT
-        self.events = 0
-        for owner, name in (
-            (Categorical, "sample"),
-            (DiagonalGaussian, "sample"),
-            (JointDistribution, "sample"),
-            (Exchange, "descend"),
-            (WorkerSampler, "_fill_async"),
-            (Runner, "_completed"),
-        ):
-            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
-
-    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any, **options: Any) -> Any:
-            result = function(*arguments, **options)
-            self.events += 1
-            self.left -= 1
-            if self.left == 0:
-                os.kill(os.getpid(), self.signal)  # which is handled in the main thread, whoever this is
-            return result
-
-        return counted
-
-    def next_after(self, events: int, number: signal.Signals) -> None:
-        self.left, self.signal = events, number
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from ppo_settings import ppo_config
+from same_bits import values_of
 from selection import only_by_default
 from toy_agents import Matching, TakingTurns, Unlike, noughts_and_crosses
 from toy_combined import ToyAgents
@@ -126,10 +127,6 @@ def train(name: str = "at once", iterations: int = 5, **options: Any) -> hybridp
     env, own = GAMES[name]
     arguments: dict[str, Any] = {"placement": "cpu", "seed": 0, "config": SMALL, "self_play": OFTEN, **own}
     return hybridppo.train(env, total_steps=iterations * BATCH, **{**arguments, **options}, progress=False)
-
-
-def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
 
 
 def ratings_of(result: hybridppo.TrainResult) -> dict[str, float]:

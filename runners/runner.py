@@ -355,6 +355,8 @@ class Runner:
         return found
 
     def _steered(self, *steering: Any) -> list[Any]:
+        if not self.is_stopping and self.share_done < 1.0:
+            self._turns.go_on()  # a checkpoint or an evaluation may have paused the next rollout
         return self.sampler.steer(Steering(*steering))
 
     def _of_all(self, part: str, own: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,7 @@ import hybridppo
 from hybridppo import Callback, CallbackError, Mirrored, TD3Config
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.samplers.in_process import Sampler
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -181,6 +183,44 @@ def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tm
     placement = Mirrored("cpu", "cpu", max_lag=2)
     again = hybridppo.resume(run, env=Waiting, placement=placement, num_workers=1, progress=False)
     assert again.metrics["episode_return_mean"] > 10.0
+
+
+class PausedFirst(Graded):
+    """The rollout that is sampled during the first update does not end before a checkpoint has paused it."""
+
+    is_paused = threading.Event()
+
+    def step(self, action: Any) -> Any:
+        assert self._life < 16 or self.is_paused.wait(60)
+        return super().step(action)
+
+
+class CallsAtCheckpoints(Callback):
+    def __init__(self) -> None:
+        self.answers: list[list[Any]] = []
+
+    def on_checkpoint(self, run: Any, path: Path) -> None:
+        self.answers.append(run.environments.call("set_difficulty", 1.0))
+
+
+def test_a_rollout_that_a_checkpoint_has_paused_ends_before_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Sampler.pause
+
+    def pausing(self: Sampler) -> None:
+        if self.is_under_way and not self.is_paused:
+            self._stop[0] = 1
+            PausedFirst.is_paused.set()
+        pause(self)
+
+    monkeypatch.setattr(Sampler, "pause", pausing)
+    calls = CallsAtCheckpoints()
+    hybridppo.train(
+        PausedFirst, config=CONFIG, total_steps=3 * BATCH, seed=0, placement=Mirrored("cpu", "cpu", max_lag=1),
+        num_workers=0, run_dir=tmp_path / "run", checkpoint_seconds=0, callbacks=[calls], progress=False,
+    )  # fmt: skip
+    assert calls.answers == [[1.5] * 4] * len(calls.answers)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -16,7 +16,7 @@ from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
-from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
+from hybridppo.environments.named import env_of_id, is_atari, is_of_pool, note_of, package_of, require_package
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
 from hybridppo.environments.parallel import is_parallel
@@ -235,7 +235,7 @@ def _of_id(
         elif not (is_made_here or options.episodic_life) and spec_of(source).vector_entry_point is not None:
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
             return wrap(vector, options.autoreset_mode, first)
-        make = partial(make_new, make_env, source, options.episodic_life, options.imports, **env_kwargs)
+        make = partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
         environments = SyncEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error

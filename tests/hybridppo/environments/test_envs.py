@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
@@ -185,6 +186,20 @@ def test_an_unknown_vectorization_is_refused() -> None:
 def test_arguments_that_an_environment_does_not_take_are_named(vectorization: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"environment 'CartPole-v1' takes other arguments .* 'lenght'"):
         make_environments("CartPole-v1", 2, vectorization=vectorization, env_kwargs={"lenght": 5})
+
+
+@pytest.mark.parametrize("name", ["make", "env_id", "imports", "episodic_life"])
+def test_arguments_of_an_environment_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def made(**arguments: Any) -> ScriptedEnv:
+        given.append(arguments)
+        return ScriptedEnv(SCRIPTS[0])
+
+    monkeypatch.setitem(gym.registry, "Named-v0", EnvSpec("Named-v0", made))
+    for source in ("Named-v0", made):
+        make_environments(source, 1, env_kwargs={name: 1}).close()
+    assert given == [{name: 1}] * 2
 
 
 @pytest.mark.parametrize("env_id", ["CartPoel-v1", "CartPole-v99", "no_such_module:Env-v0", "not an id", ""])

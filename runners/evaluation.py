@@ -147,7 +147,7 @@ class Episodes:
 
     def make(self) -> Environments:
         """New environments."""
-        return made_for(self.spaces, self.source, self.num_envs, self.options)
+        return made_for(self.spaces, self.source, self.num_envs, self.options, own_number=True)
 
     def run(self, actor: SamplingActor, environments: Environments, should_stop: Callable[[], bool]) -> Evaluation:
         """As `evaluate`."""

@@ -284,13 +284,27 @@ class Does(Callback):
         (lambda e: e.call("set_gravity", 1.0), r"call\('set_gravity'\): Graded has no method 'set_gravity'"),
         (lambda e: e.call("gain"), r"Graded has no method 'gain'"),
         (lambda e: e.set("gravity", 1.0), r"environments.set\('gravity'\): Graded has no attribute 'gravity'"),
-        (lambda e: e.set("gain", np.float32(1.0)), "take what JSON can hold, .*, and for 'gain' got"),
+        (lambda e: e.set("gain", np.ones(1)), "take what JSON can hold, .*, and for 'gain' got"),
         (lambda e: e.call("set_difficulty", object()), "pass numbers, text, lists or dicts"),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_named(do: Any, message: str, num_workers: int) -> None:
     with pytest.raises(CallbackError, match=message):
         train(callbacks=[Does(do)], num_workers=num_workers)
+
+
+def test_numbers_of_numpy_arrive_as_those_of_python() -> None:
+    answers: list[Any] = []
+
+    class Clips(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            run.environments.set("gain", np.clip(2.5, 0.0, 2.0))
+            answers.extend(run.environments.call("set_difficulty", np.float32(0.5)))
+
+    result, _ = train(iterations=2, callbacks=[Clips()])
+    assert answers == [1.0] * 8
+    assert {type(answer) for answer in answers} == {float}
+    assert result.metrics["episode_return_mean"] == (8 * 1.0 + 8 * 2.5) / 2
 
 
 def test_a_vectorised_form_cannot_be_reached() -> None:

@@ -25,6 +25,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ def _of_function(
     if is_tensor_env(made):
         return _of_tensors(made, None if own_number else num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
+        if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
+            options = replace(options, frame_stack=1)
         what = options.needs_copies
         if what is not None:
             with warned_of_closing(f"the {type(made).__name__} that the function made"):

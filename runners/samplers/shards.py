@@ -168,6 +168,10 @@ class ShardsSampler(BaseSampler):
             sampler.give_up(reason)
 
     @property
+    def broken_by(self) -> EnvError | None:  # noqa: D102 - as in the base
+        return next((sampler.broken_by for sampler in self._samplers if sampler.broken_by is not None), None)
+
+    @property
     def is_under_way(self) -> bool:  # noqa: D102 - as in the base
         return self._samplers[0].is_under_way
 

@@ -293,6 +293,22 @@ def test_what_is_not_there_is_named(do: Any, message: str, num_workers: int) -> 
         train(callbacks=[Does(do)], num_workers=num_workers)
 
 
+class CallsWhatFails(Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration == 2:
+            run.environments.call("set_difficulty", "hard")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_method_that_fails_costs_no_environment(num_workers: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(CallbackError, match=r"CallsWhatFails failed in on_iteration(.|\n)*TypeError(.|\n)*is saved"):
+        train(callbacks=[CallsWhatFails()], num_workers=num_workers, run_dir=run)
+    state = RunDirectory.open(run).load_checkpoint().state
+    assert state["runner"]["iteration"] == 2
+    assert "states" in state["sampler"]["environments"]
+
+
 def test_numbers_of_numpy_arrive_as_those_of_python() -> None:
     answers: list[Any] = []
 

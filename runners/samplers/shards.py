@@ -233,6 +233,7 @@ class ShardsSampler(BaseSampler):
             self.drop_running()
             for sampler in self._samplers:
                 sampler._load_steering(state)
+                sampler._steer_what_is_due()  # the rollout that it waited for is lost
             self.restart(env_seed)
             found = f"{len(shards)} shards" if isinstance(shards, list) else "one piece"
             return f"the run was in {found} and is now in {self._num_shards} shards, which also cut its minibatches"

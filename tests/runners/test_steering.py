@@ -37,6 +37,9 @@ class Graded(gym.Env[Any, Any]):
     def __init__(self, fails: bool = False) -> None:
         self.difficulty, self.gain, self._fails, self._life = 0.0, 1.0, fails, 0
 
+    def get_gain(self) -> float:
+        return self.gain
+
     def set_difficulty(self, difficulty: float) -> float:
         self.difficulty = difficulty
         return difficulty + 0.5
@@ -170,7 +173,12 @@ class StopsAndSets(Callback):
             run.environments.set("gain", 2.0)
 
 
-def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "others", [{"placement": Mirrored("cpu", "cpu", max_lag=2), "num_workers": 1}, {"distribution": "multi:1:2"}]
+)
+def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(
+    others: dict[str, Any], tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     Waiting.file = tmp_path / "signalled"
     result = hybridppo.train(
@@ -180,8 +188,10 @@ def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tm
     assert result.interrupted
     state = RunDirectory.open(run).load_checkpoint().state
     assert state["sampler"]["steering_due"] == [["set", "gain", [2.0]]]
-    placement = Mirrored("cpu", "cpu", max_lag=2)
-    again = hybridppo.resume(run, env=Waiting, placement=placement, num_workers=1, progress=False)
+    gains: list[Any] = []
+    looks = Does(lambda environments: gains.extend(environments.call("get_gain")))
+    again = hybridppo.resume(run, env=Waiting, callbacks=[looks], progress=False, **others)
+    assert gains == [2.0] * 4
     assert again.metrics["episode_return_mean"] > 10.0
 
 

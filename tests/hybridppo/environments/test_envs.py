@@ -1,6 +1,7 @@
 """Which environments are accepted, in which mode they are stepped, and the errors for the others."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
+from ppo_settings import ppo_config
 from toy_environments import (
     MODES,
     IdentityBox,
@@ -218,6 +220,19 @@ def test_a_function_may_make_one_environment() -> None:
 def test_a_function_may_make_a_vector() -> None:
     vector = scripted_vector(SCRIPTS, AutoresetMode.DISABLED)
     assert make_environments(lambda: vector, 2).vector is vector
+
+
+def test_a_vector_may_be_counted_by_numpy(tmp_path: Path) -> None:
+    def make() -> Any:
+        vector = scripted_vector(SCRIPTS[:2], AutoresetMode.SAME_STEP)
+        vector.num_envs = np.int64(2)
+        return vector
+
+    config = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=1, hidden_sizes=(8,))
+    result = hybridppo.train(
+        make, config=config, total_steps=16, placement="cpu", run_dir=tmp_path / "run", progress=False
+    )
+    assert result.saved
 
 
 def test_a_functions_vector_must_have_num_envs() -> None:

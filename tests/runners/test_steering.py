@@ -319,6 +319,30 @@ def test_a_method_that_fails_costs_no_environment(num_workers: int, tmp_path: Pa
     assert "states" in state["sampler"]["environments"]
 
 
+class Stubborn(Graded):
+    """Its first process dies, and its difficulty cannot be set in another."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def set_difficulty(self, difficulty: float) -> float:
+        if self._file.exists():
+            raise RuntimeError("it cannot be set any more")
+        return super().set_difficulty(difficulty)
+
+    def step(self, action: Any) -> Any:
+        if self._life == 20 and not self._file.exists():
+            self._file.touch()
+            os._exit(1)
+        return super().step(action)
+
+
+def test_what_cannot_be_done_again_in_another_worker_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(hybridppo.EnvError, match="it cannot be set any more"):
+        train(partial(Stubborn, tmp_path / "dead"), num_workers=1, on_env_error="restart")
+
+
 def test_numbers_of_numpy_arrive_as_those_of_python() -> None:
     answers: list[Any] = []
 

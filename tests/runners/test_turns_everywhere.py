@@ -147,7 +147,9 @@ def test_shards_whose_rollouts_differ_in_length_learn_and_go_on_exactly(recurren
             signal.raise_signal(signal.SIGINT)
         return gae(**arguments)
 
-    config = ppo_config(num_envs=2, num_steps=25, num_epochs=2, num_minibatches=1, hidden_sizes=(8,), recurrent=recurrent)
+    config = ppo_config(
+        num_envs=2, num_steps=25, num_epochs=2, num_minibatches=1, hidden_sizes=(8,), recurrent=recurrent
+    )
     options: dict[str, Any] = {"config": config, "distribution": "multi:1:2", "placement": "cpu", "seed": 0}
     options |= {"total_steps": 6 * 50, "progress": False}
 

@@ -102,6 +102,7 @@ def evaluate(
             remembered.forget(actor)
         actions = distribution.mode(actor(observations)) if deterministic else drawing.actions(actor, observations)
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
+        environments.check_rewards(rewards[None])
         ends = terminated | truncated
         if remembered is not None:
             remembered.after(actor, ends, environments.restarted, environments.waiting)
@@ -147,7 +148,7 @@ class Episodes:
 
     def make(self) -> Environments:
         """New environments."""
-        return made_for(self.spaces, self.source, self.num_envs, self.options)
+        return made_for(self.spaces, self.source, self.num_envs, self.options, own_number=True)
 
     def run(self, actor: SamplingActor, environments: Environments, should_stop: Callable[[], bool]) -> Evaluation:
         """As `evaluate`."""

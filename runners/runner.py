@@ -163,8 +163,10 @@ class Runner:
         try:
             yield
         except Exception as error:
-            directory = self.run_directory
-            if directory is not None and not self._is_rescued and (between_updates or self._leaves_agent_whole(error)):
+            directory = None if self._is_rescued else self.run_directory
+            # Between updates, a rollout that is sampled ahead may have failed, whoever waited for it.
+            cause = self.sampler.broken_by if between_updates else error
+            if directory is not None and (cause is None or self._leaves_agent_whole(cause)):
                 self.save()
                 self._is_rescued = True
                 if self.saved:
@@ -355,6 +357,8 @@ class Runner:
         return found
 
     def _steered(self, *steering: Any) -> list[Any]:
+        if not self.is_stopping and self.share_done < 1.0:
+            self._turns.go_on()  # a checkpoint or an evaluation may have paused the next rollout
         return self.sampler.steer(Steering(*steering))
 
     def _of_all(self, part: str, own: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ class Pool(nn.Module):
         ratio = (log_probs - batch.log_probs).exp()
         return [0.5 * (batch.weights * (ratio - 1.0).abs()).mean(), batch.shares[:1].sum(), batch.weights.mean()]
 
-    def learned(self, newest: Rollout, measured: Sequence[float], clip_range: float) -> dict[str, float]:
+    def learned(self, newest: Any, measured: Sequence[float], clip_range: float) -> dict[str, float]:
         """Keep the rollout, and reduce the actor's learning rate if the update went further than half the clip range.
 
         Returns:
@@ -78,7 +78,7 @@ class Pool(nn.Module):
         variation, share, weight = measured
         if variation > 0.5 * share * clip_range:
             self.rate /= 1.0 + LEARNING_RATE_STEP
-        kept = [_Kept(newest.map(torch.clone)), *self._rollouts()]
+        kept = [_Kept(newest.whole().map(torch.clone)), *self._rollouts()]
         self._kept = nn.ModuleList(kept[: self.size - 1])
         return {"pool_rollouts": float(self._count), "pool_weight_mean": weight, "total_variation": variation}
 

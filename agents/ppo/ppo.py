@@ -290,7 +290,7 @@ class PPO(PolicyAgent):
             **dict(zip(loop.backend.extras.names, extras, strict=True)),
             **self._schedules.metrics(self.current),
             **loop.metrics(),
-            **self._pool.learned(rollout.whole(), of_pool, self.current.clip_range),
+            **self._pool.learned(rollout, of_pool, self.current.clip_range),
         }
 
     @torch.no_grad()

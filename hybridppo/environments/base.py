@@ -43,7 +43,7 @@ class Environments(ABC):
     def __init__(
         self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]", first: int = 0
     ) -> None:
-        self.num_envs = num_envs
+        self.num_envs = int(num_envs)  # a vector may have a number of NumPy's
         """Columns of a rollout, `N`: the environments, or the agents of each environment in turn."""
         self.agents: tuple[str, ...] = ()
         """The names of an environment's agents, which have a column each; empty if each environment is a column."""

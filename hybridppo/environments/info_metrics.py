@@ -79,8 +79,9 @@ class InfoSums:
         for name in self.names:
             if name in infos:
                 there = np.asarray(infos.get(f"_{name}", True)) & which
+                values = infos[name] if np.ndim(infos[name]) else np.full(len(which), infos[name])
                 for column in np.flatnonzero(there).tolist():
-                    self.step(column, {name: infos[name][column]})
+                    self.step(column, {name: values[column]})
 
     def unfinished(self, columns: slice) -> list[dict[str, float]]:
         """The last values of the unfinished episodes of some columns, for `go_on`."""

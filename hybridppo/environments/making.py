@@ -16,7 +16,7 @@ from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
-from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
+from hybridppo.environments.named import env_of_id, is_atari, is_of_pool, note_of, package_of, require_package
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
 from hybridppo.environments.parallel import is_parallel
@@ -25,6 +25,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ def _of_function(
     if is_tensor_env(made):
         return _of_tensors(made, None if own_number else num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
+        if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
+            options = replace(options, frame_stack=1)
         what = options.needs_copies
         if what is not None:
             with warned_of_closing(f"the {type(made).__name__} that the function made"):
@@ -235,7 +238,7 @@ def _of_id(
         elif not (is_made_here or options.episodic_life) and spec_of(source).vector_entry_point is not None:
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
             return wrap(vector, options.autoreset_mode, first)
-        make = partial(make_new, make_env, source, options.episodic_life, options.imports, **env_kwargs)
+        make = partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
         environments = SyncEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error

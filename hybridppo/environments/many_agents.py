@@ -107,14 +107,14 @@ class ManyAgents(SubEnvironments):
             parallel = cast(ParallelEnvironment, sub_env.env)
             try:
                 rows, rewards, terminated, truncated, _ = parallel.step(each[columns])
+                if self._infos is not None:
+                    self._sum_infos(i, parallel)
             except Exception as error:
                 self._recover(i, each[columns], error)
                 continue
             self._rows[columns], self._rewards[columns] = rows, rewards
             self._terminated[columns], self._truncated[columns] = terminated, truncated
             self._present[columns] = parallel.present
-            if self._infos is not None:
-                self._sum_infos(i, parallel)
             for slot, final in parallel.finals:
                 finals_of.append(columns.start + slot)
                 finals.append(final)

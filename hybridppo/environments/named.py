@@ -93,6 +93,11 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
         EnvError: if its package is missing.
         gymnasium.error.Error: if gymnasium cannot make it.
     """
+    return env_of_id(env_id, episodic_life, imports, **env_kwargs)
+
+
+def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: Any) -> "gym.Env[Any, Any]":
+    """As `make_env`, for an environment whose arguments may have the names of the parameters of `make_env`."""
     import_modules(imports)
     require_package(env_id)
     if is_of_pool(env_id):

@@ -10,7 +10,7 @@ _MADE: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
 """The environments that functions of this process have returned, without their wrappers, by `id`."""
 
 
-def make_new(make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+def make_new(make: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
     """The environment that `make` returns for these arguments.
 
     Raises:

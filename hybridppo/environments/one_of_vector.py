@@ -26,8 +26,8 @@ class OneOfVector(gym.Env[Any, Any]):
         begun, self._begun = self._begun, None
         if begun is not None and seed is None:
             return begun, {}
-        observations, _ = self.vector.reset(seed=seed, options=options)
-        return _first_of_batch(observations), {}
+        observations, infos = self.vector.reset(seed=seed, options=options)
+        return _first_of_batch(observations), _first_of_infos(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """The vector's step."""
@@ -35,7 +35,8 @@ class OneOfVector(gym.Env[Any, Any]):
         observation = _first_of_batch(observations)
         if self._resets_at_once and (terminated[0] or truncated[0]):
             self._begun, observation = observation, _first_of_batch(infos["final_obs"])
-        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+            infos = infos.get("final_info", infos)
+        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first_of_infos(infos)
 
     def close(self) -> None:
         """Close the vector."""
@@ -46,3 +47,11 @@ def _first_of_batch(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {key: _first_of_batch(part) for key, part in batch.items()}
     return tuple(map(_first_of_batch, batch)) if isinstance(batch, tuple) else batch[0]
+
+
+def _first_of_infos(infos: Any) -> dict[str, Any]:
+    """The entries of the vector's only environment, without their masks (`_profit` of `profit`)."""
+    arrays = {name: value for name, value in infos.items() if isinstance(value, np.ndarray)}
+    masks = {f"_{name}" for name in arrays} & arrays.keys()
+    there = (name for name in arrays.keys() - masks if np.all(arrays.get(f"_{name}", True)))
+    return {name: arrays[name][0] for name in there}

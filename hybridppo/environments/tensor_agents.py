@@ -20,6 +20,7 @@ from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
 from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
+from hybridppo.system.validation import plain
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ def _kinds_of(env: Any, name: str) -> dict[str, int]:
     policies = env.policies
     if not isinstance(policies, Mapping) or not policies:
         raise EnvError(f"policies of {name} must map each kind of agents to their number, got {shown(policies)}")
+    policies = {kind: plain(count) for kind, count in policies.items()}
     for kind, count in policies.items():
         if not isinstance(kind, str) or not isinstance(count, int) or count < 1:
             raise EnvError(f"policies of {name} must have a name and a number of agents, got {kind!r}: {shown(count)}")
@@ -228,7 +230,7 @@ def _kinds_of(env: Any, name: str) -> dict[str, int]:
                 f"{what} of {name} must be a Dict with the space of an agent of each kind, {', '.join(policies)}, "
                 f"got {shown(space)}"
             )
-    return dict(policies)
+    return policies
 
 
 def _join_parts(values: list[Any], join: Callable[[list[Tensor]], Tensor]) -> Any:

@@ -20,7 +20,7 @@ from hybridppo.environments.checks import describe_error, five_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
-from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
+from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
@@ -186,8 +186,12 @@ class TensorEnvironments(Environments):
         logged = infos.get("log")
         for name, values in self._info_values.items():
             value = infos.get(name) if not isinstance(logged, dict) else logged.get(name, infos.get(name))
-            if value is not None:
+            if value is None:
+                continue
+            try:
                 values.append(torch.as_tensor(value, dtype=torch.float32, device=self.device).mean())
+            except (TypeError, ValueError, RuntimeError):
+                raise BadValueError(f"infos[{name!r}] must be numbers (info_metrics), and is {shown(value)}") from None
 
     def take_infos(self) -> Sums:
         """As in the base; it waits for the device once for each entry."""

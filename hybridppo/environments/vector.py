@@ -72,15 +72,15 @@ class VectorEnvironments(Environments):
         self._num_steps += 1
         try:
             result = self._take_step(actions)
+            if self._infos is not None:
+                ended = result[2] | result[3]
+                self._infos.vector_step(result[4], ended, ~self._resetting, self._resets_at_once)
+                if self.skips_row_after_end:
+                    self._resetting = ended
         except EnvError:
             raise
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
-        if self._infos is not None:
-            ended = result[2] | result[3]
-            self._infos.vector_step(result[4], ended, ~self._resetting, self._resets_at_once)
-            if self.skips_row_after_end:
-                self._resetting = ended
         return result
 
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:

@@ -24,6 +24,7 @@ from hybridppo.errors import CallbackError, ConfigurationError, shown, shown_nam
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.system.figures import shown_number
 from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.system.validation import plain
 
 Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
 """Functions of each iteration's metrics: one, or several."""
@@ -79,6 +80,7 @@ class RunEnvironments:
 
 
 def _held(name: str, values: list[Any]) -> list[Any]:
+    values = [plain(value) for value in values]
     if not is_held_by_json(values):
         raise ConfigurationError(
             "environments.call and environments.set take what JSON can hold, so that a run can go on, and for "

@@ -1,7 +1,7 @@
 """Rollouts in parts: a part has some of the columns."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,9 +51,13 @@ class RolloutParts:
 
 
 def joined(parts: Sequence[Rollout]) -> Rollout:
-    """One rollout with the columns of several, in their order; copied."""
+    """One rollout with the columns of several, in their order; copied.
+
+    If agents take turns, parts may differ in length: the others then go on like the columns of `steps_by_turns`.
+    """
     if len(parts) == 1:
         return parts[0]
+    parts = _of_one_length(parts)
     tensors: dict[str, Any] = {
         name: torch.cat([part.tensors()[name] for part in parts], 1)
         for name in parts[0].tensors()
@@ -75,6 +79,31 @@ def joined(parts: Sequence[Rollout]) -> Rollout:
         final_observations=torch.cat([part.final_observations for part in parts]).index_select(0, order),
         version=parts[0].version,
     )
+
+
+def _of_one_length(parts: Sequence[Rollout]) -> Sequence[Rollout]:
+    """The parts with rows that are not steps at the ends of the shorter ones, whose open episodes are truncated."""
+    if len({len(part.rewards) for part in parts}) == 1:
+        return parts
+    lengths = {
+        name: max(len(part.tensors()[name]) for part in parts) for name in parts[0].tensors() if name not in _OF_ROWS
+    }
+    return [part if len(part.rewards) == lengths["rewards"] else _lengthened(part, lengths) for part in parts]
+
+
+def _lengthened(part: Rollout, lengths: Mapping[str, int]) -> Rollout:
+    tensors: dict[str, Any] = {}
+    for name, length in lengths.items():
+        tensor = part.tensors()[name]
+        tensors[name] = torch.cat((tensor, tensor.new_zeros(length - len(tensor), *tensor.shape[1:])))
+    last = len(part.rewards) - 1
+    ends = (part.terminated | part.truncated).flatten()
+    is_last = part.valid_rows >= last * part.rewards.shape[1]
+    open_rows = part.valid_rows[is_last & ~ends[part.valid_rows]]
+    columns = open_rows % part.rewards.shape[1]
+    tensors["truncated"][last, columns] = True
+    finals = torch.cat((part.final_observations, part.observations[last + 1, columns]))
+    return replace(part, **tensors, final_rows=torch.cat((part.final_rows, open_rows)), final_observations=finals)
 
 
 def in_parts(rollout: Rollout, number: int) -> Any:

@@ -4,7 +4,8 @@
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,6 +134,7 @@ class BaseSampler:
         """Calls and changes that wait for the end of the rollout under way."""
         self.failure: str | None = None
         """Why the environments were given up; None if they were not."""
+        self._broken_by: EnvError | None = None
         self.by_policy: dict[str, PolicyCounts] = {}
         """The counts of each policy, if there are several."""
 
@@ -187,6 +189,8 @@ class BaseSampler:
 
         The actor's parameters must not change before `sample_wait`.
         """
+        if self._broken_by is not None:  # a callback has suppressed it
+            raise self._broken_by
         if self._under_way is None:
             buffer = self._next_buffer()
             self._draw_noise(buffer)
@@ -472,8 +476,23 @@ class BaseSampler:
     def _wait_for(self, under_way: RolloutUnderWay) -> None:
         if under_way.is_running:
             under_way.is_running = False
-            under_way.filled, finals = self._fill_wait()
+            with self._noting_faults():
+                under_way.filled, finals = self._fill_wait()
             under_way.finals += finals
+
+    @property
+    def broken_by(self) -> EnvError | None:
+        """The error that has broken off a rollout, whoever waited for it; None if there was none."""
+        return self._broken_by
+
+    @contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        """A context that keeps an error of the environments for `broken_by`."""
+        try:
+            yield
+        except EnvError as error:
+            self._broken_by = type(error)(str(error))  # without the traceback, which would keep this sampler alive
+            raise
 
     def _valid_rows(self, ended: Array, absent: Array) -> Array:
         """Which rows of a rollout are steps, `[T, N]`: all but resets, and rows of absent agents."""

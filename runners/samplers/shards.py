@@ -168,6 +168,10 @@ class ShardsSampler(BaseSampler):
             sampler.give_up(reason)
 
     @property
+    def broken_by(self) -> EnvError | None:  # noqa: D102 - as in the base
+        return next((sampler.broken_by for sampler in self._samplers if sampler.broken_by is not None), None)
+
+    @property
     def is_under_way(self) -> bool:  # noqa: D102 - as in the base
         return self._samplers[0].is_under_way
 
@@ -229,6 +233,7 @@ class ShardsSampler(BaseSampler):
             self.drop_running()
             for sampler in self._samplers:
                 sampler._load_steering(state)
+                sampler._steer_what_is_due()  # the rollout that it waited for is lost
             self.restart(env_seed)
             found = f"{len(shards)} shards" if isinstance(shards, list) else "one piece"
             return f"the run was in {found} and is now in {self._num_shards} shards, which also cut its minibatches"

@@ -249,13 +249,14 @@ class LaggingSampler(BaseSampler):
     def _look(self, *, patient: bool) -> None:
         """Wait for one answer; if not `patient`, take one answer from each worker that has answered already."""
         owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
-        for worker, answer in self._workers.pool.answers(owing, patience=None if patient else 0.0):
-            if isinstance(answer, WorkerLostError):
-                self._workers.replace(worker, answer)
-            else:
-                self._take(self._asked_for[worker].popleft(), *answer)
-            if patient:
-                return
+        with self._noting_faults():
+            for worker, answer in self._workers.pool.answers(owing, patience=None if patient else 0.0):
+                if isinstance(answer, WorkerLostError):
+                    self._workers.replace(worker, answer)
+                else:
+                    self._take(self._asked_for[worker].popleft(), *answer)
+                if patient:
+                    return
 
     def _take(self, part: Part, filled: Filled, seconds: float) -> None:
         part.versions[part.filled : filled.rows] = filled.version

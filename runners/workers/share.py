@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -84,6 +84,8 @@ class Share:
                 raise
             return None, error
         except Exception as error:
+            if kind == "steer":  # the environment's own method has failed, and its worker goes on
+                return None, EnvError(describe_error(error))
             if kind != "load_state":
                 raise
             # for data that are not a state

@@ -150,6 +150,9 @@ class Workers:
                 for _, answer in self.pool.answers([worker]):
                     if isinstance(answer, WorkerLostError):
                         raise answer
+                    (_, problem), _ = answer
+                    if problem is not None:
+                        raise problem
 
         try:
             self.losses.replace(worker, error, self._seed_of(worker), begin)

@@ -277,6 +277,20 @@ def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
         assert exported.steps_checked == 1000
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_an_agent_of_a_vector_of_stacks_is_evaluated_in_such_a_vector(mode: AutoresetMode, tmp_path: Path) -> None:
+    def vector() -> SyncVectorEnv:
+        stacked = partial(hybridppo.FrameStack, Moving(SPACES["vector"]), FRAMES)
+        return SyncVectorEnv([stacked], autoreset_mode=mode)
+
+    run, options = tmp_path / "run", {"episodes": 3, "progress": False}
+    result = train(vector, replace(SMALL, num_envs=1), run_dir=run, evaluation_episodes=3)
+    assert result.evaluation is not None
+    assert len(result.evaluation.returns) == 3
+    alone = hybridppo.evaluate_agent(result.agent, partial(Moving, SPACES["vector"]), **options)
+    assert hybridppo.evaluate(run, env=vector, **options).lengths[0] == alone.lengths[0]
+
+
 @pytest.mark.extras
 def test_auto_measures_it(tmp_path: Path) -> None:
     result = stacking(

@@ -261,6 +261,11 @@ def test_a_sound_environment_has_no_complaints() -> None:
     assert {finding.severity for finding in check_env(partial(Flocks, 2), steps=60).findings} == {"note"}
 
 
+def test_kinds_may_be_counted_by_numpy() -> None:
+    counted = type("Counted", (Flocks,), {"policies": {"sign": np.int64(2), "pointer": np.int64(1)}})
+    assert make_environments(partial(counted, 2), 2).agents == ("sign_0", "sign_1", "pointer_0")
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no kinds": ({"policies": {}}, "policies of Wrong must map each kind of agents to their number"),
     "no number": ({"policies": {"sign": 2, "pointer": 0}}, "got 'pointer': 0"),

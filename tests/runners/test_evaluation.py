@@ -13,6 +13,7 @@ from toy_agents import Matching
 from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
 
 import hybridppo
+from hybridppo import EnvError
 from hybridppo.agents import PPO
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -140,6 +141,17 @@ def test_rewards_of_rows_that_are_resets_do_not_count() -> None:
     vector = scripted_vector(SCRIPTS, AutoresetMode.NEXT_STEP)
     evaluation = run(wrap(RewardsResets(vector)), actor, episodes=9, seed=0)
     assert evaluation == run_scripted(AutoresetMode.NEXT_STEP, episodes=9)
+
+
+def test_rewards_of_a_vector_that_are_not_finite_are_refused() -> None:
+    class Rewards(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, *rest = self.env.step(actions)
+            return observations, rewards * np.array([1.0, np.nan, 1.0]), *rest
+
+    vector = Rewards(scripted_vector(SCRIPTS, AutoresetMode.SAME_STEP))
+    with pytest.raises(EnvError, match="failed in step 1: the reward of environment 1: reward is nan"):
+        run(wrap(vector), TableActor(np.zeros((2, 2))), episodes=9, seed=0)
 
 
 def test_each_episode_is_reported() -> None:

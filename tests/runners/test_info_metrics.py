@@ -317,6 +317,49 @@ def test_what_is_no_number_is_named(value: Any) -> None:
         train(partial(Trading, value))
 
 
+class Mute(Telling):
+    """Its infos have texts."""
+
+    def step(self, actions: Any) -> Any:
+        *result, _ = super().step(actions)
+        return *result, {agent: {"profit": "much"} for agent in self.possible_agents}
+
+
+class LoggingText(TorchCartPole):
+    def step(self, actions: Any) -> Any:
+        *result, infos = super().step(actions)
+        return *result, {**infos, "profit": ["much"]}
+
+
+@pytest.mark.parametrize(
+    ("env", "where"),
+    [
+        (Mute, "environment 0 .* failed in step 1 of its episode.* action .*"),
+        (lambda: TakingTurns(Mute()), "environment 0 .* failed in step 3 of its episode.* action .*"),
+        (lambda num_envs: SyncVectorEnv([partial(Trading, "much")] * num_envs), "environments 0 to .* in step 1"),
+        (lambda num_envs: LoggingText(num_envs), "environments of tensors, LoggingText .* in step 1"),
+    ],
+    ids=["agents", "turns", "vector", "tensors"],
+)
+def test_what_is_no_number_is_an_error_of_the_environment(env: Any, where: str) -> None:
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+    with pytest.raises(EnvError, match=where + r".*infos?\['profit'\] must be"):
+        train(env, config=config, info_metrics=("profit",))
+
+
+class WholeInfos(SyncVectorEnv):
+    """A vector of one's own, with one number for all environments."""
+
+    def step(self, actions: Any) -> Any:
+        *result, _ = super().step(actions)
+        return *result, {"profit": 3.0}
+
+
+def test_a_number_of_a_vector_is_that_of_each_environment() -> None:
+    metrics = train(lambda num_envs: WholeInfos([Trading] * num_envs), info_metrics=("profit",))
+    assert told(metrics[-1]) == {"info/profit": 3.0, "episode_info/profit": 3.0}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

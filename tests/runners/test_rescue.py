@@ -1,5 +1,6 @@
 """An environment that fails, at any time and place, costs at most the present rollout."""
 
+import contextlib
 import json
 import logging
 import os
@@ -218,6 +219,44 @@ def test_an_environment_that_fails_in_an_evaluation_costs_nothing(options: dict[
     assert f"hybridppo resume {path}" in str(caught.value)
     assert last_iteration(path) >= 3
     hybridppo.resume(path, env=Failing, progress=False)
+
+
+class Asks(hybridppo.Callback):
+    """Waits for the rollout that is sampled ahead, and ignores its error if told so."""
+
+    def __init__(self, *ignored: type[Exception]) -> None:
+        self._ignored = ignored
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        with contextlib.suppress(*self._ignored):
+            run.environments.call("close")
+
+
+WAITING: dict[str, dict[str, Any]] = {
+    "evaluation": {"evaluate_every": 1, "evaluate_episodes": 1, "evaluate_beside": False},
+    "call": {"callbacks": [Asks()]},
+}
+
+
+@pytest.mark.parametrize("who", WAITING)
+@pytest.mark.parametrize("way", ["overlapping, in a worker", "overlapping, in a thread", "lagging, in workers"])
+def test_whoever_waits_for_a_rollout_that_fails_it_is_an_error_of_the_environment(
+    way: str, who: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    after = 100 if way.startswith("lagging") else 40
+    with pytest.raises(hybridppo.HybridPPOError, match=r"the motor is stuck in step(.|\n)*hybridppo resume"):
+        train("step", after, run_dir=path, **WAYS[way](), **WAITING[who])
+    assert last_iteration(path) >= 2
+    state = load_latest(path / "checkpoints")[1].state["sampler"]
+    assert "they had failed" in state["environments"]["not_saved"]
+    assert "under_way" not in state
+    hybridppo.resume(path, env=Failing, progress=False)
+
+
+def test_an_error_of_a_rollout_that_a_callback_ignores_ends_the_training() -> None:
+    with pytest.raises(EnvError, match="the motor is stuck in step"):
+        train("step", callbacks=[Asks(EnvError)], **WAYS["overlapping, in a thread"]())
 
 
 def test_an_update_that_fails_is_not_saved(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ import hybridppo
 from hybridppo import Callback, CallbackError, Mirrored, TD3Config
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.samplers.in_process import Sampler
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -35,6 +37,9 @@ class Graded(gym.Env[Any, Any]):
 
     def __init__(self, fails: bool = False) -> None:
         self.difficulty, self.gain, self._fails, self._life = 0.0, 1.0, fails, 0
+
+    def get_gain(self) -> float:
+        return self.gain
 
     def set_difficulty(self, difficulty: float) -> float:
         self.difficulty = difficulty
@@ -165,7 +170,12 @@ class StopsAndSets(Callback):
             run.environments.set("gain", 2.0)
 
 
-def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "others", [{"placement": Mirrored("cpu", "cpu", max_lag=2), "num_workers": 1}, {"distribution": "multi:1:2"}]
+)
+def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(
+    others: dict[str, Any], tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     Waiting.file = tmp_path / "signalled"
     result = hybridppo.train(
@@ -175,9 +185,49 @@ def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(tm
     assert result.interrupted
     state = RunDirectory.open(run).load_checkpoint().state
     assert state["sampler"]["steering_due"] == [["set", "gain", [2.0]]]
-    placement = Mirrored("cpu", "cpu", max_lag=2)
-    again = hybridppo.resume(run, env=Waiting, placement=placement, num_workers=1, progress=False)
+    gains: list[Any] = []
+    looks = Does(lambda environments: gains.extend(environments.call("get_gain")))
+    again = hybridppo.resume(run, env=Waiting, callbacks=[looks], progress=False, **others)
+    assert gains == [2.0] * 4
     assert again.metrics["episode_return_mean"] > 10.0
+
+
+class PausedFirst(Graded):
+    """The rollout that is sampled during the first update does not end before a checkpoint has paused it."""
+
+    is_paused = threading.Event()
+
+    def step(self, action: Any) -> Any:
+        assert self._life < 16 or self.is_paused.wait(60)
+        return super().step(action)
+
+
+class CallsAtCheckpoints(Callback):
+    def __init__(self) -> None:
+        self.answers: list[list[Any]] = []
+
+    def on_checkpoint(self, run: Any, path: Path) -> None:
+        self.answers.append(run.environments.call("set_difficulty", 1.0))
+
+
+def test_a_rollout_that_a_checkpoint_has_paused_ends_before_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Sampler.pause
+
+    def pausing(self: Sampler) -> None:
+        if self.is_under_way and not self.is_paused:
+            self._stop[0] = 1
+            PausedFirst.is_paused.set()
+        pause(self)
+
+    monkeypatch.setattr(Sampler, "pause", pausing)
+    calls = CallsAtCheckpoints()
+    hybridppo.train(
+        PausedFirst, config=CONFIG, total_steps=3 * BATCH, seed=0, placement=Mirrored("cpu", "cpu", max_lag=1),
+        num_workers=0, run_dir=tmp_path / "run", checkpoint_seconds=0, callbacks=[calls], progress=False,
+    )  # fmt: skip
+    assert calls.answers == [[1.5] * 4] * len(calls.answers)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -241,13 +291,67 @@ class Does(Callback):
         (lambda e: e.call("set_gravity", 1.0), r"call\('set_gravity'\): Graded has no method 'set_gravity'"),
         (lambda e: e.call("gain"), r"Graded has no method 'gain'"),
         (lambda e: e.set("gravity", 1.0), r"environments.set\('gravity'\): Graded has no attribute 'gravity'"),
-        (lambda e: e.set("gain", np.float32(1.0)), "take what JSON can hold, .*, and for 'gain' got"),
+        (lambda e: e.set("gain", np.ones(1)), "take what JSON can hold, .*, and for 'gain' got"),
         (lambda e: e.call("set_difficulty", object()), "pass numbers, text, lists or dicts"),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_named(do: Any, message: str, num_workers: int) -> None:
     with pytest.raises(CallbackError, match=message):
         train(callbacks=[Does(do)], num_workers=num_workers)
+
+
+class CallsWhatFails(Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration == 2:
+            run.environments.call("set_difficulty", "hard")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_method_that_fails_costs_no_environment(num_workers: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(CallbackError, match=r"CallsWhatFails failed in on_iteration(.|\n)*TypeError(.|\n)*is saved"):
+        train(callbacks=[CallsWhatFails()], num_workers=num_workers, run_dir=run)
+    state = RunDirectory.open(run).load_checkpoint().state
+    assert state["runner"]["iteration"] == 2
+    assert "states" in state["sampler"]["environments"]
+
+
+class Stubborn(Graded):
+    """Its first process dies, and its difficulty cannot be set in another."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def set_difficulty(self, difficulty: float) -> float:
+        if self._file.exists():
+            raise RuntimeError("it cannot be set any more")
+        return super().set_difficulty(difficulty)
+
+    def step(self, action: Any) -> Any:
+        if self._life == 20 and not self._file.exists():
+            self._file.touch()
+            os._exit(1)
+        return super().step(action)
+
+
+def test_what_cannot_be_done_again_in_another_worker_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(hybridppo.EnvError, match="it cannot be set any more"):
+        train(partial(Stubborn, tmp_path / "dead"), num_workers=1, on_env_error="restart")
+
+
+def test_numbers_of_numpy_arrive_as_those_of_python() -> None:
+    answers: list[Any] = []
+
+    class Clips(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            run.environments.set("gain", np.clip(2.5, 0.0, 2.0))
+            answers.extend(run.environments.call("set_difficulty", np.float32(0.5)))
+
+    result, _ = train(iterations=2, callbacks=[Clips()])
+    assert answers == [1.0] * 8
+    assert {type(answer) for answer in answers} == {float}
+    assert result.metrics["episode_return_mean"] == (8 * 1.0 + 8 * 2.5) / 2
 
 
 def test_a_vectorised_form_cannot_be_reached() -> None:

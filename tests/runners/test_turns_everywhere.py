@@ -1,6 +1,7 @@
 """Agents that act one after the other: where they are sampled changes nothing, and runs resume exactly."""
 
 import shutil
+import signal
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from hybridppo import (
     MultiLearner,
     SingleDevice,
 )
+from hybridppo.rollouts.advantages import gae
 
 SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 24 * 4
@@ -120,6 +122,47 @@ def test_overlapped_it_is_what_its_seed_says() -> None:
 def test_two_learners_are_one_with_as_many_shards() -> None:
     expected = values_of(train(distribution=MultiLearner(learners=1, shards=2)))
     assert torch.equal(values_of(train(distribution=MultiLearner(learners=2, shards=2))), expected)
+
+
+class Varied(Matching):
+    """Episodes differ in length, and so do the rollouts of two shards."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.np_random, self._episodes = np.random.default_rng(seed), 0
+        self._length = int(self.np_random.integers(4, 12))
+        return super().reset()
+
+
+@pytest.mark.parametrize("recurrent", [None, "gru"])
+def test_shards_whose_rollouts_differ_in_length_learn_and_go_on_exactly(recurrent: Any, tmp_path: Path) -> None:
+    shapes: list[tuple[int, int]] = []
+
+    def advantages(stop_at: int, **arguments: Any) -> torch.Tensor:
+        shapes.append(tuple(arguments["rewards"].shape))
+        if len(shapes) == stop_at:
+            signal.raise_signal(signal.SIGINT)
+        return gae(**arguments)
+
+    config = ppo_config(
+        num_envs=2, num_steps=25, num_epochs=2, num_minibatches=1, hidden_sizes=(8,), recurrent=recurrent
+    )
+    options: dict[str, Any] = {"config": config, "distribution": "multi:1:2", "placement": "cpu", "seed": 0}
+    options |= {"total_steps": 6 * 50, "progress": False}
+
+    def env() -> Any:
+        return TakingTurns(Varied())
+
+    expected = hybridppo.train(env, advantages=partial(advantages, -1), **options)
+    differs = next(i for i in range(0, len(shapes), 2) if shapes[i] != shapes[i + 1])
+    shapes.clear()
+    run = tmp_path / "run"
+    stopped = hybridppo.train(
+        env, advantages=partial(advantages, differs + 2), run_dir=run, on_interrupt="return", **options
+    )
+    assert stopped.interrupted
+    again = hybridppo.resume(run, env=env, advantages=partial(advantages, -1), progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
 
 
 def test_several_learners_cannot_keep_a_pool_of_rollouts_by_turns() -> None:

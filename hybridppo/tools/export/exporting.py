@@ -34,7 +34,7 @@ from hybridppo.agents.registry import AnyAgent, agents_by_policy
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.making import is_tensor_env, with_arguments
-from hybridppo.environments.named import make_env
+from hybridppo.environments.named import env_of_id
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
@@ -260,7 +260,7 @@ def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, poli
     if is_tensor_env(source):
         return _sampled(policy, agent)
     if isinstance(source, str):
-        source = partial(make_env, source, imports=options.imports)
+        source = partial(env_of_id, source, False, options.imports)
     assert callable(source)
     make = with_arguments(source, 1, options)
     if options.frame_stack > 1:

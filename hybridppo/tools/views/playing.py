@@ -25,7 +25,7 @@ from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, with_arguments
-from hybridppo.environments.named import make_env
+from hybridppo.environments.named import env_of_id
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.registration import source_of
 from hybridppo.environments.tensors import on_host
@@ -282,7 +282,7 @@ def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) ->
     remedy = f"it must take render_mode={render_mode!r}"
     made: Any = source
     if isinstance(source, str):
-        source = partial(make_env, source, imports=options.imports)
+        source = partial(env_of_id, source, False, options.imports)
     owns = not is_tensor_env(source)
     if owns and callable(source):
         try:

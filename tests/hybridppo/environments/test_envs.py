@@ -1,15 +1,18 @@
 """Which environments are accepted, in which mode they are stepped, and the errors for the others."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
+from ppo_settings import ppo_config
 from toy_environments import (
     MODES,
     IdentityBox,
@@ -187,6 +190,20 @@ def test_arguments_that_an_environment_does_not_take_are_named(vectorization: An
         make_environments("CartPole-v1", 2, vectorization=vectorization, env_kwargs={"lenght": 5})
 
 
+@pytest.mark.parametrize("name", ["make", "env_id", "imports", "episodic_life"])
+def test_arguments_of_an_environment_may_have_any_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def made(**arguments: Any) -> ScriptedEnv:
+        given.append(arguments)
+        return ScriptedEnv(SCRIPTS[0])
+
+    monkeypatch.setitem(gym.registry, "Named-v0", EnvSpec("Named-v0", made))
+    for source in ("Named-v0", made):
+        make_environments(source, 1, env_kwargs={name: 1}).close()
+    assert given == [{name: 1}] * 2
+
+
 @pytest.mark.parametrize("env_id", ["CartPoel-v1", "CartPole-v99", "no_such_module:Env-v0", "not an id", ""])
 def test_an_unknown_id_is_refused_by_name(env_id: str) -> None:
     with pytest.raises(EnvError, match=f"environment '{env_id}' cannot be made"):
@@ -203,6 +220,19 @@ def test_a_function_may_make_one_environment() -> None:
 def test_a_function_may_make_a_vector() -> None:
     vector = scripted_vector(SCRIPTS, AutoresetMode.DISABLED)
     assert make_environments(lambda: vector, 2).vector is vector
+
+
+def test_a_vector_may_be_counted_by_numpy(tmp_path: Path) -> None:
+    def make() -> Any:
+        vector = scripted_vector(SCRIPTS[:2], AutoresetMode.SAME_STEP)
+        vector.num_envs = np.int64(2)
+        return vector
+
+    config = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=1, hidden_sizes=(8,))
+    result = hybridppo.train(
+        make, config=config, total_steps=16, placement="cpu", run_dir=tmp_path / "run", progress=False
+    )
+    assert result.saved
 
 
 def test_a_functions_vector_must_have_num_envs() -> None:

@@ -129,6 +129,22 @@ def test_a_vector_of_one_is_the_environment_in_it(mode: AutoresetMode) -> None:
             has_ended = others[1] or others[2]
 
 
+class Counting(ScriptedEnv):
+    """Every second step's info has its number."""
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        return *result, {"number": self._step} if self._step % 2 else {}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_a_vector_of_one_gives_the_infos_of_the_environment_in_it(mode: AutoresetMode) -> None:
+    env = OneOfVector(SyncVectorEnv([lambda: Counting(((3, "truncated"),))], autoreset_mode=mode), mode)
+    for _ in range(2):
+        env.reset()
+        assert [env.step(1)[4] for _ in range(3)] == [{"number": 1}, {}, {"number": 3}]
+
+
 class Truths(gym.Env[Any, Any]):
     observation_space = Box(0, 1, (4, 4, 3), np.bool_)
     action_space = Discrete(2)

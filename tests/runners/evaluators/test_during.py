@@ -9,7 +9,8 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gymnasium as gym
 import pytest
@@ -87,6 +88,16 @@ def test_the_training_is_the_same_to_the_bit_with_and_without(way: str, tmp_path
     same = ("policy_loss", "episode_return_mean", "episodes", "policy_lag", "publishes", "bytes_copied")
     assert [with_it.metrics[name] for name in same] == [without.metrics[name] for name in same]
     assert [line["env_steps"] for line in evaluated(tmp_path / "run")] == [2 * BATCH, 4 * BATCH, 6 * BATCH]
+
+
+def test_a_vector_whose_function_is_named_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> gym.vector.VectorEnv[Any, Any, Any]:
+        return gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2)
+
+    monkeypatch.setitem(sys.modules, "named_vectors", cast(Any, SimpleNamespace(make=make)))
+    options: dict[str, Any] = {"vectorization": "auto", "evaluate_every": 1, "evaluate_episodes": 3}
+    named, given = (train(2, env, **options).metrics for env in ("named_vectors:make", make))
+    assert named["evaluation_return_mean"] == given["evaluation_return_mean"]
 
 
 @pytest.mark.parametrize("way", ["cpu", "overlap"])

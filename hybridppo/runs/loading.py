@@ -88,7 +88,15 @@ def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory.
     """
-    agent = load(run_dir, checkpoint)
+    return policies_of_run(run_dir, load(run_dir, checkpoint))
+
+
+def policies_of_run(run_dir: str | Path, agent: AnyAgent) -> dict[str, AnyAgent]:
+    """The agents of a run or of an agent's file, of which `load` has returned `agent`, by the names of their policies.
+
+    Raises:
+        RunDirectoryError: if `run_dir` is neither.
+    """
     if is_agent_file(Path(run_dir)):
         return agents_by_policy(agent)
     return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)

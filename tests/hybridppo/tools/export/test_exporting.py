@@ -17,6 +17,7 @@ from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
 from space_kinds import KINDS
+from toy_agents import Matching
 
 import hybridppo
 from hybridppo import ConfigurationError, TrainingError
@@ -262,6 +263,15 @@ def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     assert [(part.get("start"), part.get("stop")) for part in about["observation"]] == [(None, None), (0, 3), (3, 6)]
     assert about["action_mask"] == [{"name": "", "size": 2}]
     assert [part["output"] for part in about["action"]] == ["action"]
+
+
+def test_the_only_policy_is_exported_by_its_name(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", {"player": ppo_config(**SMALL, hidden_sizes=(4,))}
+    quiet: dict[str, Any] = {"placement": "cpu", "progress": False, "policy_of": lambda name: "player"}
+    hybridppo.train(Matching, total_steps=32, config=config, run_dir=run, **quiet)
+    assert hybridppo.export(run, tmp_path / "policy.npz", policy="player", check_steps=5).steps_checked == 5
+    with pytest.raises(ConfigurationError, match=r"the run has the policies player: there is no 'policy'"):
+        hybridppo.export(run, tmp_path / "policy.npz", policy="policy")
 
 
 def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:

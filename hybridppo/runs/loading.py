@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hybridppo.agents.policies import ALIKE
+from hybridppo.agents.policies import ALIKE, PoliciesConfig
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
     AnyAgent,
+    AnyConfig,
     agent_class,
     agents_by_policy,
     config_of_run,
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 SPACES = ("observation_space", "action_space")
 PARTS = ("actor", "critic")
 """The parts that `start_from` takes; optimizer, generators and counters start anew."""
+MEANINGS = ("activation", "squash_actions", "actor_keys", "critic_keys")
+"""The fields of a configuration that change what the library's networks compute, and no tensor's shape."""
 
 
 def load(
@@ -173,16 +176,30 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
     if path.exists() and not is_agent_file(path):
         directory = RunDirectory.open(path)
         before: Any = Settings.read(directory)
+        config = before.config
         found = tensors_of_agent(directory.load_checkpoint())
     else:
         found, description = read_agent_file(path)
         with fitting(f"what {path} says of it"):
             before = spaces_in(description)
+            config = config_of_run(description["agent"], description["config"])
     try:
         require_spaces_of(before, agent, error=CheckpointError)
+        if type(config) is type(agent.config) and "networks" not in agent.own:
+            _require_meanings(config, agent.config)
     except CheckpointError as error:
         raise CheckpointError(f"a training cannot start from {path}: {error}") from None
     take_networks(agent, found, f"a training cannot start from {path}")
+
+
+def _require_meanings(theirs: AnyConfig, ours: AnyConfig) -> None:
+    """Refuse networks that would compute something else from the same tensors."""
+    of_each = [config.policies if isinstance(config, PoliciesConfig) else {"": config} for config in (theirs, ours)]
+    for policy in of_each[0].keys() & of_each[1].keys():
+        for field in MEANINGS:
+            there, here = (getattr(configs[policy], field, None) for configs in of_each)
+            if there != here:
+                raise CheckpointError(f"{field} is {there!r} there and {here!r} here: give it the same value")
 
 
 def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[dict[str, PPOConfig], dict[str, PPO]]:

@@ -37,7 +37,6 @@ class PolicyAgent:
 
     name: ClassVar[str]
     """Name of the agent in files."""
-    config: Any
     actor: nn.Module
     distribution: Distribution
     parameters: FlatParameters
@@ -64,6 +63,23 @@ class PolicyAgent:
         self._loop: OptimizationLoop | None = None
         self._loop_binding = 0
         self._depends_on_training = False
+
+    @property
+    def config(self) -> Any:
+        """The settings; other learning rates take effect when they are set."""
+        return self._config
+
+    @config.setter
+    def config(self, config: Any) -> None:
+        before = vars(self).get("_config", config)
+        self._config = self.current = config
+        """The settings with the values that schedules have now (`anneal`)."""
+        if any(getattr(before, rate) != getattr(config, rate) for rate in ("learning_rate", "critic_learning_rate")):
+            self.optimizer.set_learning_rates(self._learning_rates())
+
+    def _learning_rates(self) -> dict[str, float]:
+        """The present learning rate of each network, by name."""
+        raise NotImplementedError
 
     @property
     def _learning_networks(self) -> list[nn.Module]:

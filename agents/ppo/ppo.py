@@ -85,6 +85,8 @@ class PPO(PolicyAgent):
 
     name: ClassVar[str] = "ppo"
     """Name of the agent in files."""
+    config: PPOConfig
+    current: PPOConfig
 
     def __init__(
         self,
@@ -138,16 +140,6 @@ class PPO(PolicyAgent):
         if self._networks is not None:
             return checked_networks(self._networks, *spaces, self.config, seed)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
-
-    @property
-    def config(self) -> PPOConfig:
-        """The settings."""
-        return self._config
-
-    @config.setter
-    def config(self, config: PPOConfig) -> None:
-        self._config = self.current = config
-        """The settings with the values that schedules have now (`anneal`)."""
 
     @property
     def actor_network(self) -> nn.Module:

@@ -119,10 +119,16 @@ def agent_of(
         made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
     if checkpoint is None:
         return made
-    with fitting("the network that config.json describes"):
+    with fitting(f"the network that config.json describes{_without_own(settings.own, agent)}"):
         tensors = _tensors_for(parts.get("modules"), settings.own, tensors_of_agent(checkpoint))
         made.load_state(tensors, checkpoint.state["agent"])
     return made
+
+
+def _without_own(own: Mapping[str, str], agent: type[AnyAgent] | None) -> str:
+    """The remedy for an error if the library's agent takes the place of a user's; else nothing."""
+    is_missing = "agent" in own and agent is None
+    return f" (of the library's agent; it had one of its own, {own['agent']!r}: pass agent=...)" if is_missing else ""
 
 
 def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -138,7 +144,7 @@ def _tensors_for(modules: object, own: Mapping[str, str], tensors: dict[str, Ten
 
 
 def _agent_in_file(
-    path: Path, kind: type[AnyAgent] | None, networks: Networks | None, modules: Mapping[str, nn.Module] | None
+    path: Path, given: type[AnyAgent] | None, networks: Networks | None, modules: Mapping[str, nn.Module] | None
 ) -> AnyAgent:
     tensors, description = read_agent_file(path)
     with fitting(f"what {path} says of it"):
@@ -149,11 +155,12 @@ def _agent_in_file(
                 f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
             )
         spaces = spaces_in(description)
-        kind = kind if kind is not None else agent_class(config)
+        kind = given if given is not None else agent_class(config)
         made = make_agent(
             kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks, modules=modules
         )
-        made.load_state(_tensors_for(modules, own, tensors), description["state"])
+        with fitting(f"what {path} says of it{_without_own(own, given)}"):
+            made.load_state(_tensors_for(modules, own, tensors), description["state"])
     return made
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from space_kinds import KINDS
 from toy_agents import Matching
 
 import hybridppo
-from hybridppo import ConfigurationError, TrainingError
+from hybridppo import CheckpointError, ConfigurationError, TrainingError
 from hybridppo.agents.registry import agent_class
 from hybridppo.commands.main import main
 from hybridppo.environments.torch_cartpole import TorchCartPole
@@ -171,6 +172,20 @@ def test_policies_of_off_policy_agents_are_exported(config: Any, suffix: str, tm
     agent.save(tmp_path / "agent.safetensors")
     exported = hybridppo.export(tmp_path / "agent.safetensors", tmp_path / f"policy{suffix}", check_steps=30)
     assert exported.largest_difference < 1e-4
+
+
+def test_a_policy_of_another_distribution_is_exported_and_needs_its_class(tmp_path: Path) -> None:
+    kind = runpy.run_path(str(Path(__file__).parents[4] / "examples" / "sac.py"))["SAC"]
+    config = hybridppo.TD3Config(hidden_sizes=(4,), learning_starts=8, steps_per_iteration=16, buffer_size=100)
+    options: dict[str, Any] = {"placement": "cpu", "progress": False, "run_dir": tmp_path / "run"}
+    hybridppo.train("Pendulum-v1", total_steps=32, agent=kind, config=config, **options)
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", agent=kind, check_steps=20)
+    assert exported.largest_difference < 1e-4
+    with pytest.raises(CheckpointError, match=r"it had one of its own, 'SAC': pass agent=\.\.\."):
+        hybridppo.load(tmp_path / "run")
+    path = hybridppo.load(tmp_path / "run", agent=kind).save(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match=r"it had one of its own, 'SAC': pass agent=\.\.\."):
+        hybridppo.load(path)
 
 
 @pytest.mark.slow

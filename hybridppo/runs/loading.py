@@ -320,12 +320,12 @@ def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirec
     if runner.share_done >= 1.0:
         logger.info(
             "%s is finished, after %s steps in %s episodes; a larger total_steps (--total-steps) trains on",
-            directory.path,
+            directory.given,
             f"{runner.steps_learned:,}",
             f"{runner.sampler.statistics.episodes:,}",
         )
     but = f" except the environments, which start new episodes: {reason}" if reason is not None else ""
-    logger.info("resuming %s: everything is restored%s", directory.path, but)
+    logger.info("resuming %s: everything is restored%s", directory.given, but)
 
 
 @contextmanager

@@ -269,7 +269,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
                 directory.write("result.json", _result(settings, runner, evaluation, placement))
-    run_dir = directory.path if directory is not None and team.rank == 0 else None
+    run_dir = directory.given if directory is not None and team.rank == 0 else None
     result = TrainResult(
         agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by, settings.policy
     )

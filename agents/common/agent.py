@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.errors import ConfigurationError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
@@ -33,6 +35,9 @@ class PolicyAgent:
         seed: seed of the initial parameters, and of the order in which the agent learns.
         schedules: functions of the progress of the training, 0 to 1, by field.
         schedulable: fields that may have a schedule.
+
+    Raises:
+        ConfigurationError: if torch makes tensors on another device than the CPU.
     """
 
     name: ClassVar[str]
@@ -51,6 +56,11 @@ class PolicyAgent:
         schedules: Mapping[str, ScheduleFunction] | None,
         schedulable: Collection[str],
     ) -> None:
+        if (default := torch.get_default_device()).type != "cpu":
+            raise ConfigurationError(
+                f"torch's default device is {default}, and agents are made on the CPU, from which a placement moves "
+                "them: turn it off, torch.set_default_device('cpu')"
+            )
         self.config = config
         self._schedules = Scheduled(schedules, schedulable, config)
         self.observation_space, self.action_space = observation_space, action_space

@@ -221,6 +221,7 @@ class DDPG(PolicyAgent):
         own = type(self)
         return own.critic_loss is not DDPG.critic_loss or own.actor_loss is not DDPG.actor_loss
 
+    @torch.enable_grad()  # also if the program has turned gradients off
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked in `require_finite`
     def update(self, minibatches: Iterable[Any], /) -> Metrics:
         """An optimizer step on each minibatch, on the agent's device. Without a minibatch, nothing changes.

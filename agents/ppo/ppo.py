@@ -235,6 +235,7 @@ class PPO(PolicyAgent):
         self.current = with_values(self.current, learning_rate=rate)
         self.optimizer.set_learning_rates(self._learning_rates())
 
+    @torch.enable_grad()  # also if the program has turned gradients off
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked below
     def update(self, rollout: Rollout) -> Metrics:
         """Train `num_epochs` epochs on the rollout, in freshly shuffled minibatches.

@@ -20,7 +20,7 @@ from selection import only_by_default
 from torch import Tensor
 
 import hybridppo
-from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
+from hybridppo import ConfigurationError, Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.agents.common.loop import Exchange
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
@@ -123,6 +123,22 @@ def test_no_placement_changes_the_result(name: str, placement: str) -> None:
     np.testing.assert_equal(history, expected_history)
     assert result.agent.version > 0
     assert history[-1]["policy_lag"] == 0
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_a_program_that_has_turned_gradients_off_trains_as_any(name: str) -> None:
+    with torch.no_grad():
+        found = train(name, SingleDevice("cpu"))[0]
+    assert_same(state_of(found.agent), state_of(reference(name)[0].agent))
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_another_default_device_is_refused(name: str) -> None:
+    with (
+        torch.device("meta"),
+        pytest.raises(ConfigurationError, match=r"is meta, .* torch\.set_default_device\('cpu'\)"),
+    ):
+        train(name, SingleDevice("cpu"))
 
 
 @pytest.mark.parametrize("name", LONG)

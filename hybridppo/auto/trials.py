@@ -167,6 +167,7 @@ class Training:
         with generators_untouched(), limit_threads(candidate.torch_threads), contextlib.ExitStack() as stack:
             devices = placement.sampling_device, placement.learning_device
             stack.enter_context(float32_products(small.precision, *devices))
+            stack.enter_context(np.errstate(under="ignore"))  # as in a training
             copies = 1 if candidate.num_workers else None
             environments = make_environments(self.source, small.num_envs, self.options, copies=copies)
             stack.callback(environments.close)

@@ -18,6 +18,7 @@ import torch
 from every_agent import AGENTS, ENV, NEED_EXTRAS, every, marks_of
 from selection import only_by_default
 from torch import Tensor
+from toy_environments import HighestAllowed
 
 import hybridppo
 from hybridppo import ConfigurationError, Migrating, Mirrored, SingleDevice, TrainingError
@@ -130,6 +131,16 @@ def test_a_program_that_has_turned_gradients_off_trains_as_any(name: str) -> Non
     with torch.no_grad():
         found = train(name, SingleDevice("cpu"))[0]
     assert_same(state_of(found.agent), state_of(reference(name)[0].agent))
+
+
+def test_a_program_in_which_underflow_raises_trains_as_any() -> None:
+    config = replace(AGENTS["ppo"].config, learning_rate=0.1)
+    options: dict[str, Any] = {"placement": "cpu", "progress": False, "seed": 0, "config": config}
+    with np.errstate(all="raise"):
+        found = hybridppo.train(HighestAllowed, total_steps=1600, action_masks=True, evaluation_episodes=2, **options)
+        hybridppo.evaluate_agent(found.agent, HighestAllowed, episodes=2, progress=False)
+    expected = hybridppo.train(HighestAllowed, total_steps=1600, action_masks=True, **options)
+    assert_same(state_of(found.agent), state_of(expected.agent))
 
 
 @pytest.mark.parametrize("name", ["ppo", "td3"])

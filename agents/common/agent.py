@@ -74,6 +74,11 @@ class PolicyAgent:
         self._loop_binding = 0
         self._depends_on_training = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for copies and pickles, without the loop and what a training has put in."""
+        own = {"should_stop": _never, "_make_exchange": Exchange, "_loop": None}
+        return {**vars(self), **own}
+
     @property
     def config(self) -> Any:
         """The settings; other learning rates take effect when they are set."""

@@ -1,7 +1,9 @@
 """What every agent promises: no placement, worker or stop changes a seed's results, and no broken agent is saved."""
 
+import copy
 import json
 import os
+import pickle
 import random
 import signal
 from collections.abc import Callable, Iterable
@@ -131,6 +133,22 @@ def test_a_program_that_has_turned_gradients_off_trains_as_any(name: str) -> Non
     with torch.no_grad():
         found = train(name, SingleDevice("cpu"))[0]
     assert_same(state_of(found.agent), state_of(reference(name)[0].agent))
+
+
+class Keeping(hybridppo.Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        self.kept = pickle.dumps(copy.deepcopy(run.agent))
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_an_agent_in_training_is_copied_and_pickled(name: str) -> None:
+    keeping = Keeping()
+    result = train(name, SingleDevice("cpu"), callbacks=keeping)[0]
+    agent = pickle.loads(keeping.kept)
+    assert_same(state_of(agent), state_of(result.agent))
+    assert not agent.should_stop()
+    actions = [each.act(np.ones(3, np.float32)) for each in (agent, result.agent)]
+    np.testing.assert_allclose(*actions, rtol=1e-5)
 
 
 def test_a_program_in_which_underflow_raises_trains_as_any() -> None:

@@ -56,6 +56,7 @@ class Evaluation:
         return float(np.std(self.returns)) if self.returns else math.nan
 
 
+@np.errstate(under="ignore")  # as in a training
 def evaluate(
     actor: SamplingActor,
     distribution: Distribution,

@@ -170,7 +170,7 @@ class Runner:
                 self.save()
                 self._is_rescued = True
                 if self.saved:
-                    resume = command("hybridppo", "resume", directory.path)
+                    resume = command("hybridppo", "resume", directory.given)
                     add_advice(error, f"the training up to here is saved: go on with `{resume}`")
             raise
 

@@ -11,6 +11,7 @@ Without a screen, MuJoCo needs MUJOCO_GL=egl to draw.
 """
 
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -28,7 +29,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.lines import as_json, read_lines
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.tools.pretrained.gallery import cards, file_of
-from hybridppo.tools.views.playing import _make, _play
+from hybridppo.tools.views.playing import _filmed, _play
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # where `train_in` is
 
@@ -221,19 +222,13 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
     """Write some moments of an episode, from left to right, into a picture."""
     from PIL import Image
 
-    made = _make(asked.env or name, EnvironmentOptions(env_kwargs=asked.env_kwargs), "rgb_array")
-    frames: list[Image.Image] = []
-
-    def keep() -> None:
-        frame = Image.fromarray(np.asarray(made.render()))
-        frames.append(frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)))
-
-    try:
-        most = IN_VIEW if asked.package == "mujoco" else MOST_STEPS
-        _play(lambda names: dict.fromkeys(names, agent), made, 1, 10_000, True, most, keep)
-    finally:
-        made.close()
+    most = IN_VIEW if asked.package == "mujoco" else MOST_STEPS
+    options = EnvironmentOptions(env_kwargs=asked.env_kwargs)
+    with contextlib.closing(_filmed(asked.env or name, options, "rgb_array")) as film:
+        _play(agent, None, film, 1, 10_000, True, most)
+    frames = [Image.fromarray(frame) for frame in film.frames]
     chosen = [frames[at] for at in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).round().astype(int)]
+    chosen = [frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)) for frame in chosen]
     strip = Image.new("RGB", (sum(each.width for each in chosen) + 4 * (len(chosen) - 1), HEIGHT), "white")
     left = 0
     for each in chosen:

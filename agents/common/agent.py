@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.errors import ConfigurationError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
@@ -33,11 +35,13 @@ class PolicyAgent:
         seed: seed of the initial parameters, and of the order in which the agent learns.
         schedules: functions of the progress of the training, 0 to 1, by field.
         schedulable: fields that may have a schedule.
+
+    Raises:
+        ConfigurationError: if torch makes tensors on another device than the CPU.
     """
 
     name: ClassVar[str]
     """Name of the agent in files."""
-    config: Any
     actor: nn.Module
     distribution: Distribution
     parameters: FlatParameters
@@ -52,6 +56,11 @@ class PolicyAgent:
         schedules: Mapping[str, ScheduleFunction] | None,
         schedulable: Collection[str],
     ) -> None:
+        if (default := torch.get_default_device()).type != "cpu":
+            raise ConfigurationError(
+                f"torch's default device is {default}, and agents are made on the CPU, from which a placement moves "
+                "them: turn it off, torch.set_default_device('cpu')"
+            )
         self.config = config
         self._schedules = Scheduled(schedules, schedulable, config)
         self.observation_space, self.action_space = observation_space, action_space
@@ -64,6 +73,28 @@ class PolicyAgent:
         self._loop: OptimizationLoop | None = None
         self._loop_binding = 0
         self._depends_on_training = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for copies and pickles, without the loop and what a training has put in."""
+        own = {"should_stop": _never, "_make_exchange": Exchange, "_loop": None}
+        return {**vars(self), **own}
+
+    @property
+    def config(self) -> Any:
+        """The settings; other learning rates take effect when they are set."""
+        return self._config
+
+    @config.setter
+    def config(self, config: Any) -> None:
+        before = vars(self).get("_config", config)
+        self._config = self.current = config
+        """The settings with the values that schedules have now (`anneal`)."""
+        if any(getattr(before, rate) != getattr(config, rate) for rate in ("learning_rate", "critic_learning_rate")):
+            self.optimizer.set_learning_rates(self._learning_rates())
+
+    def _learning_rates(self) -> dict[str, float]:
+        """The present learning rate of each network, by name."""
+        raise NotImplementedError
 
     @property
     def _learning_networks(self) -> list[nn.Module]:

@@ -92,7 +92,7 @@ class DDPG(PolicyAgent):
             self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(self._initial_seed))
         self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        self.optimizer = PartAdam(self.parameters, _learning_rates(config))
+        self.optimizer = PartAdam(self.parameters, self._learning_rates())
         # Beside the moments, so that a placement moves them together.
         values = self.parameters.values.data
         self.optimizer.state[self.parameters.values] |= {
@@ -141,7 +141,12 @@ class DDPG(PolicyAgent):
     def anneal(self, progress: float) -> None:
         """Set the learning rates for a progress of the training of 0 to 1."""
         if self._schedules.fields:
-            self.optimizer.set_learning_rates(_learning_rates(self._schedules.at(self.config, progress)))
+            self.current = self._schedules.at(self.config, progress)
+            self.optimizer.set_learning_rates(self._learning_rates())
+
+    def _learning_rates(self) -> dict[str, float]:
+        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
+        return {"actor": rate, "critic": rate if critic is None else critic}
 
     def new_replay(self, num_envs: int | None = None, num_parts: int = 1) -> Replay:
         """An empty replay buffer, with the parameters or on the host (`buffer_on`).
@@ -216,6 +221,7 @@ class DDPG(PolicyAgent):
         own = type(self)
         return own.critic_loss is not DDPG.critic_loss or own.actor_loss is not DDPG.actor_loss
 
+    @torch.enable_grad()  # also if the program has turned gradients off
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked in `require_finite`
     def update(self, minibatches: Iterable[Any], /) -> Metrics:
         """An optimizer step on each minibatch, on the agent's device. Without a minibatch, nothing changes.
@@ -364,8 +370,3 @@ class TD3(DDPG):
 
     name: ClassVar[str] = "td3"
     _config_type: ClassVar[type[DDPGConfig]] = TD3Config
-
-
-def _learning_rates(config: DDPGConfig) -> dict[str, float]:
-    critic = config.critic_learning_rate
-    return {"actor": config.learning_rate, "critic": config.learning_rate if critic is None else critic}

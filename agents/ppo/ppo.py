@@ -85,6 +85,8 @@ class PPO(PolicyAgent):
 
     name: ClassVar[str] = "ppo"
     """Name of the agent in files."""
+    config: PPOConfig
+    current: PPOConfig
 
     def __init__(
         self,
@@ -138,16 +140,6 @@ class PPO(PolicyAgent):
         if self._networks is not None:
             return checked_networks(self._networks, *spaces, self.config, seed)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
-
-    @property
-    def config(self) -> PPOConfig:
-        """The settings."""
-        return self._config
-
-    @config.setter
-    def config(self, config: PPOConfig) -> None:
-        self._config = self.current = config
-        """The settings with the values that schedules have now (`anneal`)."""
 
     @property
     def actor_network(self) -> nn.Module:
@@ -243,6 +235,7 @@ class PPO(PolicyAgent):
         self.current = with_values(self.current, learning_rate=rate)
         self.optimizer.set_learning_rates(self._learning_rates())
 
+    @torch.enable_grad()  # also if the program has turned gradients off
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked below
     def update(self, rollout: Rollout) -> Metrics:
         """Train `num_epochs` epochs on the rollout, in freshly shuffled minibatches.

@@ -1,6 +1,7 @@
 """Finds the fastest placement: tries a few candidates, each only if it could be faster than the best so far."""
 
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from hybridppo.errors import HybridPPOError
 from hybridppo.networks.precision import supports_bf16
 from hybridppo.system.accelerator import is_cuda_awake
 from hybridppo.system.figures import shown_seconds
+from hybridppo.system.interruption import Stopped
 
 logger = logging.getLogger(__name__)
 
@@ -165,9 +167,12 @@ class Search:
     def _left(self) -> float:
         return self._budget - (time.perf_counter() - self._start)
 
-    def _try(self, candidate: Candidate, seconds: float, share: float) -> Trial | None:
+    def _try(self, candidate: Candidate, seconds: float, share: float, deadline: float = math.inf) -> Trial | None:
         try:
-            found = self.training.try_out(candidate, seconds, share)
+            found = self.training.try_out(candidate, seconds, share, deadline)
+        except Stopped:
+            self.left_out.append(f"{candidate.label}: it took all the time that was left")
+            return None
         except (HybridPPOError, RuntimeError, MemoryError) as error:
             # Training goes on under another candidate; an error of all candidates comes again there.
             self.left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
@@ -190,7 +195,7 @@ class Search:
         if needed > self._left():
             self.left_out.append(f"{candidate.label}: it would take about {needed:.2g} s, too much for this run")
             return None
-        found = self._try(candidate, self._slot, self._share)
+        found = self._try(candidate, self._slot, self._share, time.perf_counter() + self._left())
         self._is_awake = self._is_awake or candidate.learning != "cpu"
         return found
 

@@ -146,15 +146,18 @@ class Training:
         left = env_steps if learns else max(0, env_steps - config.learning_starts)
         return left // (config.train_frequency * config.num_envs) * config.steps_per_update
 
-    def try_out(self, candidate: Candidate, seconds: float, share: float = 1.0) -> Trial:
+    def try_out(self, candidate: Candidate, seconds: float, share: float = 1.0, deadline: float = math.inf) -> Trial:
         """Train under a candidate for so many seconds after a warm-up, and at least for an iteration.
 
         Args:
             candidate: what to try.
             seconds: how long to train.
             share: the share of an iteration to try: PPO's rollouts are shortened to it, with fewer minibatches.
+            deadline: when to break off an update, as `time.perf_counter` counts. An iteration may take many times as
+                long as expected, as with more threads than free cores.
 
         Raises:
+            Stopped: if an update was broken off.
             HybridPPOError, RuntimeError, MemoryError: as training under the candidate would.
         """
         config = replaced(self.config, torch_threads=candidate.torch_threads, **dict(candidate.changes))
@@ -164,10 +167,12 @@ class Training:
         with generators_untouched(), limit_threads(candidate.torch_threads), contextlib.ExitStack() as stack:
             devices = placement.sampling_device, placement.learning_device
             stack.enter_context(float32_products(small.precision, *devices))
+            stack.enter_context(np.errstate(under="ignore"))  # as in a training
             copies = 1 if candidate.num_workers else None
             environments = make_environments(self.source, small.num_envs, self.options, copies=copies)
             stack.callback(environments.close)
             agent = self._agent(small, environments.observation_space, environments.action_space)
+            agent.should_stop = lambda: time.perf_counter() > deadline
             placement.prepare(agent)
             if agent.records_graphs and accelerator_of(placement.learning_device).is_asynchronous:
                 warmup += TURNS_BEFORE_REPLAYS

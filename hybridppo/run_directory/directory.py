@@ -42,7 +42,9 @@ class RunDirectory:
     """The files of one run; made by `create` or `open`."""
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
-        self.path = path
+        self.path = self.given = path
+        """The path; in a training it is absolute, because an environment may change the working directory. `given` is
+        the user's, for messages."""
         self.config = config
         self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
         self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
@@ -57,8 +59,10 @@ class RunDirectory:
         Raises:
             RunDirectoryError: if the folder is not empty; nothing is ever overwritten.
         """
-        path = Path(path)
+        given = Path(path)
+        path = given.absolute()
         directory = cls(path, config)
+        directory.given = given
         try:
             folder = path / "checkpoints"
             parents = [each for each in folder.parents if not each.exists()]
@@ -73,7 +77,7 @@ class RunDirectory:
             folder.mkdir()
         except OSError as error:
             directory.discard()
-            raise RunDirectoryError(f"the run directory {path} cannot be made: {error}") from error
+            raise RunDirectoryError(f"the run directory {given} cannot be made: {error}") from error
         except RunDirectoryError:
             directory.close()
             raise
@@ -86,17 +90,18 @@ class RunDirectory:
         Raises:
             RunDirectoryError: as `open`; and if another process trains in it.
         """
-        path = cls.open(path).path  # a folder that is no run directory gets no lock
+        given = cls.open(path).path  # a folder that is no run directory gets no lock
+        path = given.absolute()
         try:
             lock = FolderLock(path)
         except OSError as error:
-            raise RunDirectoryError(f"{path} cannot be locked: {error}") from error
+            raise RunDirectoryError(f"{given} cannot be locked: {error}") from error
         try:
             directory = cls.open(path)  # another process may have changed it before
         except BaseException:
             lock.release()
             raise
-        directory._lock = lock
+        directory._lock, directory.given = lock, given
         return directory
 
     @classmethod

@@ -10,11 +10,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hybridppo.agents.policies import ALIKE
+from hybridppo.agents.policies import ALIKE, PoliciesConfig
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
     AnyAgent,
+    AnyConfig,
     agent_class,
     agents_by_policy,
     config_of_run,
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 SPACES = ("observation_space", "action_space")
 PARTS = ("actor", "critic")
 """The parts that `start_from` takes; optimizer, generators and counters start anew."""
+MEANINGS = ("activation", "squash_actions", "actor_keys", "critic_keys")
+"""The fields of a configuration that change what the library's networks compute, and no tensor's shape."""
 
 
 def load(
@@ -88,7 +91,15 @@ def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory.
     """
-    agent = load(run_dir, checkpoint)
+    return policies_of_run(run_dir, load(run_dir, checkpoint))
+
+
+def policies_of_run(run_dir: str | Path, agent: AnyAgent) -> dict[str, AnyAgent]:
+    """The agents of a run or of an agent's file, of which `load` has returned `agent`, by the names of their policies.
+
+    Raises:
+        RunDirectoryError: if `run_dir` is neither.
+    """
     if is_agent_file(Path(run_dir)):
         return agents_by_policy(agent)
     return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)
@@ -108,10 +119,16 @@ def agent_of(
         made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
     if checkpoint is None:
         return made
-    with fitting("the network that config.json describes"):
+    with fitting(f"the network that config.json describes{_without_own(settings.own, agent)}"):
         tensors = _tensors_for(parts.get("modules"), settings.own, tensors_of_agent(checkpoint))
         made.load_state(tensors, checkpoint.state["agent"])
     return made
+
+
+def _without_own(own: Mapping[str, str], agent: type[AnyAgent] | None) -> str:
+    """The remedy for an error if the library's agent takes the place of a user's; else nothing."""
+    is_missing = "agent" in own and agent is None
+    return f" (of the library's agent; it had one of its own, {own['agent']!r}: pass agent=...)" if is_missing else ""
 
 
 def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -127,7 +144,7 @@ def _tensors_for(modules: object, own: Mapping[str, str], tensors: dict[str, Ten
 
 
 def _agent_in_file(
-    path: Path, kind: type[AnyAgent] | None, networks: Networks | None, modules: Mapping[str, nn.Module] | None
+    path: Path, given: type[AnyAgent] | None, networks: Networks | None, modules: Mapping[str, nn.Module] | None
 ) -> AnyAgent:
     tensors, description = read_agent_file(path)
     with fitting(f"what {path} says of it"):
@@ -138,11 +155,12 @@ def _agent_in_file(
                 f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
             )
         spaces = spaces_in(description)
-        kind = kind if kind is not None else agent_class(config)
+        kind = given if given is not None else agent_class(config)
         made = make_agent(
             kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks, modules=modules
         )
-        made.load_state(_tensors_for(modules, own, tensors), description["state"])
+        with fitting(f"what {path} says of it{_without_own(own, given)}"):
+            made.load_state(_tensors_for(modules, own, tensors), description["state"])
     return made
 
 
@@ -165,16 +183,30 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
     if path.exists() and not is_agent_file(path):
         directory = RunDirectory.open(path)
         before: Any = Settings.read(directory)
+        config = before.config
         found = tensors_of_agent(directory.load_checkpoint())
     else:
         found, description = read_agent_file(path)
         with fitting(f"what {path} says of it"):
             before = spaces_in(description)
+            config = config_of_run(description["agent"], description["config"])
     try:
         require_spaces_of(before, agent, error=CheckpointError)
+        if type(config) is type(agent.config) and "networks" not in agent.own:
+            _require_meanings(config, agent.config)
     except CheckpointError as error:
         raise CheckpointError(f"a training cannot start from {path}: {error}") from None
     take_networks(agent, found, f"a training cannot start from {path}")
+
+
+def _require_meanings(theirs: AnyConfig, ours: AnyConfig) -> None:
+    """Refuse networks that would compute something else from the same tensors."""
+    of_each = [config.policies if isinstance(config, PoliciesConfig) else {"": config} for config in (theirs, ours)]
+    for policy in of_each[0].keys() & of_each[1].keys():
+        for field in MEANINGS:
+            there, here = (getattr(configs[policy], field, None) for configs in of_each)
+            if there != here:
+                raise CheckpointError(f"{field} is {there!r} there and {here!r} here: give it the same value")
 
 
 def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[dict[str, PPOConfig], dict[str, PPO]]:
@@ -288,12 +320,12 @@ def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirec
     if runner.share_done >= 1.0:
         logger.info(
             "%s is finished, after %s steps in %s episodes; a larger total_steps (--total-steps) trains on",
-            directory.path,
+            directory.given,
             f"{runner.steps_learned:,}",
             f"{runner.sampler.statistics.episodes:,}",
         )
     but = f" except the environments, which start new episodes: {reason}" if reason is not None else ""
-    logger.info("resuming %s: everything is restored%s", directory.path, but)
+    logger.info("resuming %s: everything is restored%s", directory.given, but)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """The CPU threads of a training."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import torch
 
@@ -14,13 +16,22 @@ _of_blas: dict[object, int] = {}
 """The threads of NumPy that each context asks for which has begun and not ended, in their order."""
 _before = ExitStack()
 """Restores the number from before these contexts."""
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""The limit of a container (control groups, version 2): microseconds of all cores in a period, and the period."""
 
 
 def cpu_cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """CPU cores that this process may use, by the system and by the container; a part of a core counts as one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _cores_of_container()))
+
+
+def _cores_of_container() -> int:
+    try:
+        quota, period = map(int, CPU_MAX.read_text().split())
+        return -(-quota // period)
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return sys.maxsize
 
 
 @contextmanager

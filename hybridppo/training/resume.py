@@ -170,13 +170,13 @@ def _go_back(
         return
     if settings.has_given_agents:
         raise RunDirectoryError(
-            f"{directory.path} ended before its first checkpoint, and no file has the agents that it was given: begin "
+            f"{directory.given} ended before its first checkpoint, and no file has the agents that it was given: begin "
             "a new run with them"
         )
     if settings.run.start_from is not None:
         start_from(agent, settings.run.start_from)
     directory.rewind(0, 0)
-    logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", directory.path)
+    logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", directory.given)
 
 
 def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[str, ScheduleFunction] | None:

@@ -245,6 +245,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
     memory = explaining_memory(config, job.environments.observation_space, job.environments.action_space)
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), memory, products, contextlib.ExitStack() as stack:
+        stack.enter_context(np.errstate(under="ignore"))  # a program may let it raise: probabilities may become zero
         placement.prepare(agent)
         sampler = _sampler(job, team)
         stack.callback(sampler.close)
@@ -269,7 +270,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
                 directory.write("result.json", _result(settings, runner, evaluation, placement))
-    run_dir = directory.path if directory is not None and team.rank == 0 else None
+    run_dir = directory.given if directory is not None and team.rank == 0 else None
     result = TrainResult(
         agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by, settings.policy
     )

@@ -1,7 +1,9 @@
 """What every agent promises: no placement, worker or stop changes a seed's results, and no broken agent is saved."""
 
+import copy
 import json
 import os
+import pickle
 import random
 import signal
 from collections.abc import Callable, Iterable
@@ -19,9 +21,10 @@ from every_agent import AGENTS, ENV, NEED_EXTRAS, every, marks_of
 from same_bits import assert_same, state_of
 from selection import only_by_default
 from stop_after import Stops
+from toy_environments import HighestAllowed
 
 import hybridppo
-from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
+from hybridppo import ConfigurationError, Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
@@ -109,6 +112,48 @@ def test_no_placement_changes_the_result(name: str, placement: str) -> None:
     np.testing.assert_equal(history, expected_history)
     assert result.agent.version > 0
     assert history[-1]["policy_lag"] == 0
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_a_program_that_has_turned_gradients_off_trains_as_any(name: str) -> None:
+    with torch.no_grad():
+        found = train(name, SingleDevice("cpu"))[0]
+    assert_same(state_of(found.agent), state_of(reference(name)[0].agent))
+
+
+class Keeping(hybridppo.Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        self.kept = pickle.dumps(copy.deepcopy(run.agent))
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_an_agent_in_training_is_copied_and_pickled(name: str) -> None:
+    keeping = Keeping()
+    result = train(name, SingleDevice("cpu"), callbacks=keeping)[0]
+    agent = pickle.loads(keeping.kept)
+    assert_same(state_of(agent), state_of(result.agent))
+    assert not agent.should_stop()
+    actions = [each.act(np.ones(3, np.float32)) for each in (agent, result.agent)]
+    np.testing.assert_allclose(*actions, rtol=1e-5)
+
+
+def test_a_program_in_which_underflow_raises_trains_as_any() -> None:
+    config = replace(AGENTS["ppo"].config, learning_rate=0.1)
+    options: dict[str, Any] = {"placement": "cpu", "progress": False, "seed": 0, "config": config}
+    with np.errstate(all="raise"):
+        found = hybridppo.train(HighestAllowed, total_steps=1600, action_masks=True, evaluation_episodes=2, **options)
+        hybridppo.evaluate_agent(found.agent, HighestAllowed, episodes=2, progress=False)
+    expected = hybridppo.train(HighestAllowed, total_steps=1600, action_masks=True, **options)
+    assert_same(state_of(found.agent), state_of(expected.agent))
+
+
+@pytest.mark.parametrize("name", ["ppo", "td3"])
+def test_another_default_device_is_refused(name: str) -> None:
+    with (
+        torch.device("meta"),
+        pytest.raises(ConfigurationError, match=r"is meta, .* torch\.set_default_device\('cpu'\)"),
+    ):
+        train(name, SingleDevice("cpu"))
 
 
 @pytest.mark.parametrize("name", LONG)

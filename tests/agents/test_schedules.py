@@ -156,6 +156,20 @@ def test_learning_rates_of_other_agents_have_schedules(kind: Any, compiled: bool
 # The adaptive learning rate
 
 
+class Slower(hybridppo.Callback):
+    def on_start(self, run: Any) -> None:
+        run.agent.config = replace(run.agent.config, learning_rate=1e-5)
+
+
+@pytest.mark.parametrize("schedules", ["", "learning_rate=constant"])
+@pytest.mark.parametrize("config", [CONFIG, TD3Config(**OFF_POLICY)], ids=["ppo", "td3"])
+def test_another_learning_rate_in_an_agents_configuration_takes_effect(config: Any, schedules: str) -> None:
+    agent = train(config=replace(config, schedules=schedules), callbacks=Slower()).agent
+    assert set(agent.optimizer.learning_rates.values()) == {1e-5}
+    agent.config = replace(agent.config, learning_rate=1e-4)
+    assert train(config=None, agent=agent).metrics["learning_rate"] == 1e-4
+
+
 def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
     adaptive = AdaptiveRate(1e-3)
     assert adaptive.follow(0.021, 0.01)

@@ -340,6 +340,15 @@ def test_networks_of_other_sizes_are_refused_with_the_difference(tmp_path: Path)
         train(start_from=tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("source", ["file", "run directory"])
+def test_networks_that_compute_something_else_are_refused(source: str, tmp_path: Path) -> None:
+    first = train(run_dir=tmp_path / "first").agent
+    path = first.save(tmp_path / "agent") if source == "file" else tmp_path / "first"
+    config = ppo_config(**{**CONFIG.to_json(), "activation": "relu"})
+    with pytest.raises(CheckpointError, match=r"cannot start from .*: activation is 'tanh' there and 'relu' here"):
+        train(start_from=path, config=config)
+
+
 # Runs that go on
 
 

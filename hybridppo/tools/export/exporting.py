@@ -16,7 +16,7 @@ import json
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,6 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
-from hybridppo.agents.registry import AnyAgent, agents_by_policy
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.making import is_tensor_env, with_arguments
@@ -40,7 +39,7 @@ from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runs.loading import is_agent_file, load
+from hybridppo.runs.loading import is_agent_file, load, policies_of_run
 from hybridppo.runs.settings import Settings
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.validation import require_whole
@@ -109,7 +108,8 @@ def export(
     if suffix not in _WRITERS:
         raise ConfigurationError(f"the file must end with one of {', '.join(_WRITERS)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
-    player = _policy_of(load(run_dir, checkpoint, agent=agent, networks=networks), policy)
+    agents = policies_of_run(run_dir, load(run_dir, checkpoint, agent=agent, networks=networks))
+    player = _policy_of(agents, policy)
     exported = TorchPolicy(player).eval()
     module = path.parent / "numpy_policy.py" if suffix == ".npz" else None
     if module is not None:
@@ -128,13 +128,12 @@ def export(
     return Exported(path, check_steps, difference)
 
 
-def _policy_of(agent: AnyAgent, policy: str | None) -> Player:
+def _policy_of(agents: Mapping[str, Any], policy: str | None) -> Player:
     """The agent of one policy.
 
     Raises:
         ConfigurationError: if there is no policy of that name, or there are several and `policy` is None.
     """
-    agents = agents_by_policy(agent)
     found: Player | None = (
         next(iter(agents.values())) if policy is None and len(agents) == 1 else agents.get(policy or "")
     )

@@ -288,6 +288,8 @@ def _factors(distribution: Distribution) -> list[Factor]:
     if isinstance(distribution, JointDistribution):
         return distribution.factors
     end = distribution.output_size - distribution.free_size
+    if isinstance(distribution, _NUMBERS):
+        end = distribution.size  # what a custom distribution has besides is no mean
     return [Factor(distribution, slice(0, end), slice(end, None), slice(0, None), slice(0, None))]
 
 

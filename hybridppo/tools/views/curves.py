@@ -175,7 +175,7 @@ def policy_of(run: Run, name: str) -> Run:
 def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     """The run directories among the paths, and those directly below a path that is no run directory.
 
-    Among the latter, those without metrics are left out with a warning, unless no other has metrics.
+    Among the latter, those in which no episode has ended are left out with a warning, unless there is no other.
 
     Raises:
         RunDirectoryError: if there is no run.
@@ -188,10 +188,10 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
         below = sorted(config.parent for config in path.glob("*/config.json"))
         if not below:
             raise RunDirectoryError(f"{path} is no run directory, and there is none in it")
-        begun = [run for run in below if _has_metrics(run)] or below
+        begun = [run for run in below if _has_returns(run)] or below
         for run in below:
             if run not in begun:
-                logger.warning("%s has no metrics yet, and is left out", run)
+                logger.warning("no episode has ended yet in %s, and it is left out", run)
         found += begun
     unique = list(dict.fromkeys(path.resolve() for path in found))
     if not unique:
@@ -199,13 +199,10 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     return unique
 
 
-def _has_metrics(run: Path) -> bool:
-    """Whether a run has a whole line of metrics."""
-    try:
-        with (run / "metrics.jsonl").open("rb") as file:
-            return file.readline().endswith(b"\n")
-    except FileNotFoundError:
-        return False
+def _has_returns(run: Path) -> bool:
+    """Whether an episode has ended in a run."""
+    lines = read_lines(run / "metrics.jsonl")
+    return any(line.get("episode_return_mean") is not None for line in lines)
 
 
 def labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:

@@ -1,6 +1,7 @@
 """Which candidates are tried and which is chosen, with made-up seconds for each; and what a real trial does."""
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from hybridppo.auto import search, trials
 from hybridppo.auto.search import Limits, Search
 from hybridppo.auto.trials import Candidate, Training, Trial, shortened
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=8, num_steps=32, num_epochs=2, num_minibatches=4, hidden_sizes=(8,))
 LIMITS = Limits(total_steps=10**7, cores=8, splits=True)
@@ -33,7 +35,7 @@ def searched(
 ) -> tuple[Candidate, Search]:
     """The result of a search in which an iteration samples and learns for `seconds(candidate)`."""
 
-    def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0) -> Trial:
+    def try_out(self: Training, candidate: Candidate, *limits: float) -> Trial:
         sampling, learning = seconds(candidate)
         return Trial(candidate, sampling, learning, 0.0, start if candidate.num_workers else 0.0, 256)
 
@@ -332,6 +334,30 @@ def test_a_trial_leaves_nothing_behind() -> None:
     assert states() == before
     assert len(Counted.made) == CONFIG.num_envs
     assert sorted(Counted.made) == sorted(Counted.closed)
+
+
+def test_a_trial_that_takes_too_long_is_broken_off() -> None:
+    steps: list[float] = []
+
+    class Slow(PPO):
+        def loss(self, inputs: Any, clip_range: Any) -> Any:
+            steps.append(time.perf_counter())
+            time.sleep(0.05)
+            return super().loss(inputs, clip_range)
+
+    agent = Slow(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2), CONFIG)
+    with pytest.raises(Stopped):
+        replace(training(), agent=agent).try_out(Candidate("cpu"), 0.0, 1.0, time.perf_counter() - 1.0)
+    assert steps == []
+
+    def seconds(candidate: Candidate) -> tuple[float, float]:
+        if candidate.torch_threads == 4:
+            raise Stopped
+        return 0.01, 0.2 / candidate.torch_threads
+
+    chosen, found = searched(seconds, replace(LIMITS, any_threads=True, splits=False))
+    assert chosen.torch_threads == 2
+    assert found.left_out == ["cpu, 4 threads: it took all the time that was left"]
 
 
 def test_a_search_finds_that_workers_pay() -> None:

@@ -1,7 +1,12 @@
 """The CPU threads of a training."""
 
+from pathlib import Path
+
+import pytest
+
+from hybridppo.system import threads
 from hybridppo.system.blas import libraries
-from hybridppo.system.threads import one_blas_thread
+from hybridppo.system.threads import cpu_cores, one_blas_thread
 
 
 def of_numpy() -> set[int]:
@@ -19,3 +24,13 @@ def test_trainings_side_by_side_end_in_any_order() -> None:
         assert of_numpy() <= {1}, "the other goes on with one thread"
         other.__exit__(None, None, None)
         assert of_numpy() == before
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr(threads, "CPU_MAX", limit)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda process: range(64), raising=False)
+    assert cpu_cores() == 64
+    for text, cores in {"max 100000": 64, "150000 100000": 2, "200000 100000": 2, "5000 100000": 1}.items():
+        limit.write_text(text)
+        assert cpu_cores() == cores

@@ -252,6 +252,25 @@ def test_without_a_folder_nothing_is_written_or_printed(
     assert caplog.records == []
 
 
+def test_a_run_stays_where_it_began_if_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Moving(hybridppo.Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            monkeypatch.chdir(tmp_path / "elsewhere")
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    result = train(run_dir="run", callbacks=Moving(), checkpoint_seconds=0.0)
+    assert result.run_dir == Path("run")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    run = tmp_path / "run"
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == result.metrics["iteration"] > 1
+    assert hybridppo.load(run).version == result.agent.version
+    assert (run / "result.json").exists()
+    assert not (run / "lock.json").exists()
+
+
 def test_the_progress_bar_goes_to_stderr(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybridppo.reporting.progress._has_screen", lambda: True)
     train(progress=True, iterations=1)

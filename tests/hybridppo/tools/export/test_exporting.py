@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +18,10 @@ from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
 from space_kinds import KINDS
+from toy_agents import Matching
 
 import hybridppo
-from hybridppo import ConfigurationError, TrainingError
+from hybridppo import CheckpointError, ConfigurationError, TrainingError
 from hybridppo.agents.registry import agent_class
 from hybridppo.commands.main import main
 from hybridppo.environments.torch_cartpole import TorchCartPole
@@ -172,6 +174,20 @@ def test_policies_of_off_policy_agents_are_exported(config: Any, suffix: str, tm
     assert exported.largest_difference < 1e-4
 
 
+def test_a_policy_of_another_distribution_is_exported_and_needs_its_class(tmp_path: Path) -> None:
+    kind = runpy.run_path(str(Path(__file__).parents[4] / "examples" / "sac.py"))["SAC"]
+    config = hybridppo.TD3Config(hidden_sizes=(4,), learning_starts=8, steps_per_iteration=16, buffer_size=100)
+    options: dict[str, Any] = {"placement": "cpu", "progress": False, "run_dir": tmp_path / "run"}
+    hybridppo.train("Pendulum-v1", total_steps=32, agent=kind, config=config, **options)
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", agent=kind, check_steps=20)
+    assert exported.largest_difference < 1e-4
+    with pytest.raises(CheckpointError, match=r"it had one of its own, 'SAC': pass agent=\.\.\."):
+        hybridppo.load(tmp_path / "run")
+    path = hybridppo.load(tmp_path / "run", agent=kind).save(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match=r"it had one of its own, 'SAC': pass agent=\.\.\."):
+        hybridppo.load(path)
+
+
 @pytest.mark.slow
 def test_torch_alone_reads_what_it_takes_and_gives(tmp_path: Path) -> None:
     """The file needs neither gymnasium nor this library, and holds nothing but the actor."""
@@ -269,6 +285,15 @@ def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     assert [(part.get("start"), part.get("stop")) for part in about["observation"]] == [(None, None), (0, 3), (3, 6)]
     assert about["action_mask"] == [{"name": "", "size": 2}]
     assert [part["output"] for part in about["action"]] == ["action"]
+
+
+def test_the_only_policy_is_exported_by_its_name(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", {"player": ppo_config(**SMALL, hidden_sizes=(4,))}
+    quiet: dict[str, Any] = {"placement": "cpu", "progress": False, "policy_of": lambda name: "player"}
+    hybridppo.train(Matching, total_steps=32, config=config, run_dir=run, **quiet)
+    assert hybridppo.export(run, tmp_path / "policy.npz", policy="player", check_steps=5).steps_checked == 5
+    with pytest.raises(ConfigurationError, match=r"the run has the policies player: there is no 'policy'"):
+        hybridppo.export(run, tmp_path / "policy.npz", policy="policy")
 
 
 def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:

@@ -89,3 +89,15 @@ def test_the_command_lists_agents_and_shows_cards(capsys: pytest.CaptureFixture[
         main(["agents", "CartPole-v1"])
     assert '"return_mean": 500' in capsys.readouterr().out
     assert card_of("CartPole-v1")["command"].startswith("python scripts/pretrain.py")
+
+
+def test_the_script_of_the_cards_draws_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame")
+    image = pytest.importorskip("PIL.Image")
+    from scripts import pretrain
+
+    monkeypatch.setattr(pretrain, "file_of", lambda name, suffix: tmp_path / f"{name}{suffix}")
+    pretrain.draw("CartPole-v1", pretrain.AGENTS["CartPole-v1"], hybridppo.pretrained("CartPole-v1"))
+    with image.open(tmp_path / "CartPole-v1.png") as picture:
+        assert picture.height == pretrain.HEIGHT
+        assert picture.width > pretrain.FRAMES * pretrain.HEIGHT

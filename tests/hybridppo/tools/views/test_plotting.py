@@ -260,9 +260,10 @@ def test_a_run_of_a_folder_that_has_just_begun_is_left_out(tmp_path: Path, caplo
     begun = make_run(tmp_path / "runs" / "a", [])
     assert find_runs([tmp_path / "runs"]) == [begun.resolve()]  # reading it says what is missing
     assert not caplog.records
-    whole = make_run(tmp_path / "runs" / "b", [1.0])
+    whole = make_run(tmp_path / "runs" / "b", [None, 1.0])
+    early = make_run(tmp_path / "runs" / "c", [None, None], seed=1)
     assert find_runs([tmp_path / "runs"]) == [whole.resolve()]
-    assert caplog.messages == [f"{begun} has no metrics yet, and is left out"]
+    assert caplog.messages == [f"no episode has ended yet in {run}, and it is left out" for run in (begun, early)]
 
 
 def test_a_single_folder_may_be_given_by_itself(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
     tried: list[Candidate] = []
 
     def record(seconds: Any) -> list[Candidate]:
-        def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0) -> Trial:
+        def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0, *_: float) -> Trial:
             tried.append(candidate)
             return Trial(candidate, *seconds(candidate), 0.0, 0.0, CONFIG.batch_size)
 
@@ -195,7 +195,7 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
 
 
 def test_several_policies_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0) -> Trial:
+    def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0, *_: float) -> Trial:
         return Trial(candidate, *slow_steps(candidate), 0.0, 0.0, CONFIG.batch_size)
 
     monkeypatch.setattr(Training, "try_out", try_out)

@@ -36,7 +36,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Candidate, Any]]:
     """Sets the results of trials on eight cores, with runs of any length; returns candidates and configurations."""
     found: list[tuple[Candidate, Any]] = []
 
-    def try_out(self: Training, candidate: Candidate, seconds: float, share: float = 1.0) -> Trial:
+    def try_out(self: Training, candidate: Candidate, seconds: float, share: float = 1.0, *_: float) -> Trial:
         found.append((candidate, self.config))
         learning = {1: 8.0, 2: 5.0, 4: 4.9, 8: 4.9}[candidate.torch_threads]
         return Trial(candidate, 0.0 if candidate.max_lag else 8.0, learning, 0.0, 0.0, self.config.batch_size)

@@ -54,7 +54,7 @@ docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/site.py $(ARGS)
 
 wheel: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m wheel $(ARGS)
+	$(BIN)/python -m pytest -m wheel tests/test_wheel.py $(ARGS)
 
 bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python -m pytest -m gpu $(ARGS)

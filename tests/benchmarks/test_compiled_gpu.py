@@ -20,6 +20,7 @@ from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.system.accelerator import Accelerator  # noqa: E402
 
 
+@pytest.mark.slow
 def test_every_size_is_measured_beside_numpy(
     second_device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

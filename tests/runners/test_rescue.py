@@ -176,6 +176,7 @@ def test_any_of_several_learners_with_their_own_shards_likewise(rank: int, tmp_p
 
 
 @pytest.mark.extras
+@pytest.mark.slow
 def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill, calls = Stepper.fill, []
 

@@ -282,6 +282,7 @@ def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatc
 
 @compiled
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.slow
 def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     space: gym.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ def test_several_choices_at_once() -> None:
     assert rewards.tolist() == [12.0, 23.0]
 
 
+@pytest.mark.slow
 def test_an_environments_own_functions_may_make_arrays() -> None:
     """The loops around functions count no references to them. A function may have a name that the module itself has."""
 
@@ -376,6 +377,7 @@ def test_numbers_that_are_not_finite_are_refused(bad: str) -> None:
         environments.step(np.zeros(2, np.int64))
 
 
+@pytest.mark.slow
 def test_a_final_observation_that_is_not_finite_is_refused() -> None:
     @compiled.environment(state={"x": np.float64}, observation_space=VECTOR, action_space=Discrete(2), episode_length=3)
     class Last:

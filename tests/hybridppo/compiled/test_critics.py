@@ -241,6 +241,7 @@ def test_what_cannot_be_is_refused() -> None:
         train(SMALL, "state", drifting(state_space=Box(-1.0, 1.0, (2,), np.float32)))
 
 
+@pytest.mark.slow
 def test_a_state_that_is_not_finite_is_refused() -> None:
     environments = environments_of(drifting(state_space=VECTOR), 2, "state")
     environments.reset(0)

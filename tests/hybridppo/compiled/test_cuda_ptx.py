@@ -93,7 +93,7 @@ def of_float64(ptx: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", only_by_default(("CartPole-v1", "Choices", "Hunt with its state", "Tag"), DEFINITIONS, pytest.mark.slow)
+    "name", only_by_default(("CartPole-v1", "Choices", "Hunt with its state"), DEFINITIONS, pytest.mark.slow)
 )
 def test_every_kernel_can_be_compiled(name: str, tmp_path: Path) -> None:
     definition = DEFINITIONS[name]

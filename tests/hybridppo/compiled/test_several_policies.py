@@ -415,6 +415,7 @@ def test_wrong_policies_on_the_command_line_are_said(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_policy_of_several_is_exported(never_stopped: Any, tmp_path: Path) -> None:
     exported = hybridppo.export(never_stopped.run_dir, tmp_path / "prey.npz", policy="prey", check_steps=50)
     assert exported.steps_checked == 50

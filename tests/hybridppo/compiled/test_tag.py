@@ -37,7 +37,7 @@ def put(reference: NumpyTag, environments: Any, which: Any) -> None:
     reference.in_game[which] = environments.states["in_game"][which] != 0
 
 
-@pytest.mark.parametrize("form", only_by_default(("nearest", "grid"), FORMS, pytest.mark.slow))
+@pytest.mark.parametrize("form", only_by_default(("nearest",), FORMS, pytest.mark.slow))
 def test_it_is_the_game_that_numpy_plays(form: str) -> None:
     make, options = FORMS[form]
     num_envs = 40

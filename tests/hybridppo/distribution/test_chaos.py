@@ -63,10 +63,7 @@ def placement(policy: str) -> Any:
     return Mirrored("cpu", "cpu", max_lag=1) if "overlapping" in policy else "cpu"
 
 
-SEEDS = [
-    pytest.param(seed, marks=pytest.mark.slow if seed else ())
-    for seed in range(int(os.environ.get("HYBRIDPPO_FAULTS", "6")))
-]
+SEEDS = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(int(os.environ.get("HYBRIDPPO_FAULTS", "6")))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -123,7 +123,10 @@ def test_any_number_of_samplers_gives_the_bits_of_one_process(env: Any, options:
     assert counted(several.metrics) == counted(alone.metrics)
 
 
-@pytest.mark.parametrize("placement", ["cpu", OVERLAP], ids=["in turns", "overlapping"])
+@pytest.mark.parametrize(
+    "placement",
+    [pytest.param("cpu", id="in turns", marks=pytest.mark.slow), pytest.param(OVERLAP, id="overlapping")],
+)
 def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bits(
     placement: Any, tmp_path: Path
 ) -> None:
@@ -162,7 +165,13 @@ def test_a_signal_ends_a_training_also_where_ray_would_end_the_process(rays_hand
     ("what", "options", "kind", "message"),
     [
         (killed, {}, EnvError, r"sampler \d \(environments \d to \d\), process \d+ of \S+ is lost: ActorDiedError"),
-        (silent, {"worker_timeout": 3.0}, EnvError, r"sampler \d .* has made no step for 3 s.*--worker-timeout"),
+        pytest.param(
+            silent,
+            {"worker_timeout": 3.0},
+            EnvError,
+            r"sampler \d .* has made no step for 3 s.*--worker-timeout",
+            marks=pytest.mark.slow,
+        ),
         (stopped, {"worker_timeout": 3.0}, EnvError, r"sampler \d .* has made no step for 3 s.*network is down"),
         (raising, {}, EnvError, r"sampler \d .* failed: environment \d \(seed \d+\) failed .*no more of this"),
     ],
@@ -334,6 +343,7 @@ def test_samplers_do_not_wait_for_each_other_if_they_may_lag() -> None:
     assert 0.0 < history[-1]["samplers_busy"] <= 1.0
 
 
+@pytest.mark.slow
 def test_a_sampler_that_is_lost_while_others_go_on_is_replaced(tmp_path: Path) -> None:
     class UntilRestarted(hybridppo.Callback):
         def on_iteration(self, run: Any, metrics: dict[str, float]) -> None:

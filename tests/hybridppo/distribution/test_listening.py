@@ -14,7 +14,6 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="macOS shows sockets to the administrator only")
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8, 8))
-OF_RAY = ("coarse:2", "fine:2", "environments:2")
 
 
 def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
@@ -40,7 +39,11 @@ def reachable() -> set[tuple[str, str]]:
         ("multi:2", {}),
         ("gpu:2", {}),
         ("central:2", {}),
-        *(pytest.param(name, {}, marks=pytest.mark.extras) for name in OF_RAY),
+        pytest.param("coarse:2", {}, marks=pytest.mark.extras),
+        *(
+            pytest.param(name, {}, marks=[pytest.mark.extras, pytest.mark.slow])
+            for name in ("fine:2", "environments:2")
+        ),
     ],
 )
 def test_no_process_of_a_training_on_one_machine_listens_beyond_the_loopback(

@@ -88,7 +88,7 @@ def train(cluster: Any, distribution: str, **options: Any) -> tuple[hybridppo.Tr
     return result, seen
 
 
-@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2"])
+@pytest.mark.parametrize("distribution", ["coarse:2", pytest.param("fine:2", marks=pytest.mark.slow)])
 def test_a_run_that_loses_a_node_ends_in_one_error_and_goes_on_locally_to_the_same_bits(
     cluster: Any, distribution: str, tmp_path: Path
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_run_that_loses_a_node_ends_in_one_error_and_goes_on_locally_to_the_sa
     assert len(lines) == 6
 
 
-@pytest.mark.parametrize("distribution", ["coarse:2", "environments:2"])
+@pytest.mark.parametrize("distribution", ["coarse:2", pytest.param("environments:2", marks=pytest.mark.slow)])
 def test_what_was_on_a_lost_node_begins_again_on_another_where_that_is_asked_for(
     cluster: Any, distribution: str
 ) -> None:

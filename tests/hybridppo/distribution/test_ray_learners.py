@@ -91,6 +91,7 @@ def test_an_error_of_a_learner_ends_the_training_in_one_error(tmp_path: Path) ->
         train(failing(raising, tmp_path / "mark"), distribution=Central(2))
 
 
+@pytest.mark.slow
 def test_gradients_that_diverge_end_the_training(tmp_path: Path) -> None:
     config = ppo_config(num_envs=4, num_steps=32, learning_rate=1e30, max_grad_norm=1e30)
     with pytest.raises(hybridppo.TrainingError, match=r"learner [01] .*finite"):

@@ -63,7 +63,7 @@ def test_every_step_is_gymnasiums(env_id: str) -> None:
         assert ended["terminated"] > 500
 
 
-@pytest.mark.parametrize("env_id", CASES)
+@pytest.mark.parametrize("env_id", only_by_default(("CartPole-v1", "Pendulum-v1"), CASES, pytest.mark.slow))
 def test_starts_are_where_gymnasiums_are(env_id: str) -> None:
     environments = make_environments(env_id, 512, vectorization="compiled")
     ours = environments.reset(1)

@@ -110,14 +110,18 @@ class EnvironmentOptions:
         require_whole("frame_stack", self.frame_stack)
         if self.frame_stack > MOST_FRAMES:
             raise ConfigurationError(f"frame_stack must be at most {MOST_FRAMES}, got {self.frame_stack}")
-        if self.frame_stack > 1 and (self.action_masks or self.vectorization == "compiled"):
-            given = "action_masks=True" if self.action_masks else "vectorization='compiled'"
+        if self.frame_stack > 1 and self.action_masks:
             raise ConfigurationError(
-                f"frame_stack={self.frame_stack} does not work with {given}: leave one of the two out"
+                f"frame_stack={self.frame_stack} does not work with action_masks=True: leave one of the two out"
             )
-        if self.vectorization == "compiled" and (self.restarts or self.action_masks):
-            given = "on_env_error='restart'" if self.restarts else "action_masks=True"
-            raise ConfigurationError(f"{given} does not work with vectorization='compiled': leave one of the two out")
+        if self.vectorization == "compiled":
+            given = "episodic_life=True" if self.episodic_life else self.needs_copies
+            if self.autoreset_mode is not None:
+                given = f"autoreset_mode={self.autoreset_mode!r}"
+            if given is not None:
+                raise ConfigurationError(
+                    f"{given} does not work with vectorization='compiled': leave one of the two out"
+                )
 
     @property
     def restarts(self) -> bool:

@@ -141,10 +141,11 @@ class RunDirectory:
         Raises:
             RunDirectoryError: if it cannot be written; the old one stays.
         """
-        if config == self.config:
+        text = as_json(config)
+        if json.loads(text) == self.config:
             return
         try:
-            files.replace_synced(self.path / "config.json", as_json(config).encode())
+            files.replace_synced(self.path / "config.json", text.encode())
         except OSError as error:
             raise RunDirectoryError(f"{self.path / 'config.json'} cannot be written: {error}") from error
         self.config = config

@@ -354,9 +354,11 @@ def test_networks_that_compute_something_else_are_refused(source: str, tmp_path:
 
 def test_resuming_a_finished_run_says_that_it_is_finished(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(run_dir=tmp_path / "run")
+    written = (tmp_path / "run" / "config.json").stat().st_mtime_ns
     with caplog.at_level(logging.INFO):
         hybridppo.resume(tmp_path / "run", progress=False)
     assert f"{tmp_path / 'run'} is finished, after 64 steps" in caplog.text
+    assert (tmp_path / "run" / "config.json").stat().st_mtime_ns == written, "nothing was changed"
     caplog.clear()
     with caplog.at_level(logging.INFO):
         hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, progress=False)

@@ -264,6 +264,7 @@ def test_numpys_whole_numbers_are_taken(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "config.json").read_text())["total_steps"] == 16
 
 
+COMPILED = {"vectorization": "compiled", "autoreset_mode": None, "on_env_error": "raise"}
 WRONG = [
     (RunOptions, {"total_steps": 0}, "total_steps must be a whole number of at least 1, got 0"),
     (RunOptions, {"total_steps": 2.5}, "total_steps must be a whole number"),
@@ -290,6 +291,10 @@ WRONG = [
     (EnvironmentOptions, {"on_env_error": "ignore"}, "on_env_error must be raise or restart"),
     (EnvironmentOptions, {"worker_timeout": 0.0}, "worker_timeout must be positive"),
     (EnvironmentOptions, {"action_masks": 1}, "action_masks must be True or False"),
+    *(
+        (EnvironmentOptions, {**COMPILED, name: value}, f"{name}={value!r} does not work with vectorization='compiled'")
+        for name, value in {"autoreset_mode": "disabled", "episodic_life": True, "action_masks": True}.items()
+    ),
 ]
 
 

@@ -166,8 +166,8 @@ class ManyAgents(SubEnvironments):
         acting = {agent: action[slot] for slot, agent in enumerate(self.agents) if not idle[slot]}
         super()._recover(i, acting, error)
 
-    def _begin(self, i: int, rows: Array, times_restarted_before: int) -> None:
-        super()._begin(i, rows, times_restarted_before)
+    def _begin(self, i: int, rows: Array) -> None:
+        super()._begin(i, rows)
         self._present[self._columns[i]] = self._parallel(i).present
 
     def _recover_from_numbers(

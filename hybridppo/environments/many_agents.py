@@ -57,10 +57,10 @@ class ManyAgents(SubEnvironments):
         critic_observes: ObservesOfAgents = "own",
         seats: SeatOptions | None = None,
     ) -> None:
-        makes: Callable[[], Any] = partial(agents_environment, make, action_masks, critic_observes)
+        makes: list[Callable[[], Any]] = [partial(agents_environment, make, action_masks, critic_observes)] * num_envs
         if seats is not None:
-            makes = partial(seat_environment, make, seats)
-        sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
+            makes = [partial(seat_environment, make, seats, []) for _ in range(num_envs)]
+        sub_environments = [SubEnvironment(made, first + i, on_error) for i, made in enumerate(makes)]
         model = cast(ParallelEnvironment, sub_environments[0].env)
         for sub_env in sub_environments:
             _require_alike(
@@ -166,8 +166,8 @@ class ManyAgents(SubEnvironments):
         acting = {agent: action[slot] for slot, agent in enumerate(self.agents) if not idle[slot]}
         super()._recover(i, acting, error)
 
-    def _begin(self, i: int, rows: Array, times_restarted_before: int) -> None:
-        super()._begin(i, rows, times_restarted_before)
+    def _begin(self, i: int, rows: Array) -> None:
+        super()._begin(i, rows)
         self._present[self._columns[i]] = self._parallel(i).present
 
     def _recover_from_numbers(

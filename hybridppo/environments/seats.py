@@ -28,7 +28,7 @@ MOST_RESETS = 100
 class _Memory:
     """The state of the seats, which a checkpoint saves together with that of the game."""
 
-    def __init__(self, game: Any, rows: Array, present: Array, masks: list[Any]) -> None:
+    def __init__(self, game: Any, rows: Array, present: Array, masks: list[Any], results: list[list[Any]]) -> None:
         self.game, self.rows, self.present, self.masks = game, rows, present, masks
         self.generator = np.random.default_rng(0)
         self.team: list[int] = []
@@ -39,7 +39,7 @@ class _Memory:
         """The state of the opponent in each seat."""
         self.gains = np.zeros(len(present))
         """The return of each agent in this episode."""
-        self.results: list[list[Any]] = []
+        self.results = results
         """For each ended episode, the learner's policy, the opponent's policy and name, and the score: 1 for a win, 0.5
         for a draw, else 0."""
 
@@ -53,6 +53,7 @@ class Seat(gym.Env[Any, Any]):
     Args:
         inner: the game; agents of one policy have the same spaces.
         options: load opponents from files, and give each agent its policy.
+        results: gets the results of episodes; if the environment is restarted, its next seat gets the same list.
 
     Raises:
         EnvError: if agents of the only policy have different spaces, or there is only one agent.
@@ -60,8 +61,8 @@ class Seat(gym.Env[Any, Any]):
 
     turn = 0
 
-    def __init__(self, inner: ParallelEnvironment, options: SeatOptions) -> None:
-        self._inner = inner
+    def __init__(self, inner: ParallelEnvironment, options: SeatOptions, results: list[list[Any]]) -> None:
+        self._inner, self._results = inner, results
         self._opponent_of: Callable[[Path], Opponent] = options.opponent_of
         self.agents, self.agent = ("learner",), inner.agent
         slots = range(len(inner.agents))
@@ -78,7 +79,7 @@ class Seat(gym.Env[Any, Any]):
         else:
             _require_seats(inner)
         self.infos: Any = {}
-        self.saved = self._memory = _Memory(inner.env, inner.rows, inner.present, inner.masks)
+        self.saved = self._memory = _Memory(inner.env, inner.rows, inner.present, inner.masks, results)
         self._rows = np.zeros((len(self.agents), *inner.rows.shape[1:]), inner.rows.dtype)
         self.rewards = np.zeros(len(self.agents), np.float32)
         self.terminated, self.truncated, self.present = (np.zeros(len(self.agents), np.bool_) for _ in range(3))
@@ -113,7 +114,8 @@ class Seat(gym.Env[Any, Any]):
 
     def take_results(self) -> list[list[Any]]:
         """The results of the episodes since the last call."""
-        found, self._memory.results = self._memory.results, []
+        found = self._results.copy()
+        self._results.clear()
         return found
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -160,7 +162,7 @@ class Seat(gym.Env[Any, Any]):
             for policy, name in memory.opponents.items():
                 others = memory.gains[self._seats_of(policy)].max()
                 score = 0.5 if own == others else float(own > others)
-                memory.results.append([self._policies[memory.team[0]], policy, name, score])
+                self._results.append([self._policies[memory.team[0]], policy, name, score])
         return self._rows, self.rewards, self.terminated, self.truncated, {}
 
     def require_finite(self) -> None:
@@ -176,6 +178,8 @@ class Seat(gym.Env[Any, Any]):
         inner.put_present(np.array(memory.present))
         inner.masks[:] = memory.masks
         memory.rows, memory.present, memory.masks = inner.rows, inner.present, inner.masks
+        self._results[:] = memory.results
+        memory.results = self._results
         self._show()
 
     def close(self) -> None:
@@ -258,6 +262,6 @@ def _require_seats(inner: ParallelEnvironment) -> None:
         )
 
 
-def seat_environment(make: Callable[[], Any], options: SeatOptions) -> Seat:
+def seat_environment(make: Callable[[], Any], options: SeatOptions, results: list[list[Any]]) -> Seat:
     """The environment that `make` makes, as the learner's seats."""
-    return Seat(agents_environment(make, options.action_masks, options.critic_observes), options)
+    return Seat(agents_environment(make, options.action_masks, options.critic_observes), options, results)

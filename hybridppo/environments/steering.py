@@ -42,7 +42,9 @@ def refused(what: str, remedy: str) -> ConfigurationError:
 
 
 def latest(done: Sequence[Steering], one: Steering) -> list[Steering]:
-    """The steering to repeat in a new environment: the latest of each name."""
+    """The steering to repeat in a new environment: the latest of each name; results are taken once."""
+    if one.kind == "seat" and one.name == "take_results":
+        return list(done)
     kept = [each for each in done if (each.kind, each.name) != (one.kind, one.name)]
     return [*kept, one]
 

@@ -228,6 +228,8 @@ class SubEnvironments(Environments):
         """The seeds of the next episodes, if each is to have its own."""
         self._started_at = [0] * len(sub_environments)
         """`_num_steps` at the start of each environment's episode."""
+        self._restarts_counted = [0] * len(sub_environments)
+        """How many restarts of each environment `restarted` has had."""
 
     def state(self) -> list[EnvState]:
         """As in the base, with the data of each `SubEnvironment`."""
@@ -240,6 +242,7 @@ class SubEnvironments(Environments):
         super().load_state(states)
         for sub_env, state in zip(self.sub_environments, states, strict=True):
             sub_env.load_state(state["sub_environment"])
+        self._restarts_counted = [sub_env.times_restarted for sub_env in self.sub_environments]
         self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
 
     def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
@@ -252,26 +255,29 @@ class SubEnvironments(Environments):
         """Begin an episode of the `i`-th environment."""
         if seed is None and self.episode_seeds is not None:
             seed = next(self.episode_seeds)
-        sub_env = self.sub_environments[i]
-        before = sub_env.times_restarted
-        self._begin(i, sub_env.reset(seed, self._num_steps), before)
+        self._begin(i, self.sub_environments[i].reset(seed, self._num_steps))
 
     def _recover(self, i: int, action: Any, error: Exception) -> None:
         """Raise the error; or begin a new episode in this step, which drops the step's rows of this environment."""
         sub_env = self.sub_environments[i]
-        before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
+        episode_steps = self._num_steps - self._started_at[i]
         when = f"in step {episode_steps} of its episode, {self._num_steps} after the first reset"
         rows = sub_env.recover(f"{when}, action {describe_action(action)}", error, episode_steps)
         columns = self._columns[i]
         self._rewards[columns], self._terminated[columns], self._truncated[columns] = 0.0, False, False
-        self._begin(i, rows, before)
+        self._begin(i, rows)
 
-    def _begin(self, i: int, rows: Any, times_restarted_before: int) -> None:
-        """Write the first rows of an episode, and count restarts."""
+    def _begin(self, i: int, rows: Any) -> None:
+        """Write the first rows of an episode, and count restarts.
+
+        Those of the first reset belong to no step: they are counted when the next episode begins.
+        """
         columns = self._columns[i]
         self._rows[columns] = rows
         self._started_at[i] = self._num_steps
-        if times := self.sub_environments[i].times_restarted - times_restarted_before:
+        times = self.sub_environments[i].times_restarted - self._restarts_counted[i]
+        if times and self._num_steps:
+            self._restarts_counted[i] += times
             for column in range(columns.start, columns.stop):
                 if self._infos is not None:
                     self._infos.break_off(column)

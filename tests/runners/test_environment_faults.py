@@ -333,6 +333,15 @@ def test_restart_after_an_episode_drops_nothing() -> None:
     sampler.close()
 
 
+def test_restart_in_the_first_reset_is_counted_when_the_next_episode_begins() -> None:
+    sampler = restarting_sampler(at(1, 0, stick), length=5)
+    rollout = sampler.collect(WatchedActor())
+    assert len(rollout.valid_rows) == 24
+    assert sampler.env_restarts == 1
+    assert sampler.statistics.return_mean == 5.0
+    sampler.close()
+
+
 @pytest.mark.parametrize(
     "fault",
     [with_reward(math.nan), with_observation(np.array([np.inf, 0.0], np.float32)), with_observation(np.zeros(3))],

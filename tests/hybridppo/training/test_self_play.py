@@ -21,9 +21,11 @@ from toy_combined import ToyAgents
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
+from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import Seat
+from hybridppo.environments.steering import Steering
 from hybridppo.environments.turns import TurnEnvironment
 from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder, opponent_of
 
@@ -193,7 +195,7 @@ class Plays:
 
 def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
     opponent = Plays(0)
-    seat = Seat(ParallelEnvironment(Duel()), SeatOptions(opponent_of=opponent))
+    seat = Seat(ParallelEnvironment(Duel()), SeatOptions(opponent_of=opponent), [])
     seat.set_opponents({"": (["somebody"], [1.0])}, {})
     seats = set()
     for episode in range(8):
@@ -211,7 +213,7 @@ def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
 
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
-    seat = Seat(TurnEnvironment(Counting()), SeatOptions(opponent_of=Plays(0)))  # takes one
+    seat = Seat(TurnEnvironment(Counting()), SeatOptions(opponent_of=Plays(0)), [])  # takes one
     seat.set_opponents({"": (["somebody"], [1.0])}, {})
     begun = {}
     for episode in range(8):
@@ -225,6 +227,27 @@ def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
     _, rewards, terminated, *_ = seat.step([1])
     assert (rewards.tolist(), terminated.tolist()) == ([1.0], [True])
     assert seat.take_results()[-1] == ["", "", "somebody", 1.0]
+
+
+def test_games_that_ended_before_a_restart_are_rated() -> None:
+    class Fails(Duel):
+        steps = 0
+
+        def step(self, actions: dict[str, Any]) -> Any:
+            Fails.steps += 1
+            if Fails.steps == 5:
+                raise ValueError("the dice are lost")
+            return super().step(actions)
+
+    environments = ManyAgents(Fails, 1, on_error="restart", seats=SeatOptions(opponent_of=Plays(0)))
+    environments.steer(Steering("seat", "set_opponents", [{"": (["somebody"], [1.0])}, {}]))
+    take = Steering("seat", "take_results", [])
+    assert environments.steer(take) == [[]]
+    environments.reset(0)
+    for _ in range(6):
+        environments.step(np.array([1]))
+    assert environments.steer(take) == [[["", "", "somebody", 1.0]]]
+    assert environments.steer(take) == [[]]
 
 
 class Tugging:
@@ -250,7 +273,7 @@ class Tugging:
 def test_of_several_policies_one_has_all_its_seats_and_snapshots_the_others() -> None:
     opponent, names = Plays(1), {"red_0": "red", "blue_0": "blue", "red_1": "red"}
     options = SeatOptions(opponent_of=opponent, policy_of=names.get, policies=("red", "blue"))
-    seat = Seat(ParallelEnvironment(Tugging()), options)
+    seat = Seat(ParallelEnvironment(Tugging()), options, [])
     seat.set_opponents({"red": (["r"], [1.0]), "blue": (["b"], [1.0])}, {})
     expected = {  # of the learner: who is there, the learner's rewards for pulling with all it has, and what is shown
         "red": ([True, False, True], [1.0, 0.0, 1.0], [[0, 0, 1, 0]], ["red", "blue", "b", 1.0]),

@@ -374,7 +374,7 @@ def test_another_goal_says_what_it_does_to_what_is_annealed(
     assert len(told) == anneals
     if anneals:
         assert "the annealed learning rate goes on at 50 % of its start, where it was at 0 %" in told[0]
-        assert "--no-anneal-learning-rate" in told[0]
+        assert "without anneal_learning_rate (--no-anneal-learning-rate), or" in told[0]
         assert "\n" not in told[0]
 
 

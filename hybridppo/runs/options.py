@@ -227,6 +227,8 @@ def _hint(name: str, ours: list[str]) -> str:
     for kind in AGENTS.values():
         if "config" in ours and setting in fields_of(kind.config):
             return f": did you mean config={kind.config.__name__}({setting}=...)?"
+    if "placement" in ours and name in ("max_lag", "publish_every"):
+        return f": did you mean placement=Mirrored(..., {name}=...)?"
     near = meant_by(name, ours)
     return f": did you mean {near}?" if near else ""
 

@@ -115,8 +115,13 @@ class EnvironmentOptions:
             raise ConfigurationError(
                 f"frame_stack={self.frame_stack} does not work with {given}: leave one of the two out"
             )
-        if self.vectorization == "compiled" and (self.restarts or self.action_masks):
-            given = "on_env_error='restart'" if self.restarts else "action_masks=True"
+        refused = {
+            "on_env_error='restart'": self.restarts,
+            "action_masks=True": self.action_masks,
+            f"info_metrics={self.info_metrics}": bool(self.info_metrics),
+        }
+        given = next((option for option, is_given in refused.items() if is_given), None)
+        if self.vectorization == "compiled" and given is not None:
             raise ConfigurationError(f"{given} does not work with vectorization='compiled': leave one of the two out")
 
     @property

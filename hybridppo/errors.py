@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HybridPPOError(Exception):
-    """Base class of the library's errors; the command line prints the message and exits with 1."""
+    """Base class of the library's errors. The command line exits with 1, or 2 for a `ConfigurationError`."""
 
 
 class ConfigurationError(HybridPPOError, ValueError):

@@ -62,11 +62,10 @@ def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = Fa
     Raises:
         ConfigurationError: with the field, the rule and the value.
     """
-    names = [*CURVES, ADAPTIVE] if adaptive else [*CURVES]
+    names = ", ".join([*CURVES, *([f"{ADAPTIVE} for learning_rate alone"] if adaptive else [])])
     rule = (
-        f"must give fields ({', '.join(fields)}) a schedule ({', '.join(names)}; adaptive is for learning_rate alone), "
-        "with a share of the training for a warm-up if there is one, as learning_rate=cosine:0.05,gamma=constant "
-        "(functions are for train(..., schedules=...))"
+        f"must give fields ({', '.join(fields)}) a schedule ({names}), with a share of the training for a warm-up if "
+        "there is one, as learning_rate=cosine:0.05 (functions are for train(..., schedules=...))"
     )
     try:
         named = parsed(config.schedules)

@@ -187,15 +187,15 @@ class PPOConfig:
     NumPy; on a CUDA device, an optimizer step that is recorded as a graph and replayed. False always uses autograd, the
     reference."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
-    """Compile the update of MLPs on a CPU, if fast_updates is True (needs Numba: the extra "compiled"): about twice as
-    fast for small networks on one core, the same result up to rounding. A machine compiles once, in half a minute. Has
-    no effect on other networks."""
+    """Compile the update of MLPs on a CPU, if fast_updates is True (needs Numba: the extra "compiled"): 1.5 to 1.9
+    times as fast for small networks on one core, the same result up to rounding. A machine compiles once, in half a
+    minute. Has no effect on other networks."""
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record every optimizer step, also with a loss, networks or a subclass of your own, which must
     do the same on every minibatch. fast_updates alone records only what is the library's."""
     torch_compile: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the optimizer step by torch.compile if autograd computes it, as with a loss or networks of your own: the
-    same result up to rounding, up to twice as fast for small networks. Needs a C++ compiler. The first update compiles
+    same result up to rounding, 1.4 times as fast for small networks. Needs a C++ compiler. The first update compiles
     for up to a minute."""
     precision: Precision = "fp32"
     """Precision of matrix products in optimizer steps. "bf16" is for wide networks (from about 256) on hardware that
@@ -203,8 +203,8 @@ class PPOConfig:
     rounded to 11 bits. "fp32" also turns off TF32 in convolutions, where torch uses it by default."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch during training; None lets placement auto choose, and is 1 for other placements. Another
-    number rounds differently. Small networks are many times slower with more than one thread; try more from layers of
-    about 512 and minibatches of about 1024 on."""
+    number rounds differently. Small networks are up to twice as slow with more than one thread; try more from layers of
+    about 512 on, or of 256 with minibatches of about 2048."""
 
     def __post_init__(self) -> None:
         check_hidden_layers(self)

@@ -20,7 +20,7 @@ if [ "$workers" -gt 0 ]; then
 fi
 run=runs/$SLURM_JOB_NAME-$SLURM_JOB_ID
 if [ -d "$run" ]; then what=(resume "$run"); else what=(train "$@" --run-dir "$run"); fi
-# A sampler waits up to two minutes for a free CPU, so for nodes that are still starting.
+# A sampler waits for a free CPU (--worker-timeout, five minutes), so for nodes that are still starting.
 # Two minutes before the time limit: save and exit. The first wait ends with the signal, the second with the training.
 trap 'kill -USR1 $training' USR1
 hybridppo "${what[@]}" --distribution "coarse:$((cpus * SLURM_JOB_NUM_NODES - 2))" --address "$head:6379" --no-progress &

@@ -253,6 +253,9 @@ class Resume(Command):
     """Where migrate, hybrid and overlap sample; None for cpu. Needs --placement."""
     learning_device: str | None = None
     """Where migrate, hybrid and overlap learn; None for cuda. Needs --placement."""
+    max_lag: int | None = None
+    """How many updates old the parameters that sample may be, under overlap or hybrid; for auto, the largest value that
+    it may choose. Needs --placement."""
     progress: bool = True
     """Show a progress bar."""
 
@@ -270,8 +273,10 @@ class Resume(Command):
     def _placement(self) -> Placement | Auto | None:
         if self.placement is None:
             require_devices(None, sampling_device=self.sampling_device, learning_device=self.learning_device)
+            if self.max_lag is not None:
+                raise ConfigurationError(f"max_lag={self.max_lag} needs a placement that takes it: give --placement")
             return None
-        return PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()
+        return PlacementOptions(self.placement, self.sampling_device, self.learning_device, self.max_lag).resolve()
 
 
 def report(result: TrainResult) -> int:

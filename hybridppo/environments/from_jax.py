@@ -25,10 +25,10 @@ class JaxEnvironment:
     Args:
         env: a single environment: `reset(key)`, `step(state, action)`, `observation_size`, `action_size`.
         num_envs: number of copies.
-        episode_length: steps after which an episode is truncated.
-        action_repeat: how often each action is taken in one step.
-        key: key of the agent's observations, if they are a dict.
-        device: "cpu", "cuda" or "cuda:1"; None for JAX's choice.
+        episode_length: as for `Brax`.
+        action_repeat: as for `Brax`.
+        key: as for `Brax`.
+        device: as for `Brax`.
         wrap_reset: wraps an environment that ends its episodes so that it resets itself.
 
     Raises:
@@ -124,10 +124,10 @@ class Brax(JaxEnvironment):
     Args:
         env: a name for `brax.envs.get_environment`, or an environment.
         num_envs: number of copies.
-        episode_length: as for `JaxEnvironment`.
-        action_repeat: as for `JaxEnvironment`.
-        key: as for `JaxEnvironment`.
-        device: as for `JaxEnvironment`.
+        episode_length: steps after which an episode is truncated.
+        action_repeat: how often each action is taken in one step.
+        key: key of the agent's observations, if they are a dict.
+        device: "cpu", "cuda" or "cuda:1"; None for JAX's choice.
         **options: for `brax.envs.get_environment`, such as `backend`.
     """
 
@@ -158,10 +158,10 @@ class Playground(JaxEnvironment):
     Args:
         env: a name for `mujoco_playground.registry.load`, or an environment.
         num_envs: number of copies.
-        episode_length: as for `JaxEnvironment`; None for Playground's default.
-        action_repeat: as for `JaxEnvironment`; None for Playground's default.
-        key: as for `JaxEnvironment`.
-        device: as for `JaxEnvironment`.
+        episode_length: as for `Brax`; None for Playground's default.
+        action_repeat: as for `Brax`; None for Playground's default.
+        key: as for `Brax`.
+        device: as for `Brax`.
         **options: for `registry.load`, such as `config_overrides`.
     """
 

@@ -115,13 +115,17 @@ class EnvironmentOptions:
                 f"frame_stack={self.frame_stack} does not work with action_masks=True: leave one of the two out"
             )
         if self.vectorization == "compiled":
-            given = "episodic_life=True" if self.episodic_life else self.needs_copies
-            if self.autoreset_mode is not None:
-                given = f"autoreset_mode={self.autoreset_mode!r}"
-            if given is not None:
-                raise ConfigurationError(
-                    f"{given} does not work with vectorization='compiled': leave one of the two out"
-                )
+            refused = {
+                f"autoreset_mode={self.autoreset_mode!r}": self.autoreset_mode is not None,
+                "episodic_life=True": self.episodic_life,
+                f"info_metrics={self.info_metrics}": bool(self.info_metrics),
+                f"{self.needs_copies}": self.needs_copies is not None,
+            }
+            for option, is_given in refused.items():
+                if is_given:
+                    raise ConfigurationError(
+                        f"{option} does not work with vectorization='compiled': leave one of the two out"
+                    )
 
     @property
     def restarts(self) -> bool:

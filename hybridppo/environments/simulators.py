@@ -13,18 +13,7 @@ from torch import Tensor
 
 
 class Simulator:
-    """Wraps an environment of Isaac Lab or mjlab as an environment of tensors.
-
-    Args:
-        env: a `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, or a `ManagerBasedRlEnv` of mjlab, also within
-            wrappers, as `gymnasium.make` returns it. If you pass the environment itself to `train`, close it yourself.
-        group: the name of the observation group that the agent sees; or several names. Observations are then a `Dict`
-            of these groups, and `actor_keys` and `critic_keys` select the groups of the actor and of the critic.
-        clip_actions: the largest absolute value of an action; None to clip nothing.
-
-    Raises:
-        ValueError: if the environment has no such group.
-    """
+    """Wraps an environment of Isaac Lab or mjlab as an environment of tensors; arguments as of `IsaacLab`."""
 
     def __init__(self, env: Any, group: str | Sequence[str], clip_actions: float | None = None) -> None:
         self.env, self.group = env, group
@@ -75,14 +64,31 @@ class Simulator:
 
 
 class IsaacLab(Simulator):
-    """An environment of Isaac Lab, whose observation group for the policy is named `policy`."""
+    """An environment of Isaac Lab, whose observation group for the policy is named `policy`.
+
+    Args:
+        env: a `ManagerBasedRLEnv` or `DirectRLEnv`, also within wrappers, as `gymnasium.make` returns it. If you pass
+            the environment itself to `train`, close it yourself.
+        group: the name of the observation group that the agent sees; or several names. Observations are then a `Dict`
+            of these groups, and `actor_keys` and `critic_keys` select the groups of the actor and of the critic.
+        clip_actions: the largest absolute value of an action; None to clip nothing.
+
+    Raises:
+        ValueError: if the environment has no such group.
+    """
 
     def __init__(self, env: Any, group: str | Sequence[str] = "policy", clip_actions: float | None = None) -> None:
         super().__init__(env, group, clip_actions)
 
 
 class Mjlab(Simulator):
-    """An environment of mjlab, whose observation group for the policy is named `actor` (`policy` in early releases)."""
+    """An environment of mjlab, whose observation group for the policy is named `actor` (`policy` in early releases).
+
+    Args:
+        env: a `ManagerBasedRlEnv`, also within wrappers.
+        group: as for `IsaacLab`.
+        clip_actions: as for `IsaacLab`.
+    """
 
     def __init__(self, env: Any, group: str | Sequence[str] = "actor", clip_actions: float | None = None) -> None:
         super().__init__(env, group, clip_actions)

@@ -1,7 +1,7 @@
 """Loads agents and runners from checkpoints."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,10 @@ PARTS = ("actor", "critic")
 """The parts that `start_from` takes; optimizer, generators and counters start anew."""
 MEANINGS = ("activation", "squash_actions", "actor_keys", "critic_keys")
 """The fields of a configuration that change what the library's networks compute, and no tensor's shape."""
+SHAPES = (
+    "hidden_sizes", "normalize_observations", "layer_norm", "shared_trunk", "recurrent", "recurrent_size", "use_sde"
+)  # fmt: skip
+"""The fields of a configuration that the tensors of the library's networks follow from."""
 
 
 def load(
@@ -193,17 +197,18 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
     try:
         require_spaces_of(before, agent, error=CheckpointError)
         if type(config) is type(agent.config) and "networks" not in agent.own:
-            _require_meanings(config, agent.config)
+            fields = (*MEANINGS, *SHAPES) if _differences(agent.state()[0], found) else MEANINGS
+            _require_equal(config, agent.config, fields)
     except CheckpointError as error:
         raise CheckpointError(f"a training cannot start from {path}: {error}") from None
     take_networks(agent, found, f"a training cannot start from {path}")
 
 
-def _require_meanings(theirs: AnyConfig, ours: AnyConfig) -> None:
-    """Refuse networks that would compute something else from the same tensors."""
+def _require_equal(theirs: AnyConfig, ours: AnyConfig, fields: Sequence[str]) -> None:
+    """Refuse networks that these fields would make others."""
     of_each = [config.policies if isinstance(config, PoliciesConfig) else {"": config} for config in (theirs, ours)]
     for policy in of_each[0].keys() & of_each[1].keys():
-        for field in MEANINGS:
+        for field in fields:
             there, here = (getattr(configs[policy], field, None) for configs in of_each)
             if there != here:
                 raise CheckpointError(f"{field} is {there!r} there and {here!r} here: give it the same value")
@@ -273,19 +278,21 @@ def take_networks(agent: AnyAgent, found: dict[str, Tensor], what: str) -> None:
         CheckpointError: if the networks differ; it begins with `what`.
     """
     mine, state = agent.state()
-    theirs = {name: tensor for name, tensor in found.items() if _is_of_network(name)}
-    ours = {name: tensor for name, tensor in mine.items() if _is_of_network(name)}
-    differences = [
-        f"{name} is {_shape(theirs, name)} there and {_shape(ours, name)} here"
-        for name in sorted(theirs.keys() | ours.keys())
-        if _shape(theirs, name) != _shape(ours, name)
-    ]
-    if differences:
+    if differences := _differences(mine, found):
         raise CheckpointError(
             f"{what}: its networks are others: {'; '.join(differences[:4])}: train with the same environment, "
             "hidden_sizes and networks"
         )
-    agent.load_state(theirs, state)
+    agent.load_state({name: tensor for name, tensor in found.items() if _is_of_network(name)}, state)
+
+
+def _differences(mine: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+    """The tensors of networks that have other shapes, or are missing."""
+    return [
+        f"{name} is {_shape(found, name)} there and {_shape(mine, name)} here"
+        for name in sorted(filter(_is_of_network, found.keys() | mine.keys()))
+        if _shape(found, name) != _shape(mine, name)
+    ]
 
 
 def _is_of_network(name: str) -> bool:

@@ -70,7 +70,8 @@ class RunOptions:
 
     distribution: str = field(default="local", metadata=CHANGEABLE)
     """How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
-    multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
+    multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS, fine:WORKERS,
+    environments:WORKERS. The numbers after the first may be left out."""
     address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
     """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address, the
     variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine."""
@@ -227,6 +228,8 @@ def _hint(name: str, ours: list[str]) -> str:
     for kind in AGENTS.values():
         if "config" in ours and setting in fields_of(kind.config):
             return f": did you mean config={kind.config.__name__}({setting}=...)?"
+    if "placement" in ours and name in ("max_lag", "publish_every"):
+        return f": did you mean placement=Mirrored(..., {name}=...)?"
     near = meant_by(name, ours)
     return f": did you mean {near}?" if near else ""
 

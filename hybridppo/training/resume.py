@@ -210,12 +210,13 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
         return
     (field, name), *_ = lowered.items()
     shares = [share_left(name, min(1.0, env_steps / steps)) for steps in (was, goal)]
+    has_schedule = any(field in parsed(config.schedules) for config in _learning(now.config))
+    option = "its schedule" if has_schedule else f"anneal_{field} (--no-anneal-{field.replace('_', '-')})"
     logger.warning(
         "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
         "it had been on its way to the new goal from the beginning. A run that is to be prolonged learns better "
-        "without annealing (--no-anneal-learning-rate, --no-anneal-clip-range, no schedules), or with its last goal "
-        "from the beginning, stopped by Ctrl-C and resumed",
-        f"{was:,}", f"{goal:,}", field.replace("_", " "), 100 * shares[1], 100 * shares[0],
+        "without %s, or with its last goal from the beginning, stopped by Ctrl-C and resumed",
+        f"{was:,}", f"{goal:,}", field.replace("_", " "), 100 * shares[1], 100 * shares[0], option,
     )  # fmt: skip
 
 

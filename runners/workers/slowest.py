@@ -43,6 +43,6 @@ class SlowestWorker:
         self._is_logged = True
         logger.warning(
             "%s took %.3g s for %d rollouts and a usual worker %.3g s, which waited for %.0f %% of the time. With "
-            "max_lag=2 or more (--max-lag), workers do not wait for each other",
+            "placement=Auto(max_lag=2) or more (--placement auto --max-lag 2), workers need not wait for each other",
             self._work.name(slowest), longest, self._rollouts, usual, 100.0 * (1.0 - usual / longest),
         )  # fmt: skip

@@ -264,6 +264,7 @@ def test_schedules_of_several_policies_are_known_when_their_run_goes_on(
         hybridppo.resume(run, schedules={"learning_rate": "linear"}, **goes_on)
     assert hybridppo.resume(run, schedules=named, **goes_on).metrics["env_steps"] == 96
     assert "total_steps was 32 and is 96: the annealed learning rate goes on at" in caplog.text
+    assert "learns better without its schedule, or" in caplog.text
 
 
 # Several learners, several policies, the command line
@@ -312,7 +313,11 @@ def test_several_policies_have_named_schedules_and_go_on_exactly(tmp_path: Path)
 
 REFUSED = {
     "no field": ({"schedules": {"num_steps": falling}}, "schedules are for learning_rate, .*, got 'num_steps'"),
-    "no schedule": ({"schedules": {"gamma": "fast"}}, "^schedules must give fields"),
+    "no schedule": ({"schedules": {"gamma": "fast"}}, "^schedules must give fields .* adaptive for learning_rate"),
+    "of another agent": (
+        {"schedules": {"learning_rate": "adaptive"}, "config": TD3Config()},
+        r"fields \(learning_rate, critic_learning_rate\) a schedule \(constant, linear, cosine\), .*=cosine:0.05 \(",
+    ),
     "no mapping": ({"schedules": 3}, "schedules must give fields a name or a function, .*, got 3"),
     "two": ({"schedules": {"gamma": falling}, "config": PPOConfig(schedules="gamma=linear")}, "gamma has two"),
     "annealed": ({"schedules": {"clip_range": "cosine"}, "config": PPOConfig(anneal_clip_range=True)}, "leave one out"),

@@ -467,6 +467,15 @@ def test_lag_is_for_placements_that_mirror(tmp_path: Path, capsys: pytest.Captur
     assert config_of(tmp_path / "lagging")["placement"]["max_lag"] == 3
 
 
+def test_resume_takes_a_lag_with_a_placement(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    goal = ("--total-steps", 128, *QUIET)
+    assert run("resume", run_dir, "--max-lag", 3, *goal) == 2
+    assert_is_one_message(capsys.readouterr().err, "max_lag=3 needs a placement", "--placement")
+    lagging = ("--placement", "overlap", "--learning-device", "cpu", "--max-lag", 3)
+    assert run("resume", run_dir, *lagging, *goal) == 0
+    assert json.loads((run_dir / "result.json").read_text())["placement"]["max_lag"] == 3
+
+
 def test_an_error_of_somebody_elses_is_one_message_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -330,11 +331,21 @@ def test_a_run_that_was_killed_at_once_starts_from_it_again(tmp_path: Path) -> N
     assert torch.equal(parameters(result.agent), parameters(expected.agent))
 
 
-def test_networks_of_other_sizes_are_refused_with_the_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_sizes": (4,)}, r"hidden_sizes is \(8,\) there and \(4,\) here: give it the same value"),
+        ({"normalize_observations": True}, "normalize_observations is False there and True here"),
+        ({"recurrent": "gru"}, "recurrent is None there and 'gru' here"),
+    ],
+    ids=str,
+)
+def test_networks_of_other_sizes_are_refused_with_the_difference(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     path = train().agent.save(tmp_path / "agent")
-    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
-    with pytest.raises(CheckpointError, match=r"its networks are others: actor.* is \[8\] there and \[4\] here"):
-        train(start_from=path, config=config, run_dir=tmp_path / "run")
+    with pytest.raises(CheckpointError, match=f"cannot start from .*: {message}"):
+        train(start_from=path, config=replace(CONFIG, **changes), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):
         train(start_from=tmp_path / "nothing")
@@ -376,7 +387,7 @@ def test_another_goal_says_what_it_does_to_what_is_annealed(
     assert len(told) == anneals
     if anneals:
         assert "the annealed learning rate goes on at 50 % of its start, where it was at 0 %" in told[0]
-        assert "--no-anneal-learning-rate" in told[0]
+        assert "without anneal_learning_rate (--no-anneal-learning-rate), or" in told[0]
         assert "\n" not in told[0]
 
 

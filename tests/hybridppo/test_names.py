@@ -51,6 +51,10 @@ def test_configurations_name_the_field_that_was_meant(name: str, kind: type[Any]
         ),
         (lambda: hybridppo.train("CartPole-v1", total_steps=1, tau=1), "did you mean config=DDPGConfig(tau=...)?"),
         (lambda: hybridppo.resume("run", eval_freq=1), "did you mean evaluate_every?"),
+        (
+            lambda: hybridppo.train("CartPole-v1", total_steps=1, max_lag=1),
+            "did you mean placement=Mirrored(..., max_lag=...)?",
+        ),
     ],
 )
 def test_arguments_and_fields_are_told_apart(call: Callable[[], object], words: str) -> None:

@@ -802,7 +802,7 @@ def test_what_the_slowest_worker_costs_is_logged_once(caplog: pytest.LogCaptureF
             slowest.add((1.0, 10.0, 2.0))
     (message,) = caplog.messages
     assert message.startswith("worker 1 took 50 s for 5 rollouts and a usual worker 10 s, which waited for 80 % of")
-    assert "max_lag=2" in message
+    assert "placement=Auto(max_lag=2) or more (--placement auto --max-lag 2)" in message
 
 
 @pytest.mark.parametrize("seconds", [(1.0, 1.8, 1.0), (0.001, 0.01, 0.001)])

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import run_python
+from stop_after import interrupt_at
 
 import hybridppo
 from hybridppo import (
@@ -110,12 +110,9 @@ def test_learners_share_the_updates_of_every_policy(never_stopped: Any, tmp_path
     alone = train(distribution="gpu:1:2", placement="cpu")
     assert not np.array_equal(parameters(never_stopped), parameters(alone))
 
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 2:
-            signal.raise_signal(signal.SIGTERM)
-
     stopped = train(
-        distribution="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_iteration=stop, on_interrupt="return",
+        distribution="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_interrupt="return",
+        on_iteration=interrupt_at(2),
     )  # fmt: skip
     assert stopped.interrupted
     resumed = hybridppo.resume(tmp_path / "run", env=Hunt, distribution="multi:1:2", progress=False)

@@ -20,6 +20,7 @@ from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from processes import processes_of
 from same_bits import counted, values_of
+from stop_after import interrupt_at
 from torch import Tensor
 from toy_agents import Matching, TakingTurns
 
@@ -107,12 +108,8 @@ def test_environments_of_learners_are_out_of_reach_of_callbacks() -> None:
 
 @beside_the_extras
 def test_several_learners_have_a_memory_each_and_their_run_goes_on_locally(tmp_path: Path) -> None:
-    def stop(metrics: dict[str, Any]) -> None:
-        if metrics["iteration"] == 3:
-            signal.raise_signal(signal.SIGTERM)
-
     config = replace(CONFIG, **KINDS["gru"].config)
-    train(config=config, distribution="central:2", run_dir=tmp_path / "run", on_iteration=stop)
+    train(config=config, distribution="central:2", run_dir=tmp_path / "run", on_iteration=interrupt_at(3))
     for distribution, steps in (("local", STEPS), ("central:2", 2 * STEPS)):
         result = hybridppo.resume(tmp_path / "run", distribution=distribution, total_steps=steps, progress=False)
         assert result.metrics["env_steps"] >= steps
@@ -269,14 +266,7 @@ def saved_optimizer(run: Path) -> dict[str, Tensor]:
 def test_what_is_saved_is_what_the_server_has_and_goes_on_wherever_it_is_resumed(tmp_path: Path) -> None:
     run = tmp_path / "run"
 
-    def stop_at(iteration: int) -> Callable[[dict[str, Any]], None]:
-        def stop(metrics: dict[str, Any]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
-    stopped = train(distribution="central:2", run_dir=run, on_iteration=stop_at(3))
+    stopped = train(distribution="central:2", run_dir=run, on_iteration=interrupt_at(3))
     assert stopped.interrupted
     assert stopped.saved
     assert torch.equal(hybridppo.load(run).parameters.values, stopped.agent.parameters.values)
@@ -286,12 +276,12 @@ def test_what_is_saved_is_what_the_server_has_and_goes_on_wherever_it_is_resumed
     assert float(slots["step"]) >= 9
 
     options = {"progress": False, "on_interrupt": "return"}
-    again = hybridppo.resume(run, on_iteration=stop_at(5), **options)
+    again = hybridppo.resume(run, on_iteration=interrupt_at(5), **options)
     assert again.metrics["iteration"] == 5
     assert again.metrics["env_steps"] == 5 * 64
     steps = float(again.agent.optimizer.state[again.agent.parameters.values]["step"])
     assert steps >= float(slots["step"]) + 6
-    local = hybridppo.resume(run, distribution="local", on_iteration=stop_at(6), **options)
+    local = hybridppo.resume(run, distribution="local", on_iteration=interrupt_at(6), **options)
     assert local.metrics["env_steps"] == 5 * 64 + 128
     assert float(local.agent.optimizer.state[local.agent.parameters.values]["step"]) == steps + 6
     last = hybridppo.resume(run, distribution="central:2", **options)

@@ -22,6 +22,7 @@ import pytest
 import torch
 from processes import start_python
 from same_bits import counted, values_of
+from stop_after import interrupt_at
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import Catch, HighestAllowed
 
@@ -132,18 +133,11 @@ def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bi
 ) -> None:
     whole = train(placement=placement)
 
-    def stop_at(iteration: int) -> Callable[[dict[str, float]], None]:
-        def stop(metrics: dict[str, float]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
     run_dir, more = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
-    stopped = train(placement=placement, distribution="coarse:3", run_dir=run_dir, on_iteration=stop_at(1))
+    stopped = train(placement=placement, distribution="coarse:3", run_dir=run_dir, on_iteration=interrupt_at(1))
     assert stopped.interrupted
     assert json.loads((run_dir / "config.json").read_text())["distribution"] == "coarse:3"
-    again = hybridppo.resume(run_dir, distribution="local", on_iteration=stop_at(2), **more)
+    again = hybridppo.resume(run_dir, distribution="local", on_iteration=interrupt_at(2), **more)
     assert again.interrupted
     last = hybridppo.resume(run_dir, distribution="coarse:2", **more)
     assert torch.equal(values_of(last), values_of(whole))

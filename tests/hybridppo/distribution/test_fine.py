@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from same_bits import counted, values_of
+from stop_after import interrupt_at
 from toy_agents import ScriptedAgents
 
 import hybridppo
@@ -104,16 +104,9 @@ def test_any_number_of_environment_workers_gives_the_bits_of_one_process(
 def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bits(tmp_path: Path) -> None:
     whole = train()
 
-    def stop_at(iteration: int) -> Callable[[dict[str, float]], None]:
-        def stop(metrics: dict[str, float]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
     run_dir, more = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
-    assert train(distribution="fine:3", run_dir=run_dir, on_iteration=stop_at(1)).interrupted
-    assert hybridppo.resume(run_dir, distribution="local", on_iteration=stop_at(2), **more).interrupted
+    assert train(distribution="fine:3", run_dir=run_dir, on_iteration=interrupt_at(1)).interrupted
+    assert hybridppo.resume(run_dir, distribution="local", on_iteration=interrupt_at(2), **more).interrupted
     last = hybridppo.resume(run_dir, distribution="environments:2", **more)
     assert torch.equal(values_of(last), values_of(whole))
     assert counted(last.metrics) == counted(whole.metrics)

@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import signal
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from ppo_settings import ppo_config
 from processes import run_python
+from stop_after import interrupt_at
 from toy_combined import ToyAgents
 
 import hybridppo
@@ -182,12 +182,7 @@ def test_a_resumed_run_goes_on_with_the_same_run_and_sends_nothing_twice(tmp_pat
 
 def test_an_interrupted_run_has_sent_all(tmp_path: Path) -> None:
     tracker = Memory()
-
-    def interrupt(metrics: Any) -> None:
-        if metrics["iteration"] == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    train(track=tracker, run_dir=tmp_path / "run", on_iteration=interrupt, on_interrupt="return")
+    train(track=tracker, run_dir=tmp_path / "run", on_iteration=interrupt_at(3), on_interrupt="return")
     assert tracker.steps == ALL[:3]
     again = Memory()
     hybridppo.resume(tmp_path / "run", track=again, progress=False)

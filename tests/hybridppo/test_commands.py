@@ -400,20 +400,6 @@ def test_an_error_is_one_message_and_exit_code_1(
     assert_is_one_message(err, *parts)
 
 
-def test_a_run_that_exists_is_an_error(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(run_dir) == 1
-    assert_is_one_message(capsys.readouterr().err, f"{run_dir} exists already", "hybridppo resume")
-    assert num_iterations(run_dir) == 2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("placement", ["cuda", "migrate", "hybrid", "overlap"])
-def test_a_missing_gpu_is_an_error(placement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "run", "--placement", placement) == 1
-    assert_is_one_message(capsys.readouterr().err, "sees no CUDA device", "use placement 'cpu'")
-    assert not (tmp_path / "run").exists()
-
-
 ABSENT = ("--sampling-device", "cuda:77", "'cuda:77' was asked for")
 NO_DEVICE = ("--learning-device", "banana", "is no device: write")
 

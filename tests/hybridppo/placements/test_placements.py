@@ -327,13 +327,6 @@ def test_a_missing_cuda_device_is_an_error_with_the_remedy(device: str) -> None:
             make()
 
 
-@needs_no_cuda
-@pytest.mark.parametrize("name", ["cuda", "migrate", "hybrid"])
-def test_a_named_placement_never_falls_back_to_the_cpu(name: str) -> None:
-    with pytest.raises(DeviceError, match="sees no CUDA device"):
-        hybridppo.train("CartPole-v1", total_steps=1, placement=name, progress=False)
-
-
 @pytest.mark.parametrize("device", ["gpu", "cpuu", "", "cuda:x"])
 def test_a_nonsense_device_is_refused_by_name(device: str) -> None:
     with pytest.raises(DeviceError, match=f"'{device}' is no device: write cpu, cuda or cuda:0"):

@@ -341,7 +341,9 @@ def test_a_second_ctrl_c_in_a_callback_stops_at_once(tmp_path: Path, caplog: pyt
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
+    handler = signal.getsignal(signal.SIGINT)
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt) as caught:
         train(callbacks=[Twice()], run_dir=tmp_path / "run")
     assert not isinstance(caught.value, TrainingInterrupted)
     assert len(folders(tmp_path / "run" / "checkpoints")) == 1  # the first: nothing was saved any more
+    assert signal.getsignal(signal.SIGINT) is handler

@@ -327,8 +327,9 @@ def lines(run_dir: Path) -> int:
 @posix
 @pytest.mark.parametrize(
     ("number", "stepped"),
-    [  # Ctrl-C with all of them is another test
+    [
         (SIGNALS[0], []),
+        (SIGNALS[0], ["--num-workers", 2]),
         (SIGNALS[-1], []),
         (SIGNALS[-1], ["--num-workers", 2]),
     ],
@@ -347,6 +348,7 @@ def test_signals_to_the_whole_group_save_and_exit_with_130(
     assert code == 130, errors
     assert f"hybridppo resume {path}" in errors
     assert "Traceback" not in errors
+    assert not (path / "result.json").exists()
     state = load_latest(path / "checkpoints")[1].state
     assert [line["iteration"] for line in metrics_of(path)] == [*range(1, state["runner"]["iteration"] + 1)]
     result = hybridppo.resume(path, total_steps=state["runner"]["steps_learned"] + 1, progress=False)

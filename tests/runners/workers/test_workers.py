@@ -17,14 +17,13 @@ import torch
 from ppo_settings import ppo_config
 from processes import worker_processes
 from selection import only_by_default
-from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait_forever
+from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.workers import local
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
 SMALL = ppo_config(num_envs=6, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
@@ -86,15 +85,6 @@ def test_nothing_is_left_behind() -> None:
     assert not any(files)  # not even while it runs: a killed trainer leaves nothing
 
 
-def test_an_error_names_the_worker_and_shows_its_traceback() -> None:
-    with pytest.raises(
-        EnvError, match=r"worker \d \(environments \d to \d\) failed: environment \d .* ValueError: the motor is stuck"
-    ) as e:
-        train(partial(FailingEnv, raise_an_error), num_workers=2)
-    assert "in step" in str(e.value)
-    assert not worker_processes()
-
-
 def test_an_error_when_environments_are_made_comes_through() -> None:
     trainer = os.getpid()
 
@@ -105,22 +95,6 @@ def test_an_error_when_environments_are_made_comes_through() -> None:
 
     with pytest.raises(EnvError, match="only in a worker"):
         train(make, num_workers=2)
-    assert not worker_processes()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_killed_worker_is_named_with_its_signal() -> None:
-    with pytest.raises(EnvError, match=r"worker \d \(environments \d to \d\) has died: killed by SIGKILL"):
-        train(partial(FailingEnv, kill_this_process), num_workers=2)
-    assert not worker_processes()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    monkeypatch.setattr(local, "SECONDS_TO_CLOSE", 0.1)
-    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 1 s, after 3 of its rollout"):
-        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()
 
 

@@ -40,6 +40,7 @@ from hybridppo.tools.experiments.side_by_side import (
     RunningRun,
     require_same,
     result_of,
+    stop_all,
     train_missing,
 )
 from hybridppo.tools.experiments.suites import EVALUATION_EPISODES
@@ -287,10 +288,7 @@ class Search:
                     if self._underway:
                         time.sleep(POLL_SECONDS)
             finally:
-                for one in self._underway:
-                    one.run.close()
-                for one in self._underway:
-                    one.run.stop()
+                stop_all([one.run for one in self._underway])
 
     def best_of_finals(self, trials: int) -> Entry:
         """Train the best trials on further seeds; the settings with the highest mean return.

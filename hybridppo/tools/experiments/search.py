@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -222,14 +223,11 @@ class Search:
                 f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the "
                 "first run had them"
             )
-        environments = make_environments(self.env, 1, self.environment)
-        try:
+        with closing(make_environments(self.env, 1, self.environment)) as environments:
             environments.reset(self.seed)
             agent = make_agent(PPO, environments.observation_space, environments.action_space, config, seed=0)
             if self.run.start_from is not None:
                 start_from(agent, self.run.start_from)
-        finally:
-            environments.close()
 
     def begin(self) -> None:
         """Open the study, new or existing. Trials that were running when it was stopped continue.

@@ -20,6 +20,7 @@ from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from processes import processes_of
 from same_bits import counted, values_of
+from short_runs import trainer
 from stop_after import interrupt_at
 from torch import Tensor
 from toy_agents import Matching, TakingTurns
@@ -31,20 +32,13 @@ from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 4 * 32 * 4
+train = trainer(CONFIG, STEPS)
 beside_the_extras = pytest.mark.extras
 """These need no extra, but each starts several learners with torch."""
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 SECONDS = 120
 """Much longer than anything takes, even on a busy machine."""
 OF_CENTRAL = {"learner", "learners", "gradient_lag_mean", "gradient_lag_max", "gradient_waits"}
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
-        "on_interrupt": "return", **options,
-    }  # fmt: skip
-    return hybridppo.train(env, **options)
 
 
 def learners() -> list[psutil.Process]:

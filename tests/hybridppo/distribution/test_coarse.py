@@ -22,6 +22,7 @@ import pytest
 import torch
 from processes import start_python
 from same_bits import counted, values_of
+from short_runs import trainer
 from stop_after import interrupt_at
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import Catch, HighestAllowed
@@ -44,6 +45,7 @@ CONFIG = ppo_config(num_envs=5, num_steps=32, num_epochs=2, num_minibatches=2, h
 STEPS = 5 * 32 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A new placement for each training, because placements count."""
+train = trainer(CONFIG, STEPS, vectorization="sync")
 SECONDS = 120
 
 
@@ -57,16 +59,6 @@ def assert_is_gone(mark: Path) -> None:
     """The process whose number is in a file."""
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(mark.read_text())).wait(timeout=20)
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
-        "on_interrupt": "return", "vectorization": "sync", **options,
-    }  # fmt: skip
-    if callable(options["placement"]):
-        options["placement"] = options["placement"]()
-    return hybridppo.train(env, **options)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from same_bits import counted, values_of
+from short_runs import trainer
 from stop_after import interrupt_at
 from toy_agents import ScriptedAgents
 
@@ -34,6 +35,7 @@ CONFIG = ppo_config(num_envs=5, num_steps=16, num_epochs=2, num_minibatches=2, h
 STEPS = 5 * 16 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A new placement for each training, because placements count."""
+train = trainer(CONFIG, STEPS, vectorization="sync")
 SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
 
 
@@ -41,16 +43,6 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
 def _cluster() -> Iterator[None]:
     with small_cluster():
         yield
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
-        "on_interrupt": "return", "vectorization": "sync", **options,
-    }  # fmt: skip
-    if callable(options["placement"]):
-        options["placement"] = options["placement"]()
-    return hybridppo.train(env, **options)
 
 
 class Joint(gym.Env[Any, Any]):

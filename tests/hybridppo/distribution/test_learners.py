@@ -24,6 +24,7 @@ from ppo_settings import ppo_config
 from processes import processes_of, start_python
 from same_bits import counted, values_of
 from selection import only_by_default
+from short_runs import trainer
 from stop_after import interrupt_at
 from torch import nn
 from toy_agents import ScriptedAgents
@@ -37,24 +38,11 @@ CONFIG = ppo_config(
     normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
 )  # fmt: skip
 STEPS = 4 * 32 * 4
+train = trainer(CONFIG, STEPS)
 beside_the_extras = pytest.mark.extras
 """These need no extra, but each starts several learners with torch."""
 SECONDS = 120
 """Much longer than anything takes, even on a busy machine."""
-"""Prefixes of the metrics that measure time."""
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG,
-        "seed": 5,
-        "total_steps": STEPS,
-        "placement": "cpu",
-        "progress": False,
-        "on_interrupt": "return",
-        **options,
-    }
-    return hybridppo.train(env, **options)
 
 
 def learners() -> list[psutil.Process]:

@@ -329,14 +329,6 @@ def test_images_come_through_gymnasiums_vectors_too() -> None:
     assert result.metrics["episode_length_mean"] == 5.0
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 0}], ids=["in a worker", "in a thread"])
-def test_overlap_lags_by_one_update(options: dict[str, Any]) -> None:
-    lags: list[float] = []
-    placement = Mirrored("cpu", "cpu", max_lag=1, verify=True)
-    train(placement=placement, on_iteration=lambda metrics: lags.append(metrics["policy_lag"]), **options)
-    assert lags == [0, 1, 1, 1]
-
-
 @pytest.mark.parametrize("action_space", ["choices", "numbers"])
 def test_whole_episodes_of_images(action_space: str) -> None:
     class Env(Catch):

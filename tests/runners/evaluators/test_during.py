@@ -206,13 +206,8 @@ class Worsening(gym.Env[Any, Any]):
         return self.observation_space.low, {}
 
     def step(self, action: Any) -> Any:
-        return (
-            self.observation_space.low,
-            (-float(Worsening.evaluations) if self.is_evaluated else 1.0),
-            True,
-            False,
-            {},
-        )
+        reward = -float(Worsening.evaluations) if self.is_evaluated else 1.0
+        return self.observation_space.low, reward, True, False, {}
 
     seed_of_evaluation = -1
 

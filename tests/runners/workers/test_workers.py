@@ -1,6 +1,5 @@
 """Worker processes and overlap: the same rollouts, no leftovers, and clear errors when a process dies."""
 
-import json
 import os
 import random
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 from processes import worker_processes
-from selection import only_by_default
 from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
@@ -40,17 +38,6 @@ def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return result.agent.parameters.values.detach()
 
 
-@pytest.mark.parametrize("env", only_by_default(("Pendulum-v1",), ("CartPole-v1", "Pendulum-v1")))
-def test_how_many_workers_there_are_changes_nothing(env: str) -> None:
-    expected, _ = train(env, vectorization="sync")
-    for num_workers in (1, 4, 6):
-        result, _ = train(env, vectorization="sync", num_workers=num_workers)
-        assert torch.equal(parameters_of(result), parameters_of(expected)), f"{num_workers} workers"
-        assert result.metrics["episode_return_mean"] == pytest.approx(
-            expected.metrics["episode_return_mean"], nan_ok=True
-        )
-
-
 def test_one_worker_takes_an_environments_own_vectorised_form_as_it_is() -> None:
     expected, _ = train()
     result, _ = train(num_workers=1)
@@ -66,23 +53,6 @@ def test_environments_may_be_made_by_a_function_of_the_main_script() -> None:
 def test_workers_do_not_load_torch() -> None:
     code = "import hybridppo.runners.workers.process, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.cold_workers  # children of this process, as they are elsewhere
-def test_nothing_is_left_behind() -> None:
-    before = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
-    files: list[set[Path]] = []
-
-    def look(metrics: Any) -> None:
-        assert len(worker_processes()) == 2
-        if Path("/dev/shm").is_dir():
-            files.append(set(Path("/dev/shm").glob(f"hybridppo-{os.getpid()}-*")) - before)
-
-    hybridppo.train(
-        "CartPole-v1", total_steps=200, config=SMALL, num_workers=2, placement="cpu", progress=False, on_iteration=look
-    )
-    assert not worker_processes()
-    assert not any(files)  # not even while it runs: a killed trainer leaves nothing
 
 
 def test_an_error_when_environments_are_made_comes_through() -> None:
@@ -237,14 +207,6 @@ def test_overlap_lags_by_one_update_and_never_more(options: dict[str, Any]) -> N
     assert not worker_processes()
 
 
-def test_overlap_gives_the_same_in_a_thread_and_in_a_process() -> None:
-    in_process, _ = train(placement=Mirrored("cpu", "cpu", max_lag=1))
-    in_thread, _ = train(placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=0)
-    by_turns, _ = train(placement=SingleDevice("cpu"))
-    assert torch.equal(parameters_of(in_process), parameters_of(in_thread))
-    assert not torch.equal(parameters_of(in_process), parameters_of(by_turns))  # it does learn from older rollouts
-
-
 def test_overlap_samples_other_networks_in_a_thread() -> None:
     _, iterations = train(placement=Mirrored("cpu", "cpu", max_lag=1), config=replace(SMALL, activation="elu"))
     assert iterations[-1]["policy_lag"] == 1
@@ -255,14 +217,6 @@ def test_an_error_in_overlap_ends_in_good_order(num_workers: int) -> None:
     with pytest.raises((EnvError, ValueError), match="the motor is stuck"):
         train(partial(FailingEnv, raise_an_error), placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=num_workers)
     assert not worker_processes()
-
-
-def test_overlapping_runs_resume(tmp_path: Path) -> None:
-    train(placement=Mirrored("cpu", "cpu", max_lag=1), run_dir=tmp_path / "run")
-    result = hybridppo.resume(tmp_path / "run", total_steps=1400, progress=False)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
-    assert result.metrics["env_steps"] >= 1400
 
 
 @pytest.mark.parametrize("nameless", [True, False])

@@ -91,21 +91,6 @@ def test_lambda_zero_is_the_one_step_error() -> None:
     torch.testing.assert_close(gae(**block), block["rewards"] + 0.97 * bootstrap - block["values"])
 
 
-def test_lambda_one_without_discount_is_the_return() -> None:
-    values = column(0.3, 0.5, 0.7, 0.9)
-    advantages = gae(
-        rewards=column(1, 2, 3, 4),
-        values=values,
-        next_values=torch.cat((values[1:], column(10))),
-        terminated=flags(0, 0, 0, 0),
-        truncated=flags(0, 0, 0, 0),
-        gamma=1.0,
-        gae_lambda=1.0,
-    )
-    # rewards to come, and the value after the last: 1+2+3+4+10, ...
-    torch.testing.assert_close(advantages + values, column(20, 19, 17, 14))
-
-
 def test_lambda_one_with_discount_is_the_discounted_return() -> None:
     # gamma = 0.5, terminated at the last step, whose next value 7 does not count: 4;  2 + 0.5 * 4;  1 + 0.5 * 4
     values = column(0.3, 0.5, 0.7)

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -344,19 +343,6 @@ def test_whole_episodes_of_images(action_space: str) -> None:
     result = train(Env, config=config, total_steps=60)
     assert result.metrics["episodes"] >= 12
     assert result.metrics["episode_length_mean"] == 5.0
-
-
-def test_an_agent_of_images_is_saved_loaded_and_acts(tmp_path: Path) -> None:
-    result = train(run_dir=tmp_path / "run")
-    assert len((tmp_path / "run" / "config.json").read_text()) < 10_000
-    agent = hybridppo.load(tmp_path / "run")
-    assert torch.equal(agent.parameters.values, result.agent.parameters.values)
-    env = Catch()
-    observation, _ = env.reset(seed=0)
-    action = agent.act(observation)
-    assert action in env.action_space
-    assert action == result.agent.act(observation)
-    assert agent.act(observation, deterministic=False) in env.action_space
 
 
 @pytest.mark.parametrize("stack", [False, True], ids=["a camera", "frames stacked"])

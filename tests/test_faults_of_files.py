@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
 from processes import run_python, start_python
+from run_files import lines_of
 from selection import only_by_default
 from toy_environments import IdentityDiscrete, ScriptedEnv
 
@@ -49,10 +50,6 @@ def resume(run_dir: Path, iterations: int | None = None, **options: Any) -> hybr
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:

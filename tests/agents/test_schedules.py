@@ -12,6 +12,7 @@ import pytest
 import torch
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
+from run_files import lines_of
 from selection import only_by_default
 from stop_after import interrupt_at
 from toy_agents import Matching, Unlike
@@ -335,7 +336,7 @@ def test_the_command_line_names_schedules(tmp_path: Path) -> None:
     assert exited.value.code == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     assert config["schedules"] == "learning_rate=cosine,entropy_coef=linear:0.5"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run")
     assert [line["entropy_coef"] for line in lines] == pytest.approx([0.0, 0.01])
 
 

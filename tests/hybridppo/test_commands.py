@@ -14,6 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from processes import run_python
+from run_files import timeless_lines_of
 from selection import only_by_default
 
 import hybridppo
@@ -113,12 +114,6 @@ RUNS: dict[str, list[object]] = {
 """Runs that are repeated from their settings. To add one, add a line."""
 
 
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    """A run's metrics without times."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
-
-
 @pytest.mark.parametrize("name", only_by_default(("ppo", "ddpg", "overlap", "environment"), RUNS))
 def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> None:
     sizes = SMALL if name != "ddpg" else ["--hidden-sizes=8", "--num-envs=2", "--vectorization=sync"]
@@ -131,12 +126,12 @@ def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> No
     assert written.pop("origin")["command"] != ""
     del expected["origin"]
     assert written == expected
-    assert lines_of(again) == lines_of(first)
+    assert timeless_lines_of(again) == timeless_lines_of(first)
     assert run("train", f"--config={first}", "--seed", 5, "--gamma", 0.5, "--run-dir", other, *QUIET) == 0
     changed = config_of(other)
     assert (changed["seed"], changed["config"]["gamma"]) == (5, 0.5)
     assert changed["placement"] == expected["placement"]
-    assert lines_of(other) != lines_of(first)
+    assert timeless_lines_of(other) != timeless_lines_of(first)
 
 
 @pytest.mark.parametrize(

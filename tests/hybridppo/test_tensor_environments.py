@@ -1,7 +1,6 @@
 """Training in environments of tensors: how they are passed, what is refused, what a resumed run does."""
 
 import logging
-import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -16,6 +15,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from selection import only_by_default
 from stop_after import interrupt_at_call
 from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTensors
@@ -499,8 +499,7 @@ def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
     plain = train(env, config, run_dir=run, checkpoint_seconds=0, placement=SingleDevice("cpu"))
     for placement in (Mirrored("cpu", "cpu", force_copy=True, verify=True), Migrating("cpu", "cpu", force_copy=True)):
         assert_same(train(env, config, placement=placement).agent, plain.agent)
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     assert_same(hybridppo.resume(run, env=env, progress=False).agent, plain.agent)
     loaded, state = hybridppo.load(run), {"state": None} if config.recurrent else {}
     pole = {"policy": np.array([0.1, 0.2, 0.03, -0.2], np.float32)}

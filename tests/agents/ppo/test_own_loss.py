@@ -1,6 +1,5 @@
 """A user's loss that sees everything, with modules, a state, further metrics and another advantage estimate."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,6 +14,7 @@ from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
+from run_files import lines_of
 from selection import only_by_default
 from stop_after import interrupt_at
 from torch import nn
@@ -294,5 +294,4 @@ def test_what_cannot_be_is_refused(what: str) -> None:
 
 def test_extras_are_written(tmp_path: Path) -> None:
     train(loss=giving(mine=2.5), run_dir=tmp_path / "run")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["mine"] for line in lines] == [2.5] * 3
+    assert [line["mine"] for line in lines_of(tmp_path / "run")] == [2.5] * 3

@@ -16,6 +16,7 @@ from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import lines_of
 from stop_after import interrupt_at
 
 import hybridppo
@@ -76,7 +77,7 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_the_run_says_what_each_policy_did(never_stopped: Any) -> None:
-    lines = [json.loads(line) for line in (never_stopped.run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(never_stopped.run_dir)
     assert [line["env_steps"] for line in lines] == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
     last = lines[-1]
     assert last["agent_steps"] == last["hunter/agent_steps"] + last["prey/agent_steps"]

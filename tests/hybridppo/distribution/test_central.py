@@ -19,6 +19,7 @@ from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from processes import processes_of
+from run_files import lines_of
 from same_bits import counted, values_of
 from short_runs import trainer
 from stop_after import interrupt_at
@@ -281,7 +282,7 @@ def test_what_is_saved_is_what_the_server_has_and_goes_on_wherever_it_is_resumed
     last = hybridppo.resume(run, distribution="central:2", **options)
     assert last.metrics["env_steps"] >= STEPS
     assert not last.interrupted
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(run)
     assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
 
 
@@ -300,7 +301,7 @@ def test_a_rollout_that_another_distribution_had_not_learned_from_is_sampled_aga
     assert local.interrupted
     assert local.metrics["env_steps"] == 2 * 128
     result = hybridppo.resume(tmp_path / "run", distribution="central:1:0", agent=Stopping, progress=False)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run")
     assert [line["env_steps"] for line in lines] == [128, 256, 384, 512]
     assert result.metrics["env_steps"] == STEPS
 

@@ -22,6 +22,7 @@ from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
 from processes import processes_of, start_python
+from run_files import lines_of
 from same_bits import counted, values_of
 from selection import only_by_default
 from short_runs import trainer
@@ -415,8 +416,7 @@ def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bit
     last = hybridppo.resume(tmp_path / "run", distribution="multi:2:2", progress=False)
     assert torch.equal(values_of(last), values_of(whole))
     assert counted(last.metrics) == counted(whole.metrics)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, last.metrics["iteration"] + 1))
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == list(range(1, last.metrics["iteration"] + 1))
 
 
 @beside_the_extras
@@ -465,8 +465,7 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
     assert ran.stderr.count("everything is restored") == 1
     whole = train(distribution="multi:1:2")
     assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, whole.agent.parameters.values)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, whole.metrics["iteration"] + 1))
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == list(range(1, whole.metrics["iteration"] + 1))
 
 
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:

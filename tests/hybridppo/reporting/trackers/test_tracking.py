@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import lines_of
 from stop_after import interrupt_at
 from toy_combined import ToyAgents
 
@@ -89,7 +90,7 @@ def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path)
     assert flat["env_id"] == "CartPole-v1"
     assert flat["run_dir"] == str(tmp_path / "run")
     evaluations = {steps: values for steps, values in tracker.rows if "evaluation_return_mean" in values}
-    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run", "evaluations.jsonl")
     assert {line["env_steps"]: line["evaluation_return_mean"] for line in lines} == {
         steps: values["evaluation_return_mean"] for steps, values in evaluations.items()
     }

@@ -21,6 +21,28 @@ class StopAfter(hybridppo.Callback):
             run.stop("seen enough")
 
 
+def interrupt_at(iteration: int, number: int = signal.SIGTERM) -> Callable[[Any], None]:
+    """For `on_iteration`: raises a signal after this iteration of the run."""
+
+    def on_iteration(metrics: Any) -> None:
+        if metrics["iteration"] == iteration:
+            signal.raise_signal(number)
+
+    return on_iteration
+
+
+def interrupt_at_call(patch: pytest.MonkeyPatch, owner: Any, name: str, number: int) -> None:
+    """Raise SIGTERM within the `number`-th call of a method from now on."""
+    function, calls = getattr(owner, name), iter(range(1, 10_000))
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            signal.raise_signal(signal.SIGTERM)
+        return function(*arguments, **options)
+
+    patch.setattr(owner, name, counted)
+
+
 class Stops:
     """Raises a signal at the n-th event of a run: a step sampled, a step learned, or an iteration."""
 

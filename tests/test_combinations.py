@@ -1,7 +1,6 @@
 """Every pair of features in one small training: it trains and resumes to the same bits, or a clear error refuses it."""
 
 import re
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 from selection import only_by_default
+from stop_after import interrupt_at
 from toy_agents import TakingTurns
 from toy_combined import Toy, ToyAgents
 
@@ -109,12 +109,6 @@ NEIGHBOURS |= {"stacked frames and squashed actions"}  # whose neighbours are re
 NO_BF16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="this processor does not multiply bfloat16")
 
 
-def stop(metrics: Any) -> None:
-    """Ctrl-C in the second iteration."""
-    if metrics["iteration"] == 2:
-        signal.raise_signal(signal.SIGINT)
-
-
 def bits_of(result: hybridppo.TrainResult) -> bytes:
     return result.agent.parameters.values.detach().numpy().tobytes()
 
@@ -145,7 +139,7 @@ def test_a_pair_trains_and_goes_on_to_the_same_bits(pair: str, tmp_path: Path) -
     assert all(np.isfinite(whole.metrics[name]) for name in ("policy_loss", "value_loss", "entropy", "approx_kl"))
     assert (whole.metrics["env_restarts"] > 0) == ("restarts" in PAIRS[pair])
     stopped = hybridppo.train(
-        env, total_steps=STEPS, run_dir=tmp_path / "run", on_iteration=stop, on_interrupt="return", **options
+        env, total_steps=STEPS, run_dir=tmp_path / "run", on_iteration=interrupt_at(2), on_interrupt="return", **options
     )
     assert stopped.interrupted
     resumed = hybridppo.resume(tmp_path / "run", env=env, progress=False)

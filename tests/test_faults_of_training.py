@@ -143,11 +143,6 @@ def test_impossible_hyper_parameters_are_refused_by_field_and_rule(change: dict[
         ppo_config(**change)
 
 
-def test_a_minibatch_of_one_with_advantage_normalisation_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="normalize_advantage needs minibatches of at least 2 samples"):
-        ppo_config(num_envs=2, num_steps=2, num_minibatches=4)
-
-
 # Devices and memory
 
 

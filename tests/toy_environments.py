@@ -146,32 +146,28 @@ class IdentityDiscrete(gym.Env[Any, Any]):
         return self._wanted, {}
 
     def step(self, action: Any) -> Any:
-        reward = float(action == self._wanted)
+        reward = self._reward(action)
         self._step, self._wanted = self._step + 1, self._draw()
         return self._wanted, reward, False, self._step == self._length, {}
 
-    def _draw(self) -> int:
+    def _reward(self, action: Any) -> float:
+        return float(action == self._wanted)
+
+    def _draw(self) -> Any:
         return int(self.np_random.integers(self.action_space.n))
 
 
-class IdentityBox(gym.Env[Any, Any]):
+class IdentityBox(IdentityDiscrete):
     """Reward `-(action - observation)^2`; the best return is 0."""
 
     def __init__(self, length: int = 8) -> None:
+        super().__init__(length=length)
         self.observation_space = self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-        self._length = length
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self._step, self._wanted = 0, self._draw()
-        return self._wanted, {}
+    def _reward(self, action: Any) -> float:
+        return -float(np.square(action - self._wanted).sum())
 
-    def step(self, action: Any) -> Any:
-        reward = -float(np.square(action - self._wanted).sum())
-        self._step, self._wanted = self._step + 1, self._draw()
-        return self._wanted, reward, False, self._step == self._length, {}
-
-    def _draw(self) -> np.ndarray:
+    def _draw(self) -> Any:
         return self.np_random.uniform(-1.0, 1.0, (1,)).astype(np.float32)
 
 

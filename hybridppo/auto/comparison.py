@@ -1,6 +1,7 @@
 """Trains briefly under every placement, on a user's own environment and configuration, for a table."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -76,11 +77,9 @@ def compare_placements(
     total_steps = require_whole("total_steps", total_steps)
     options = options if options is not None else EnvironmentOptions()
     training, auto = Training(env, config, options), Auto(max_lag)
-    environments = make_environments(env, config.num_envs, options)  # an error of making them is raised at once
-    try:
+    # An error of making them is raised at once.
+    with closing(make_environments(env, config.num_envs, options)) as environments:
         limits = auto.limits(training, environments, total_steps=total_steps, num_workers=num_workers)
-    finally:
-        environments.close()
     trials, left_out = list[Trial](), list[str]()
     for candidate in tqdm(candidates(limits, config.num_envs), desc="placements", disable=not progress, leave=False):
         try:

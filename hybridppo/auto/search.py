@@ -112,8 +112,8 @@ class Search:
         workers = doubled(min(limits.cores, self.training.config.num_envs) if self._may_divide else 1)
         if self._may_take("cpu"):
             self._climb("num_workers", workers, "sampling")
-        if limits.any_threads:
-            self._climb_threads()
+        if limits.any_threads and self._step() >= SECONDS_WORTH_THREADS:
+            self._climb("torch_threads", doubled(limits.cores), "learning")
         if limits.max_lag:
             self._overlap("cpu")
         if limits.accelerator is not None:
@@ -226,10 +226,6 @@ class Search:
             if not self._improves(replace(self.best.candidate, **changed)):
                 return
 
-    def _climb_threads(self) -> None:
-        if self._step() >= SECONDS_WORTH_THREADS:
-            self._climb("torch_threads", doubled(self.limits.cores), "learning")
-
     def _step(self) -> float:
         """Seconds of an optimizer step under the best."""
         return self.best.learning / max(1, self.training.optimizer_steps(self.best.steps, learns=True))
@@ -242,13 +238,10 @@ class Search:
         room = limits.cores - (best.torch_threads if learning == "cpu" else 1)
         if room < 1 or not self._may_take("overlap"):
             return None
-        if limits.num_workers is not None:
-            return replace(best, name="overlap", sampling="cpu", learning=learning)
-        if not limits.has_workers:
+        if limits.num_workers is None and not limits.has_workers:
             return None
-        return replace(
-            best, name="overlap", sampling="cpu", learning=learning, num_workers=min(best.num_workers or 1, room)
-        )
+        workers = best.num_workers if limits.num_workers is not None else min(best.num_workers or 1, room)
+        return replace(best, name="overlap", sampling="cpu", learning=learning, num_workers=workers)
 
     def _overlap(self, learning: str) -> None:
         candidate = self._overlapping(learning)
@@ -275,15 +268,14 @@ class Search:
 
     def _hints(self) -> None:
         """If there is time left, try candidates that are not allowed, and note those that would be faster."""
-        limits, best, threads = self.limits, self.best.candidate, self.limits.torch_threads
+        limits, best = self.limits, self.best.candidate
         others: list[tuple[Candidate, float, str]] = []
         overlapping = self._overlapping(best.learning) if not limits.max_lag else None
         if overlapping is not None and min(self.best.sampling, self.best.learning) > MARGIN * self.best.iteration:
             others.append((overlapping, 0.0, "allow it with max_lag=1"))
-        if not limits.any_threads and best.learning == "cpu" and self._step() >= SECONDS_WORTH_THREADS:
-            others += [
-                (replace(best, torch_threads=n), 0.0, "see torch_threads") for n in [limits.cores] if n > threads
-            ]
+        has_more_threads = not limits.any_threads and limits.cores > limits.torch_threads
+        if has_more_threads and best.learning == "cpu" and self._step() >= SECONDS_WORTH_THREADS:
+            others.append((replace(best, torch_threads=limits.cores), 0.0, "see torch_threads"))
         if best.learning == "cpu" and limits.names is None:
             for changes in arithmetics(self.training):
                 load = SECONDS_TO_LOAD if changes[0][0] == "compiled_updates" else 0.0

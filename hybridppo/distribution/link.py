@@ -243,7 +243,7 @@ class Link:
             elif own.device.type == "cpu":
                 self.gather_numbers(own, everything)
             else:
-                everything.copy_(self._all_gather(_on_host(own)))
+                everything.copy_(self._all_gather(host_copy(own)))
         return everything
 
     def reduce_on_device(self, numbers: Tensor) -> None:
@@ -253,7 +253,7 @@ class Link:
                 with self._explaining():
                     dist.all_reduce(numbers, group=self._group_on_cuda())
                 return
-            on_host = numbers if numbers.device.type == "cpu" else _on_host(numbers)
+            on_host = numbers if numbers.device.type == "cpu" else host_copy(numbers)
             self._collective(lambda: dist.all_reduce(on_host, async_op=True))
             if on_host is not numbers:
                 numbers.copy_(on_host)
@@ -387,7 +387,8 @@ def _has_ended(work: Any) -> bool:
     return True
 
 
-def _on_host(tensor: Tensor) -> Tensor:
+def host_copy(tensor: Tensor) -> Tensor:
+    """A copy on the host, from any device."""
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
 
 
@@ -397,10 +398,8 @@ def is_gone(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except OSError as error:  # it may be another user's
+        return isinstance(error, ProcessLookupError)
     return False
 
 

@@ -1,5 +1,6 @@
 """Trainings with environments in a Ray cluster: `SingleLearnerCoarse`, `SingleLearnerFine`, `Environments`."""
 
+from contextlib import closing
 from typing import Any
 
 from hybridppo.agents.registry import AnyConfig
@@ -140,11 +141,8 @@ class Fine(OverRay):
         """All environments, in workers; one is made here, for its spaces."""
         from hybridppo.distribution.ray_environments import RayEnvironments  # which loads Ray
 
-        template = make_environments(source, 1, options)
-        try:
+        with closing(make_environments(source, 1, options)) as template:
             return RayEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
-        finally:
-            template.close()
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any

@@ -18,6 +18,7 @@ from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.spaces.composite import map_parts
 
 Array = NDArray[Any]
 
@@ -104,7 +105,9 @@ class RayEnvironments(Environments):
         return np.concatenate([rows[worker] for worker in self._workers])
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
-        answers = self._answers(self._workers, "step", lambda i: part_of(actions, self._columns[i]))
+        answers = self._answers(
+            self._workers, "step", lambda i: map_parts(lambda part: part[self._columns[i]], actions)
+        )
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []
@@ -198,12 +201,3 @@ class RayEnvironments(Environments):
 
     def _close(self) -> None:
         self._pool.close()
-
-
-def part_of(batch: Any, rows: slice) -> Any:
-    """Rows of a batch of actions of any space."""
-    if isinstance(batch, dict):
-        return {key: part_of(part, rows) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(part_of(part, rows) for part in batch)
-    return batch[rows]

@@ -42,7 +42,7 @@ from hybridppo.distribution.launching import (
     store_of_this_machine,
     store_of_torchrun,
 )
-from hybridppo.distribution.link import Link, text_of
+from hybridppo.distribution.link import Link, host_copy, text_of
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.shards import ShardedUpdate
 from hybridppo.distribution.wires import Collective, InSharedMemory, Wire
@@ -478,9 +478,7 @@ class Team(LocalTeam):
         if checked < 0 or not checked <= version < checked + most:
             found = 0
             for each in agents_of(self._agent):
-                values = each.parameters.values.detach()
-                on_host = torch.empty(values.shape).copy_(values)  # from any device
-                found = zlib.crc32(on_host.numpy().tobytes(), found)
+                found = zlib.crc32(host_copy(each.parameters.values.detach()).numpy().tobytes(), found)
             self._fingerprint = version, found
             checked = version
         header = _HEADER.pack(self._own.requested, time.monotonic(), self._fingerprint[1], checked)
@@ -502,7 +500,7 @@ class Team(LocalTeam):
 
     def gather_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gather tensors of all learners, which have different names, on the host."""
-        on_host = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t) for name, t in tensors.items()}
+        on_host = {name: host_copy(tensor) for name, tensor in tensors.items()}
         if self.link is None:
             return on_host
         parts = self.gather(safetensors.torch.save(on_host))

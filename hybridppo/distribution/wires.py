@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -203,11 +204,7 @@ def wait_for(has_come: Callable[[], bool], require_others: Callable[[float], Non
         asleep = min(2.0 * asleep, longest)
 
 
-def _sleep_for_nothing() -> None:
-    time.sleep(0.0)
-
-
-_let_others_work: Callable[[], None] = getattr(os, "sched_yield", _sleep_for_nothing)
+_let_others_work: Callable[[], None] = getattr(os, "sched_yield", partial(time.sleep, 0.0))
 """Gives the core to another process: there may be more learners than cores."""
 _locks = threading.Lock(), threading.Lock()
 

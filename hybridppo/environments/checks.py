@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError, HybridPPOError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
+from hybridppo.spaces.composite import map_parts
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import are_same
@@ -119,13 +120,7 @@ def describe_error(error: Exception) -> str:
 
 def describe_action(action: Any) -> str:
     """An action, or the actions of a vector, in one line."""
-    return shown(_plain(action))
-
-
-def _plain(action: Any) -> Any:
-    if isinstance(action, dict):
-        return {key: _plain(part) for key, part in action.items()}
-    return tuple(map(_plain, action)) if isinstance(action, tuple) else np.asarray(action).tolist()
+    return shown(map_parts(lambda part: np.asarray(part).tolist(), action))
 
 
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:

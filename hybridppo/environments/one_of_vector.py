@@ -6,6 +6,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from hybridppo.spaces.composite import map_parts
+
 
 class OneOfVector(gym.Env[Any, Any]):
     """Wraps a vector of one, for environments that exist only as vectors: to check, watch or restart them.
@@ -44,9 +46,7 @@ class OneOfVector(gym.Env[Any, Any]):
 
 
 def _first_of_batch(batch: Any) -> Any:
-    if isinstance(batch, dict):
-        return {key: _first_of_batch(part) for key, part in batch.items()}
-    return tuple(map(_first_of_batch, batch)) if isinstance(batch, tuple) else batch[0]
+    return map_parts(lambda part: part[0], batch)
 
 
 def _first_of_infos(infos: Any) -> dict[str, Any]:

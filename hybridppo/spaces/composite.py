@@ -18,6 +18,13 @@ from hybridppo.spaces.joint import JointDistribution
 Array = NDArray[Any]
 
 
+def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
+    """A value, or a container of values as `Dict` and `Tuple` have them, with a function applied to each part."""
+    if isinstance(value, dict):
+        return {key: map_parts(function, part) for key, part in value.items()}
+    return tuple(map_parts(function, part) for part in value) if isinstance(value, tuple) else function(value)
+
+
 class CompositeKind(Kind[Any]):
     """The common part of `Dict` and `Tuple`: parts with keys. A mask is a container of one mask for each part."""
 

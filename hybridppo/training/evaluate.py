@@ -103,22 +103,19 @@ def evaluate_agent(
         info_metrics=info_metrics,
     )
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
-    try:
-        with bar, acting(agent, placement) as actor:
-            return run_episodes(
-                actor,
-                agent.distribution,
-                environments,
-                episodes=episodes,
-                # Environments have neighbouring seeds; neighbouring evaluations must not share them.
-                seed=seed_of(seed, "evaluation"),
-                deterministic=deterministic,
-                on_episode=bar.advance,
-                should_stop=should_stop,
-                memory=agent.memory,
-            )
-    finally:
-        environments.close()
+    with contextlib.closing(environments), bar, acting(agent, placement) as actor:
+        return run_episodes(
+            actor,
+            agent.distribution,
+            environments,
+            episodes=episodes,
+            # Environments have neighbouring seeds; neighbouring evaluations must not share them.
+            seed=seed_of(seed, "evaluation"),
+            deterministic=deterministic,
+            on_episode=bar.advance,
+            should_stop=should_stop,
+            memory=agent.memory,
+        )
 
 
 def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: Any) -> Environments:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import combinations
@@ -173,8 +174,7 @@ def _score(
     options = _with_opponents(
         for_critics(replace(options, action_masks=masks), critics_see(agent.config)), lambda path: against
     )
-    environments = made_for(agent, env, num_envs, options, own_number=True)
-    try:
+    with closing(made_for(agent, env, num_envs, options, own_number=True)) as environments:
         require_spaces_of(other, environments)
         environments.steer(Steering("seat", "set_opponents", [{"": (["other"], [1.0])}, {}]))
         with acting(agent) as actor:
@@ -188,8 +188,6 @@ def _score(
                 memory=agent.memory,
             )
         played = environments.steer(Steering("seat", "take_results", []))
-    finally:
-        environments.close()
     # The number of games of each environment is fixed beforehand: else short ones would count more.
     counts = [games // num_envs + (number < games % num_envs) for number in range(num_envs)]
     counted = [score for count, results in zip(counts, played, strict=True) for *_, score in results[:count]]

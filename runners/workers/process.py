@@ -118,8 +118,7 @@ def _signals() -> list[signal.Signals]:
 def serve(trainer: Trainer) -> None:
     """Make the environments; then fill rows, or answer other messages."""
     setup, arrays = trainer.setup, trainer.arrays
-    share = Share(setup, trainer.envs, trainer.seed)
-    try:
+    with contextlib.closing(Share(setup, trainer.envs, trainer.seed)) as share:
         whole = [
             RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]})
             for i in range(setup["num_buffers"])
@@ -140,8 +139,6 @@ def serve(trainer: Trainer) -> None:
             return filled, share.stepper.seconds
 
         trainer.answer(answer)
-    finally:
-        share.close()
 
 
 if __name__ == "__main__":

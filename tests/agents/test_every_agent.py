@@ -1,7 +1,6 @@
 """What every agent promises: no placement, worker or stop changes a seed's results, and no broken agent is saved."""
 
 import copy
-import json
 import os
 import pickle
 import random
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from every_agent import AGENTS, ENV, NEED_EXTRAS, every, marks_of
+from run_files import timeless_lines_of
 from same_bits import assert_same, state_of
 from selection import only_by_default
 from stop_after import Stops
@@ -219,11 +219,6 @@ def test_worker_processes_sample_for_a_learner_elsewhere(name: str, second_devic
 # Stopping and going on
 
 
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
-
-
 def rows_of(run_dir: Path) -> dict[str, bytes]:
     """The replay buffer's files."""
     return {path.name: path.read_bytes() for path in sorted((run_dir / "replay").glob("*"))}
@@ -259,7 +254,7 @@ def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeyp
         stops.next_after(rng.randint(1, 2 * per_stop) if stopped < times else -1, rng.choice(signals))
         result = hybridppo.resume(path, progress=False, on_interrupt="return")
     assert stopped >= times // 2
-    assert lines_of(path) == lines_of(expected)
+    assert timeless_lines_of(path) == timeless_lines_of(expected)
     found, wanted = (load_latest(each / "checkpoints")[1] for each in (path, expected))
     assert_same(found.tensors, wanted.tensors)
     assert found.state["agent"] == wanted.state["agent"]

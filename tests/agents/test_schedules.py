@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -13,7 +12,9 @@ import pytest
 import torch
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
+from run_files import lines_of
 from selection import only_by_default
+from stop_after import interrupt_at
 from toy_agents import Matching, Unlike
 
 import hybridppo
@@ -58,17 +59,6 @@ PLACEMENTS: dict[str, dict[str, Any]] = {
 def train(**arguments: Any) -> hybridppo.TrainResult:
     options = {"total_steps": 96, "seed": 0, "placement": "cpu", "config": CONFIG, "progress": False, **arguments}
     return hybridppo.train(options.pop("env", "Pendulum-v1"), on_interrupt="return", **options)
-
-
-def stopping_after(iterations: int) -> Any:
-    seen: list[Any] = []
-
-    def stop(metrics: Any) -> None:
-        seen.append(metrics)
-        if len(seen) == iterations:
-            signal.raise_signal(signal.SIGINT)
-
-    return stop
 
 
 def of_metrics(name: str, **arguments: Any) -> list[float]:
@@ -238,7 +228,7 @@ def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: P
     config, schedules = RESUMED[what]
     options = {"config": config, "schedules": schedules, "total_steps": 160, **PLACEMENTS[where]}
     expected = train(**options)
-    assert train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options).interrupted
+    assert train(run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options).interrupted
     functions = {field: each for field, each in reversed(schedules.items()) if callable(each)}
     if functions:
         with pytest.raises(hybridppo.RunDirectoryError, match=r"has a schedules of its own, .*: pass it again"):
@@ -303,7 +293,7 @@ def test_several_policies_have_named_schedules_and_go_on_exactly(tmp_path: Path)
     options: dict[str, Any] = {"env": Matching, "policy_of": lambda name: "one" if name.endswith("0") else "two"}
     options |= {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": "linear"}}
     expected = train(**options).agent
-    assert train(**options, run_dir=tmp_path / "run", on_iteration=stopping_after(1)).interrupted
+    assert train(**options, run_dir=tmp_path / "run", on_iteration=interrupt_at(1)).interrupted
     resumed = hybridppo.resume(tmp_path / "run", env=Matching, progress=False)
     assert "two/clip_range" in resumed.metrics
     for one, other in zip(expected.agents.values(), resumed.agents.values(), strict=True):
@@ -351,7 +341,7 @@ def test_the_command_line_names_schedules(tmp_path: Path) -> None:
     assert exited.value.code == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
     assert config["schedules"] == "learning_rate=cosine,entropy_coef=linear:0.5"
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run")
     assert [line["entropy_coef"] for line in lines] == pytest.approx([0.0, 0.01])
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from stop_after import StopAfter
@@ -142,8 +143,7 @@ def test_each_policy_has_a_memory_of_its_own(name: str, tmp_path: Path) -> None:
     ways = {way: WAYS[way] for way in {"one remembers": ("mirrored", "migrating", "two workers")}.get(name, ())}
     for way, options in {**ways, "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluate_every": 64}}.items():
         assert torch.equal(values_of(train(config=config, **options)), expected), way
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     agents = hybridppo.resume(run, env=Unlike, progress=False)
     assert torch.equal(values_of(agents), expected)
     seen = Unlike().reset(3)[0]
@@ -318,8 +318,7 @@ def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     ways += [{"num_workers": 2}] if name != "in torch" else []
     for options in ways:
         assert torch.equal(values_of(train(env=env, config=config, **options)), values_of(expected))
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     assert torch.equal(values_of(hybridppo.resume(run, env=env, progress=False)), values_of(expected))
     found = hybridppo.evaluate_policies(hybridppo.load_policies(run), env, episodes=2)
     assert found.keys() == config.keys()

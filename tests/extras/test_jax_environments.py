@@ -1,12 +1,12 @@
 """Environments of Brax and MuJoCo Playground, whose arrays are tensors: steps, ends, states, and a training."""
 
-import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from stop_after import interrupt_at_call
 
 import hybridppo
 from hybridppo.spaces.on_tensors import TensorActions
@@ -87,14 +87,7 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     make = partial(Brax, Counting(0.9), 8, episode_length=5)
     options: dict[str, Any] = {"total_steps": 4 * 64, "seed": 0, "config": CONFIG, "progress": False}
     expected = hybridppo.train(make, run_dir=tmp_path / "expected", **options)
-    sample, calls = TensorActions.sample, iter(range(1, 1000))
-
-    def stopping(*arguments: Any) -> Any:
-        if next(calls) == 21:
-            signal.raise_signal(signal.SIGTERM)
-        return sample(*arguments)
-
-    monkeypatch.setattr(TensorActions, "sample", stopping)
+    interrupt_at_call(monkeypatch, TensorActions, "sample", 21)
     assert hybridppo.train(make, run_dir=tmp_path / "run", on_interrupt="return", **options).interrupted
     result = hybridppo.resume(tmp_path / "run", env=make, progress=False)
     for name, tensor in expected.agent.state()[0].items():

@@ -6,7 +6,6 @@ To add a package, add a line to `IDS`.
 """
 
 import logging
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import VectorEnv
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from toy_agents import noughts_and_crosses
 
@@ -77,8 +77,7 @@ def test_it_is_resumed_exactly_or_says_why_not(env_id: str, tmp_path: Path, capl
     caplog.set_level(logging.INFO, "hybridppo")
     run = tmp_path / "run"
     expected = train(env_id, run_dir=run, checkpoint_seconds=0)
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     again = hybridppo.resume(run, progress=False)
     assert again.metrics["env_steps"] >= STEPS
     said = [record.getMessage() for record in caplog.records]
@@ -235,7 +234,7 @@ def test_agents_of_pettingzoo_share_a_policy(tmp_path: Path) -> None:
     assert result.evaluation is not None
     assert sorted(result.evaluation.agents) == sorted(["agent_0", "agent_1", "agent_2"] * 2)
     assert torch.equal(values_of(run(num_workers=2)), values_of(result))
-    shutil.rmtree(max((tmp_path / "run" / "checkpoints").iterdir()))
+    remove_last_checkpoint(tmp_path / "run")
     again = hybridppo.resume(tmp_path / "run", env=simple_spread.parallel_env, progress=False)
     assert torch.equal(values_of(again), values_of(result))
     assert hybridppo.check_env(simple_spread.parallel_env, steps=60).is_usable

@@ -14,6 +14,7 @@ import gymnasium as gym
 import pytest
 import torch
 from processes import run_python
+from run_files import timeless_lines_of
 from selection import only_by_default
 
 import hybridppo
@@ -113,12 +114,6 @@ RUNS: dict[str, list[object]] = {
 """Runs that are repeated from their settings. To add one, add a line."""
 
 
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    """A run's metrics without times."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if "second" not in name} for line in lines]
-
-
 @pytest.mark.parametrize("name", only_by_default(("ppo", "ddpg", "overlap", "environment"), RUNS))
 def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> None:
     sizes = SMALL if name != "ddpg" else ["--hidden-sizes=8", "--num-envs=2", "--vectorization=sync"]
@@ -131,12 +126,12 @@ def test_a_run_is_trained_again_by_its_settings(name: str, tmp_path: Path) -> No
     assert written.pop("origin")["command"] != ""
     del expected["origin"]
     assert written == expected
-    assert lines_of(again) == lines_of(first)
+    assert timeless_lines_of(again) == timeless_lines_of(first)
     assert run("train", f"--config={first}", "--seed", 5, "--gamma", 0.5, "--run-dir", other, *QUIET) == 0
     changed = config_of(other)
     assert (changed["seed"], changed["config"]["gamma"]) == (5, 0.5)
     assert changed["placement"] == expected["placement"]
-    assert lines_of(other) != lines_of(first)
+    assert timeless_lines_of(other) != timeless_lines_of(first)
 
 
 @pytest.mark.parametrize(
@@ -398,20 +393,6 @@ def test_an_error_is_one_message_and_exit_code_1(
     out, err = capsys.readouterr()
     assert out == ""
     assert_is_one_message(err, *parts)
-
-
-def test_a_run_that_exists_is_an_error(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(run_dir) == 1
-    assert_is_one_message(capsys.readouterr().err, f"{run_dir} exists already", "hybridppo resume")
-    assert num_iterations(run_dir) == 2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-@pytest.mark.parametrize("placement", ["cuda", "migrate", "hybrid", "overlap"])
-def test_a_missing_gpu_is_an_error(placement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(tmp_path / "run", "--placement", placement) == 1
-    assert_is_one_message(capsys.readouterr().err, "sees no CUDA device", "use placement 'cpu'")
-    assert not (tmp_path / "run").exists()
 
 
 ABSENT = ("--sampling-device", "cuda:77", "'cuda:77' was asked for")

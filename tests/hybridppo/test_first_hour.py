@@ -21,6 +21,7 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import lines_of
 from selection import only_by_default
 from toy_environments import IdentityDiscrete
 
@@ -111,7 +112,7 @@ def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str
     assert config["env_id"] == how[0]
     assert config["env_kwargs"] == {"size": 6, "reward": 2.5}
     assert config["observation_space"]["shape"] == [6]
-    evaluated = [json.loads(line) for line in (folder / "run" / "evaluations.jsonl").read_text().splitlines()]
+    evaluated = lines_of(folder / "run", "evaluations.jsonl")
     assert [line["returns"] for line in evaluated] == [[12.5, 12.5]] * 2
     assert "Overriding environment" not in trained.stderr
 

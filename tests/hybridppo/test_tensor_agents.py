@@ -1,6 +1,5 @@
 """Several agents in environments of tensors: the numbers of a NumPy twin, and the same bits everywhere."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from tensor_environments import Flocks
@@ -166,8 +166,7 @@ def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     plain = train(config, make, run_dir=tmp_path / "run", checkpoint_seconds=0)
     mirrored = train(config, make, placement=Mirrored("cpu", "cpu", force_copy=True, verify=True))
     assert torch.equal(values_of(mirrored), values_of(plain))
-    *_, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(tmp_path / "run")
     resumed = hybridppo.resume(tmp_path / "run", env=make, progress=False)
     assert torch.equal(values_of(resumed), values_of(plain))
     agents = hybridppo.load_policies(tmp_path / "run")
@@ -193,8 +192,7 @@ def test_what_is_placed_otherwise_or_resumed_is_the_same(name: str, tmp_path: Pa
     for way, options in WAYS.items():
         if way == "mirrored" or name == "plain":  # what moves is parameters, whatever they are of
             assert torch.equal(values_of(train(config, **options)), values_of(plain)), way
-    *_, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    shutil.rmtree(last)  # as if it had been stopped before
+    remove_last_checkpoint(tmp_path / "run")
     resumed = hybridppo.resume(tmp_path / "run", env=Flocks, progress=False)
     assert torch.equal(values_of(resumed), values_of(plain))
     assert resumed.metrics["env_steps"] == 3 * SMALL.batch_size

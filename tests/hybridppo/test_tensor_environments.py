@@ -1,8 +1,6 @@
 """Training in environments of tensors: how they are passed, what is refused, what a resumed run does."""
 
 import logging
-import shutil
-import signal
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -17,7 +15,9 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from selection import only_by_default
+from stop_after import interrupt_at_call
 from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTensors
 
 import hybridppo
@@ -318,18 +318,6 @@ def test_a_reset_that_cannot_be_used_is_an_error() -> None:
 # Stopping and resuming
 
 
-def stop_at(patch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
-    """Send a signal within the `number`-th call from now on."""
-    function, calls = getattr(owner, name), iter(range(1, 10_000))
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == number:
-            signal.raise_signal(signal.SIGTERM)
-        return function(*arguments, **options)
-
-    patch.setattr(owner, name, counted)
-
-
 MAKERS = {
     "final observations": (partial(TorchCartPole, episode_length=5), {}),
     "a memory": (partial(TorchCartPole, episode_length=5), {"recurrent": "gru", "recurrent_size": 4}),
@@ -359,9 +347,9 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     expected = train(make, config, run_dir=tmp_path / "expected")
     with monkeypatch.context() as patch:
         if stop == "in a rollout":
-            stop_at(patch, TensorActions, "sample", 13)
+            interrupt_at_call(patch, TensorActions, "sample", 13)
         else:
-            stop_at(patch, TensorSampler, "_read", 2)
+            interrupt_at_call(patch, TensorSampler, "_read", 2)
         stopped = train(make, config, run_dir=tmp_path / "run")
     assert stopped.interrupted
     assert stopped.metrics["iteration"] == 1
@@ -378,7 +366,7 @@ def test_a_run_whose_environment_cannot_be_saved_begins_new_episodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, TensorActions, "sample", 13)
+        interrupt_at_call(patch, TensorActions, "sample", 13)
         train(Forgetful, run_dir=tmp_path / "run")
     with caplog.at_level(logging.INFO, "hybridppo"):
         result = hybridppo.resume(tmp_path / "run", env=Forgetful, progress=False)
@@ -511,8 +499,7 @@ def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
     plain = train(env, config, run_dir=run, checkpoint_seconds=0, placement=SingleDevice("cpu"))
     for placement in (Mirrored("cpu", "cpu", force_copy=True, verify=True), Migrating("cpu", "cpu", force_copy=True)):
         assert_same(train(env, config, placement=placement).agent, plain.agent)
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     assert_same(hybridppo.resume(run, env=env, progress=False).agent, plain.agent)
     loaded, state = hybridppo.load(run), {"state": None} if config.recurrent else {}
     pole = {"policy": np.array([0.1, 0.2, 0.03, -0.2], np.float32)}

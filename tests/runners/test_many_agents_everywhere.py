@@ -5,7 +5,6 @@ To add a kind, add a line to `AGENT_KINDS` of `toy_agents.py`.
 
 import contextlib
 import os
-import shutil
 import signal
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
@@ -82,9 +82,7 @@ def test_stopped_and_resumed_it_goes_on_exactly(name: str, masks: bool, tmp_path
     expected = train(name, masks)
     run = tmp_path / "run"
     assert torch.equal(values_of(train(name, masks, run_dir=run, checkpoint_seconds=0)), values_of(expected))
-    *_, before, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)  # as if it had been stopped before
-    assert int(before.name) < STEPS
+    assert remove_last_checkpoint(run) < STEPS
     again = hybridppo.resume(run, env=source_of(name, masks), progress=False, num_workers=2)
     assert torch.equal(values_of(again), values_of(expected))
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from run_files import lines_of
 from selection import only_by_default
 from tagging import tag
 from tensor_environments import Broken
@@ -101,7 +102,7 @@ def test_what_was_learned_is_saved_and_the_error_says_how_to_go_on(way: str, fai
     assert saved >= 1
     result = hybridppo.resume(path, env=Failing, progress=False)
     assert result.metrics["env_steps"] >= 10 * BATCH
-    iterations = [json.loads(line)["iteration"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+    iterations = [line["iteration"] for line in lines_of(path)]
     assert iterations == list(range(1, len(iterations) + 1))
 
 

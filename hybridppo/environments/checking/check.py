@@ -223,12 +223,8 @@ class _Check:
 
     def _trajectory(self, global_seed: int) -> list[Array]:
         """The rows and rewards of some steps from the seed on, in new environments."""
-        environments = self._make()
-        try:
-            with global_generators(global_seed):
-                return [environments.reset(self._seed).copy(), *self._steps(environments)]
-        finally:
-            environments.close()
+        with contextlib.closing(self._make()) as environments, global_generators(global_seed):
+            return [environments.reset(self._seed).copy(), *self._steps(environments)]
 
     def _steps(self, environments: Environments) -> Iterator[Array]:
         sample, seconds = _sampler(environments, self._seed), self._report.seconds_per_step

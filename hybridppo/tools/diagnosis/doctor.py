@@ -133,25 +133,24 @@ def write(diagnosis: Diagnosis, path: Path) -> None:
 
 def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:
     """All checks, in their order; they write measurements into `figures`."""
-
-    def speed(bench: Bench) -> str:
-        return _environment_speed(env_id, figures)
-
-    def placements(bench: Bench) -> str:
-        return _placement_speeds(env_id, seconds, figures)
-
     return [
         Case("devices", "torch sees the devices that there are, and they multiply as the CPU does", _devices),
         Case("threads", "numeric libraries keep to the number of threads they are told", lambda _: _threads(figures)),
         Case("page-locked copies", "what a GPU is given without waiting arrives whole", _page_locked_copies),
         Case("graphs", "recorded optimizer steps give what others give", _graphs),
         Case("bf16", "the learner's device multiplies bfloat16, and nearly as float32", _bf16),
-        Case("environment", "the environment works, and how fast it steps", speed),
+        Case(
+            "environment", "the environment works, and how fast it steps", lambda _: _environment_speed(env_id, figures)
+        ),
         *_same_results(),
         Case("same result: overlap", "two trainings that overlap end at the same bits", _overlap),
         Case("same result: workers", "worker processes step environments as this process does", _workers),
         Case("files", "a run directory is written, and its agent read back", _files),
-        Case("speed of placements", "a few seconds of training under each", placements),
+        Case(
+            "speed of placements",
+            "a few seconds of training under each",
+            lambda _: _placement_speeds(env_id, seconds, figures),
+        ),
     ]
 
 

@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +41,7 @@ from hybridppo.tools.experiments.side_by_side import (
     RunningRun,
     require_same,
     result_of,
+    stop_all,
     train_missing,
 )
 from hybridppo.tools.experiments.suites import EVALUATION_EPISODES
@@ -221,14 +223,11 @@ class Search:
                 f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the "
                 "first run had them"
             )
-        environments = make_environments(self.env, 1, self.environment)
-        try:
+        with closing(make_environments(self.env, 1, self.environment)) as environments:
             environments.reset(self.seed)
             agent = make_agent(PPO, environments.observation_space, environments.action_space, config, seed=0)
             if self.run.start_from is not None:
                 start_from(agent, self.run.start_from)
-        finally:
-            environments.close()
 
     def begin(self) -> None:
         """Open the study, new or existing. Trials that were running when it was stopped continue.
@@ -287,10 +286,7 @@ class Search:
                     if self._underway:
                         time.sleep(POLL_SECONDS)
             finally:
-                for one in self._underway:
-                    one.run.close()
-                for one in self._underway:
-                    one.run.stop()
+                stop_all([one.run for one in self._underway])
 
     def best_of_finals(self, trials: int) -> Entry:
         """Train the best trials on further seeds; the settings with the highest mean return.

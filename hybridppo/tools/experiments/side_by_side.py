@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def run_all(
         HybridPPOError: if a run ends with an error. The others are saved and end.
     """
     waiting, runs, running = list(asked), list[RunningRun](), list[RunningRun]()
-    with stopped_afterwards(running):
+    try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 runs.append(RunningRun(waiting.pop(0)))
@@ -161,15 +161,13 @@ def run_all(
             on_progress(sum(run.env_steps for run in runs), len(runs) - len(running))
             if running:
                 time.sleep(POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def stopped_afterwards(running: list[RunningRun]) -> Iterator[None]:
-    """A context at whose end the runs in the list are saved and end."""
-    try:
-        yield
     finally:
-        for run in running:
-            run.close()  # all of them are saved at the same time
-        for run in running:
-            run.stop()
+        stop_all(running)
+
+
+def stop_all(runs: Sequence[RunningRun]) -> None:
+    """Stop runs, and wait until they are saved, all at the same time, and have ended."""
+    for run in runs:
+        run.close()
+    for run in runs:
+        run.stop()

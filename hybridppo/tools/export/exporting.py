@@ -178,7 +178,7 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
             verbose=False,
         )
     model = onnx.load(path)
-    onnx.helper.set_model_props(model, {"hybridppo": _as_json(policy.about())})
+    onnx.helper.set_model_props(model, {"hybridppo": json.dumps(policy.about(), allow_nan=False)})
     onnx.save(model, path)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return _call(policy, lambda arrays: session.run(None, dict(zip(policy.input_names, arrays, strict=True))))
@@ -186,7 +186,7 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
 
 def _as_torch(policy: TorchPolicy, path: Path) -> Call:
     with _only_errors_logged():
-        torch.export.save(_traced(policy), path, extra_files={ABOUT_FILE: _as_json(policy.about())})
+        torch.export.save(_traced(policy), path, extra_files={ABOUT_FILE: json.dumps(policy.about(), allow_nan=False)})
         module = torch.export.load(path).module()
     return _call(policy, lambda arrays: [output.numpy() for output in module(tuple(map(torch.from_numpy, arrays)))])
 
@@ -212,13 +212,9 @@ def _call(policy: TorchPolicy, run: Callable[[list[Array]], Any]) -> Call:
     return call
 
 
-def _as_json(about: dict[str, Any]) -> str:
-    return json.dumps(about, allow_nan=False)
-
-
 def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
     about, arrays = arrays_of(policy)
-    text = _as_json({"format": numpy_policy.FORMAT, **about}).encode()
+    text = json.dumps({"format": numpy_policy.FORMAT, **about}, allow_nan=False).encode()
     np.savez(path, about=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
     reader = numpy_policy.Policy(path)
 

@@ -8,7 +8,7 @@ Videos need moviepy (the extra `video`). Episodes are those of an evaluation, in
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -36,6 +36,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runs.loading import load
 from hybridppo.runs.settings import Settings
+from hybridppo.spaces.composite import map_parts
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import require_whole
 from hybridppo.training.evaluate import acting, environments_for, environments_of_policies, policies_acting
@@ -233,13 +234,13 @@ class FirstOfTensors:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode: after the first, the one that the environment has begun itself."""
-        found = _map_batch(_first_row, self._env.reset(seed=seed)[0]) if self._next is None else self._next
+        found = map_parts(_first_row, self._env.reset(seed=seed)[0]) if self._next is None else self._next
         return found, {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
         """The five values of a step, without infos."""
-        actions = _map_batch(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
-        self._next, *others = (_map_batch(_first_row, each) for each in self._env.step(actions)[:4])
+        actions = map_parts(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
+        self._next, *others = (map_parts(_first_row, each) for each in self._env.step(actions)[:4])
         return self._next, *others, {}
 
     def state(self) -> Any:
@@ -260,13 +261,6 @@ class FirstOfTensors:
 
 def _first_row(batch: Tensor) -> Tensor:
     return batch[:1]
-
-
-def _map_batch(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """A batch of tensors, or a container of batches, with a function applied to each."""
-    if isinstance(batch, dict):
-        return {key: _map_batch(function, part) for key, part in batch.items()}
-    return tuple(_map_batch(function, part) for part in batch) if isinstance(batch, tuple) else function(batch)
 
 
 def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:

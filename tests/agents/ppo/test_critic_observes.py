@@ -1,6 +1,5 @@
 """Critics of several agents that see more than the agents: their rows by hand, and the same bits everywhere."""
 
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from toy_agents import Matching, ScriptedAgents, TakingTurns, Unlike
@@ -176,8 +176,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, obse
         del ways["mirrored"]
     for way, options in ways.items():
         assert torch.equal(values_of(train(name, observes, **options)), expected), way
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     again = hybridppo.resume(run, env=SOURCES[name][0], progress=False, num_workers=2)
     assert torch.equal(values_of(again), expected)
     found = hybridppo.evaluate(run, env=SOURCES[name][0], episodes=2, progress=False)
@@ -266,8 +265,7 @@ def test_each_policy_has_a_critic_of_its_own(name: str, tmp_path: Path) -> None:
     expected = trained(run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
     for options in ({"num_workers": 2}, {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)}):
         assert torch.equal(values_of(trained(**options)), values_of(expected))
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     assert torch.equal(values_of(hybridppo.resume(run, env=env, progress=False)), values_of(expected))
     assert hybridppo.evaluate(run, env=env, episodes=2, progress=False).returns
     agents = hybridppo.load_policies(run)

@@ -1,7 +1,6 @@
 """Actors and critics that see different parts of observations: who sees what, everywhere, and in exports."""
 
 import itertools
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 
@@ -155,8 +155,7 @@ def test_who_samples_and_where_changes_nothing(name: str, tmp_path: Path) -> Non
         del ways["mirrored"]
     for way, others in ways.items():
         assert torch.equal(values_of(train(make, config, **{**options, **others})), expected), way
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     assert torch.equal(values_of(hybridppo.resume(run, env=make, progress=False)), expected)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from selection import only_by_default
-from stop_after import StopAfter
+from stop_after import StopAfter, interrupt_at
 from torch import nn
 
 import hybridppo
@@ -246,17 +245,6 @@ def cartpole_networks(observation_space: Any, action_space: Any, config: PPOConf
     return nn.Linear(4, 2), nn.Linear(4, 1)
 
 
-def stopping_after(iterations: int) -> Any:
-    seen: list[Any] = []
-
-    def stop(metrics: Any) -> None:
-        seen.append(metrics)
-        if len(seen) == iterations:
-            signal.raise_signal(signal.SIGINT)
-
-    return stop
-
-
 # In a training
 
 
@@ -279,7 +267,7 @@ def test_a_run_with_parts_of_ones_own_goes_on_exactly_with_the_same(parts: str, 
     own = OWN[parts]
     options = {"placement": COPIED if where == "hybrid" else where, "total_steps": 160, **own}
     expected = train(run_dir=tmp_path / "whole", **options).agent.parameters.values
-    stopped = train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options)
+    stopped = train(run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options)
     assert stopped.interrupted
     assert json.loads((tmp_path / "run" / "config.json").read_text())["own"].keys() == own.keys()
     with pytest.raises(hybridppo.RunDirectoryError, match=r"the run has a \w+ of its own, .*: pass it again in Python"):

@@ -1,7 +1,5 @@
 """A user's loss that sees everything, with modules, a state, further metrics and another advantage estimate."""
 
-import json
-import signal
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -16,7 +14,9 @@ from learner_kinds import KINDS, marks_of
 from loops import recorded_loop_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
+from run_files import lines_of
 from selection import only_by_default
+from stop_after import interrupt_at
 from torch import nn
 
 import hybridppo
@@ -44,17 +44,6 @@ def train(**arguments: Any) -> hybridppo.TrainResult:
 
 def same(one: Any, other: Any) -> bool:
     return torch.equal(one.agent.parameters.values, other.agent.parameters.values)
-
-
-def stopping_after(iterations: int) -> Any:
-    seen: list[Any] = []
-
-    def stop(metrics: Any) -> None:
-        seen.append(metrics)
-        if len(seen) == iterations:
-            signal.raise_signal(signal.SIGINT)
-
-    return stop
 
 
 def predictor() -> nn.Module:
@@ -147,7 +136,7 @@ def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) 
 
     options = {"total_steps": 128, **PLACEMENTS[where]}
     expected = train(**options, **own())
-    assert train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options, **own()).interrupted
+    assert train(run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options, **own()).interrupted
     with pytest.raises(hybridppo.RunDirectoryError, match="pass it again in Python"):
         hybridppo.resume(tmp_path / "run", progress=False)
     resumed = hybridppo.resume(tmp_path / "run", progress=False, **own())
@@ -305,5 +294,4 @@ def test_what_cannot_be_is_refused(what: str) -> None:
 
 def test_extras_are_written(tmp_path: Path) -> None:
     train(loss=giving(mine=2.5), run_dir=tmp_path / "run")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["mine"] for line in lines] == [2.5] * 3
+    assert [line["mine"] for line in lines_of(tmp_path / "run")] == [2.5] * 3

@@ -227,15 +227,3 @@ def test_less_than_no_lag_is_refused() -> None:
 )
 def test_candidates_are_placements(candidate: Candidate, expected: str) -> None:
     assert repr(candidate.placement).endswith(expected)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_gpu_candidates_are_measured(tmp_path: Path) -> None:
-    config = ppo_config(num_envs=8, hidden_sizes=(1024, 1024))
-    hybridppo.train(
-        "CartPole-v1", total_steps=200 * config.batch_size, config=config, run_dir=tmp_path / "run", progress=False
-    )
-    table = json.loads((tmp_path / "run" / "placements.json").read_text())
-    assert {row["name"] for row in table["trials"]} >= {"cpu", "cuda", "hybrid"}
-    assert table["chosen"] in ("cuda", "hybrid")

@@ -1,6 +1,5 @@
 """Critics that see more than agents, in compiled environments: as in the same environment in Python, everywhere."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from compiled_hunt import HUNTERS, PREY, Hunt
 from compiled_side import Side
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, compiled
@@ -175,8 +175,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, obse
     assert len(whole.evaluation.returns) == 2 * NUM_AGENTS
     for way, options in WAYS.items():
         np.testing.assert_array_equal(parameters(whole), parameters(train(config, observes, **options)), way)
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)  # as if it had been stopped before
+    remove_last_checkpoint(run)
     again = hybridppo.resume(run, env=Hunt, progress=False, num_workers=2)
     np.testing.assert_array_equal(parameters(whole), parameters(again))
     found = hybridppo.evaluate(run, env=Hunt, episodes=3, progress=False)

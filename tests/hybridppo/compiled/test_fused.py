@@ -227,22 +227,6 @@ def test_cartpole_is_learned() -> None:
     assert evaluation.return_mean > 150.0
 
 
-def test_recurrent_agents_step_one_by_one() -> None:
-    result = train("CartPole-v1", config={"recurrent": "lstm", "num_minibatches": 1})
-    assert result.metrics["env_steps"] == 512
-
-
-def test_the_command_line_trains_resumes_and_evaluates(tmp_path: Path) -> None:
-    def call(*arguments: str) -> str:
-        return run_python("-m", "hybridppo", *arguments, check=True).stdout
-
-    run = str(tmp_path / "run")
-    sizes = ["--num-envs", "4", "--num-steps", "32"]
-    call("train", "CartPole-v1", "--vectorization", "compiled", "--total-steps", "512", "--run-dir", run, *sizes)
-    call("resume", run, "--total-steps", "1024", "--env-threads", "2")
-    assert "2 episodes" in call("evaluate", run, "--episodes", "2")
-
-
 def test_auto_measures_the_compiled_form() -> None:
     config = {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "hidden_sizes": (64, 64), "num_epochs": 4}
     result = train("CartPole-v1", placement="auto", total_steps=30_000, config=config)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import lines_of
+from stop_after import interrupt_at
 
 import hybridppo
 from hybridppo import (
@@ -76,7 +77,7 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_the_run_says_what_each_policy_did(never_stopped: Any) -> None:
-    lines = [json.loads(line) for line in (never_stopped.run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(never_stopped.run_dir)
     assert [line["env_steps"] for line in lines] == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
     last = lines[-1]
     assert last["agent_steps"] == last["hunter/agent_steps"] + last["prey/agent_steps"]
@@ -110,12 +111,9 @@ def test_learners_share_the_updates_of_every_policy(never_stopped: Any, tmp_path
     alone = train(distribution="gpu:1:2", placement="cpu")
     assert not np.array_equal(parameters(never_stopped), parameters(alone))
 
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 2:
-            signal.raise_signal(signal.SIGTERM)
-
     stopped = train(
-        distribution="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_iteration=stop, on_interrupt="return",
+        distribution="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_interrupt="return",
+        on_iteration=interrupt_at(2),
     )  # fmt: skip
     assert stopped.interrupted
     resumed = hybridppo.resume(tmp_path / "run", env=Hunt, distribution="multi:1:2", progress=False)

@@ -19,7 +19,10 @@ from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from processes import processes_of
+from run_files import lines_of
 from same_bits import counted, values_of
+from short_runs import trainer
+from stop_after import interrupt_at
 from torch import Tensor
 from toy_agents import Matching, TakingTurns
 
@@ -30,20 +33,13 @@ from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 4 * 32 * 4
+train = trainer(CONFIG, STEPS)
 beside_the_extras = pytest.mark.extras
 """These need no extra, but each starts several learners with torch."""
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 SECONDS = 120
 """Much longer than anything takes, even on a busy machine."""
 OF_CENTRAL = {"learner", "learners", "gradient_lag_mean", "gradient_lag_max", "gradient_waits"}
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
-        "on_interrupt": "return", **options,
-    }  # fmt: skip
-    return hybridppo.train(env, **options)
 
 
 def learners() -> list[psutil.Process]:
@@ -107,12 +103,8 @@ def test_environments_of_learners_are_out_of_reach_of_callbacks() -> None:
 
 @beside_the_extras
 def test_several_learners_have_a_memory_each_and_their_run_goes_on_locally(tmp_path: Path) -> None:
-    def stop(metrics: dict[str, Any]) -> None:
-        if metrics["iteration"] == 3:
-            signal.raise_signal(signal.SIGTERM)
-
     config = replace(CONFIG, **KINDS["gru"].config)
-    train(config=config, distribution="central:2", run_dir=tmp_path / "run", on_iteration=stop)
+    train(config=config, distribution="central:2", run_dir=tmp_path / "run", on_iteration=interrupt_at(3))
     for distribution, steps in (("local", STEPS), ("central:2", 2 * STEPS)):
         result = hybridppo.resume(tmp_path / "run", distribution=distribution, total_steps=steps, progress=False)
         assert result.metrics["env_steps"] >= steps
@@ -269,14 +261,7 @@ def saved_optimizer(run: Path) -> dict[str, Tensor]:
 def test_what_is_saved_is_what_the_server_has_and_goes_on_wherever_it_is_resumed(tmp_path: Path) -> None:
     run = tmp_path / "run"
 
-    def stop_at(iteration: int) -> Callable[[dict[str, Any]], None]:
-        def stop(metrics: dict[str, Any]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
-    stopped = train(distribution="central:2", run_dir=run, on_iteration=stop_at(3))
+    stopped = train(distribution="central:2", run_dir=run, on_iteration=interrupt_at(3))
     assert stopped.interrupted
     assert stopped.saved
     assert torch.equal(hybridppo.load(run).parameters.values, stopped.agent.parameters.values)
@@ -286,18 +271,18 @@ def test_what_is_saved_is_what_the_server_has_and_goes_on_wherever_it_is_resumed
     assert float(slots["step"]) >= 9
 
     options = {"progress": False, "on_interrupt": "return"}
-    again = hybridppo.resume(run, on_iteration=stop_at(5), **options)
+    again = hybridppo.resume(run, on_iteration=interrupt_at(5), **options)
     assert again.metrics["iteration"] == 5
     assert again.metrics["env_steps"] == 5 * 64
     steps = float(again.agent.optimizer.state[again.agent.parameters.values]["step"])
     assert steps >= float(slots["step"]) + 6
-    local = hybridppo.resume(run, distribution="local", on_iteration=stop_at(6), **options)
+    local = hybridppo.resume(run, distribution="local", on_iteration=interrupt_at(6), **options)
     assert local.metrics["env_steps"] == 5 * 64 + 128
     assert float(local.agent.optimizer.state[local.agent.parameters.values]["step"]) == steps + 6
     last = hybridppo.resume(run, distribution="central:2", **options)
     assert last.metrics["env_steps"] >= STEPS
     assert not last.interrupted
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(run)
     assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
 
 
@@ -316,7 +301,7 @@ def test_a_rollout_that_another_distribution_had_not_learned_from_is_sampled_aga
     assert local.interrupted
     assert local.metrics["env_steps"] == 2 * 128
     result = hybridppo.resume(tmp_path / "run", distribution="central:1:0", agent=Stopping, progress=False)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run")
     assert [line["env_steps"] for line in lines] == [128, 256, 384, 512]
     assert result.metrics["env_steps"] == STEPS
 

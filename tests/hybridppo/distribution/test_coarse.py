@@ -22,6 +22,8 @@ import pytest
 import torch
 from processes import start_python
 from same_bits import counted, values_of
+from short_runs import trainer
+from stop_after import interrupt_at
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import Catch, HighestAllowed
 
@@ -43,6 +45,7 @@ CONFIG = ppo_config(num_envs=5, num_steps=32, num_epochs=2, num_minibatches=2, h
 STEPS = 5 * 32 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A new placement for each training, because placements count."""
+train = trainer(CONFIG, STEPS, vectorization="sync")
 SECONDS = 120
 
 
@@ -56,16 +59,6 @@ def assert_is_gone(mark: Path) -> None:
     """The process whose number is in a file."""
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(mark.read_text())).wait(timeout=20)
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
-        "on_interrupt": "return", "vectorization": "sync", **options,
-    }  # fmt: skip
-    if callable(options["placement"]):
-        options["placement"] = options["placement"]()
-    return hybridppo.train(env, **options)
 
 
 @pytest.mark.parametrize(
@@ -132,18 +125,11 @@ def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bi
 ) -> None:
     whole = train(placement=placement)
 
-    def stop_at(iteration: int) -> Callable[[dict[str, float]], None]:
-        def stop(metrics: dict[str, float]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
     run_dir, more = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
-    stopped = train(placement=placement, distribution="coarse:3", run_dir=run_dir, on_iteration=stop_at(1))
+    stopped = train(placement=placement, distribution="coarse:3", run_dir=run_dir, on_iteration=interrupt_at(1))
     assert stopped.interrupted
     assert json.loads((run_dir / "config.json").read_text())["distribution"] == "coarse:3"
-    again = hybridppo.resume(run_dir, distribution="local", on_iteration=stop_at(2), **more)
+    again = hybridppo.resume(run_dir, distribution="local", on_iteration=interrupt_at(2), **more)
     assert again.interrupted
     last = hybridppo.resume(run_dir, distribution="coarse:2", **more)
     assert torch.equal(values_of(last), values_of(whole))

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +17,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from same_bits import counted, values_of
+from short_runs import trainer
+from stop_after import interrupt_at
 from toy_agents import ScriptedAgents
 
 import hybridppo
@@ -34,6 +35,7 @@ CONFIG = ppo_config(num_envs=5, num_steps=16, num_epochs=2, num_minibatches=2, h
 STEPS = 5 * 16 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A new placement for each training, because placements count."""
+train = trainer(CONFIG, STEPS, vectorization="sync")
 SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
 
 
@@ -41,16 +43,6 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
 def _cluster() -> Iterator[None]:
     with small_cluster():
         yield
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
-        "on_interrupt": "return", "vectorization": "sync", **options,
-    }  # fmt: skip
-    if callable(options["placement"]):
-        options["placement"] = options["placement"]()
-    return hybridppo.train(env, **options)
 
 
 class Joint(gym.Env[Any, Any]):
@@ -104,16 +96,9 @@ def test_any_number_of_environment_workers_gives_the_bits_of_one_process(
 def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bits(tmp_path: Path) -> None:
     whole = train()
 
-    def stop_at(iteration: int) -> Callable[[dict[str, float]], None]:
-        def stop(metrics: dict[str, float]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
     run_dir, more = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
-    assert train(distribution="fine:3", run_dir=run_dir, on_iteration=stop_at(1)).interrupted
-    assert hybridppo.resume(run_dir, distribution="local", on_iteration=stop_at(2), **more).interrupted
+    assert train(distribution="fine:3", run_dir=run_dir, on_iteration=interrupt_at(1)).interrupted
+    assert hybridppo.resume(run_dir, distribution="local", on_iteration=interrupt_at(2), **more).interrupted
     last = hybridppo.resume(run_dir, distribution="environments:2", **more)
     assert torch.equal(values_of(last), values_of(whole))
     assert counted(last.metrics) == counted(whole.metrics)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from ppo_settings import ppo_config
 from same_bits import counted
 from selection import only_by_default
+from stop_after import interrupt_at
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, SingleDevice
@@ -105,7 +105,7 @@ def test_learners_fed_by_cpu_samplers_learn_on_another_device(second_device: str
 
     expected = train("multi:1:2", **options("cpu"))
     stopped = train(
-        "multi:2:2", imports="second_device_everywhere", run_dir=tmp_path / "run", callbacks=[Interrupted(2)],
+        "multi:2:2", imports="second_device_everywhere", run_dir=tmp_path / "run", on_iteration=interrupt_at(2),
         **options(second_device),
     )  # fmt: skip
     assert stopped.interrupted
@@ -148,17 +148,6 @@ def test_more_shards_see_more_episodes_of_other_seeds() -> None:
     assert (one.agent.parameters.values - two.agent.parameters.values).abs().max() < 0.1
 
 
-class Interrupted(hybridppo.Callback):
-    """Asks for a stop after an iteration."""
-
-    def __init__(self, after: int) -> None:
-        self._after = after
-
-    def on_iteration(self, run: Any, metrics: Any) -> None:
-        if metrics["iteration"] == self._after:
-            signal.raise_signal(signal.SIGTERM)
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [("gpu:1:2", "gpu:1:2"), pytest.param("gpu:2:2", "gpu:1:2", marks=pytest.mark.extras)],
@@ -167,7 +156,7 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     before: str, after: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = train(before, config=replace(CONFIG, anneal_learning_rate=True))
-    stopped = train(before, run_dir=tmp_path / "run", callbacks=[Interrupted(2)])
+    stopped = train(before, run_dir=tmp_path / "run", on_iteration=interrupt_at(2))
     assert stopped.interrupted
     assert stopped.metrics["iteration"] in (2, 3)
     result = hybridppo.resume(tmp_path / "run", env=make, distribution=after, progress=False)

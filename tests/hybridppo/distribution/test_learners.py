@@ -22,8 +22,11 @@ from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
 from processes import processes_of, start_python
+from run_files import lines_of
 from same_bits import counted, values_of
 from selection import only_by_default
+from short_runs import trainer
+from stop_after import interrupt_at
 from torch import nn
 from toy_agents import ScriptedAgents
 
@@ -36,24 +39,11 @@ CONFIG = ppo_config(
     normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
 )  # fmt: skip
 STEPS = 4 * 32 * 4
+train = trainer(CONFIG, STEPS)
 beside_the_extras = pytest.mark.extras
 """These need no extra, but each starts several learners with torch."""
 SECONDS = 120
 """Much longer than anything takes, even on a busy machine."""
-"""Prefixes of the metrics that measure time."""
-
-
-def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
-    options = {
-        "config": CONFIG,
-        "seed": 5,
-        "total_steps": STEPS,
-        "placement": "cpu",
-        "progress": False,
-        "on_interrupt": "return",
-        **options,
-    }
-    return hybridppo.train(env, **options)
 
 
 def learners() -> list[psutil.Process]:
@@ -116,17 +106,13 @@ def test_one_shard_is_the_local_training_and_a_stopped_run_in_shards_goes_on_to_
     config = replace(CONFIG, **KINDS[name].config)
     options = {"total_steps": 4 * 32 * 3, **KINDS[name].options}
 
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 2:
-            signal.raise_signal(signal.SIGTERM)
-
     local = train(vectorization="sync", config=config, **options)
     assert torch.equal(
         values_of(train(distribution="multi:1", config=config, vectorization="sync", **options)), values_of(local)
     )
     sharded = train(distribution=MultiLearner(1, shards=4), config=config, **options)
     assert not torch.equal(values_of(sharded), values_of(local))
-    train(distribution="multi:1:4", config=config, run_dir=tmp_path / "run", on_iteration=stop, **options)
+    train(distribution="multi:1:4", config=config, run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     resumed = hybridppo.resume(tmp_path / "run", progress=False)
     assert torch.equal(values_of(resumed), values_of(sharded))
@@ -169,12 +155,8 @@ def test_every_placement_gives_the_same_bits_with_any_number_of_learners_and_res
             made["placement"] = hybridppo.Mirrored("cpu", "cpu", **made["placement"])
         return {"vectorization": "sync", **made}
 
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 2:
-            signal.raise_signal(signal.SIGTERM)
-
     whole = train(distribution="multi:1:2", **options())
-    train(distribution="multi:2:2", run_dir=tmp_path / "run", on_iteration=stop, **options())
+    train(distribution="multi:2:2", run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options())
     resumed = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", progress=False)
     assert torch.equal(values_of(resumed), values_of(whole))
     assert counted(resumed.metrics) == counted(whole.metrics)
@@ -204,17 +186,10 @@ def test_learners_share_updates_from_a_replay_buffer_and_are_resumed_with_anothe
             made["placement"] = hybridppo.Mirrored("cpu", "cpu", **made["placement"])
         return made | {"distribution": MultiLearner(size, shards=2, reduce=made.pop("reduce", "shards"))}
 
-    def stop_after(iteration: int) -> Callable[[dict[str, float]], None]:
-        def stop(metrics: dict[str, float]) -> None:
-            if metrics["iteration"] == iteration:
-                signal.raise_signal(signal.SIGTERM)
-
-        return stop
-
     run, later = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
     whole = train(**options(1))
-    train(run_dir=run, on_iteration=stop_after(2), **options(2))
-    hybridppo.resume(run, distribution="multi:1:2", on_iteration=stop_after(3), **later)
+    train(run_dir=run, on_iteration=interrupt_at(2), **options(2))
+    hybridppo.resume(run, distribution="multi:1:2", on_iteration=interrupt_at(3), **later)
     resumed = hybridppo.resume(run, distribution="multi:2:2", **later)
     assert torch.equal(values_of(resumed), values_of(whole))
     assert counted(resumed.metrics) == counted(whole.metrics)
@@ -429,27 +404,19 @@ def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bit
     options = {"config": replace(CONFIG, **KINDS[name].config), **KINDS[name].options}
     whole = train(distribution="multi:1:2", **options)
 
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 2:
-            signal.raise_signal(signal.SIGTERM)
-
-    stopped = train(distribution="multi:2", run_dir=tmp_path / "run", on_iteration=stop, **options)
+    stopped = train(distribution="multi:2", run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options)
     assert stopped.interrupted
     assert stopped.saved
     assert stopped.metrics["iteration"] == 2
     assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == "multi:2:2"
-
-    def stop_again(metrics: dict[str, float]) -> None:
-        signal.raise_signal(signal.SIGTERM)
-
-    again = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", on_iteration=stop_again,
-                              progress=False, on_interrupt="return")  # fmt: skip
+    again = hybridppo.resume(
+        tmp_path / "run", distribution="multi:1:2", on_iteration=interrupt_at(3), progress=False, on_interrupt="return"
+    )
     assert again.metrics["iteration"] == 3
     last = hybridppo.resume(tmp_path / "run", distribution="multi:2:2", progress=False)
     assert torch.equal(values_of(last), values_of(whole))
     assert counted(last.metrics) == counted(whole.metrics)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, last.metrics["iteration"] + 1))
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == list(range(1, last.metrics["iteration"] + 1))
 
 
 @beside_the_extras
@@ -489,11 +456,7 @@ def test_torchrun_gives_what_learners_started_here_do(agent_config: Any, own_fla
 
 @beside_the_extras
 def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path) -> None:
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 2:
-            signal.raise_signal(signal.SIGTERM)
-
-    stopped = train(distribution="multi:1:2", run_dir=tmp_path / "run", on_iteration=stop)
+    stopped = train(distribution="multi:1:2", run_dir=tmp_path / "run", on_iteration=interrupt_at(2))
     assert stopped.metrics["iteration"] == 2
     ran = torchrun("resume", tmp_path / "run", "--distribution", "multi:2:2", "--no-progress")
     assert ran.returncode == 0, ran.stderr
@@ -502,8 +465,7 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
     assert ran.stderr.count("everything is restored") == 1
     whole = train(distribution="multi:1:2")
     assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, whole.agent.parameters.values)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, whole.metrics["iteration"] + 1))
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == list(range(1, whole.metrics["iteration"] + 1))
 
 
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:

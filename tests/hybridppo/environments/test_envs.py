@@ -127,11 +127,6 @@ def test_the_declared_mode_is_taken(declared: AutoresetMode | str) -> None:
     assert len(set(of_mode.values())) == 3
 
 
-def test_an_undeclared_mode_is_refused_with_the_option_that_sets_it() -> None:
-    with pytest.raises(EnvError, match=r"autoreset_mode \(--autoreset-mode\) to next_step, same_step or disabled"):
-        make_environments(lambda: UndeclaredVector(SCRIPTS), 2)
-
-
 def test_an_undeclared_mode_can_be_given() -> None:
     environments = make_environments(lambda: UndeclaredVector(SCRIPTS), 2, autoreset_mode="next_step")
     assert environments.skips_row_after_end
@@ -244,21 +239,6 @@ def test_a_functions_vector_must_have_num_envs() -> None:
 def test_a_function_must_make_an_environment(made: Any) -> None:
     with pytest.raises(EnvError, match=f"must make a gymnasium.Env .*AECEnv; it made {type(made).__name__}"):
         make_environments(lambda: made, 2)
-
-
-@pytest.mark.parametrize("differs", ["observation", "action"])
-def test_environments_with_different_spaces_are_refused(differs: str) -> None:
-    made: list[gym.Env[Any, Any]] = []
-
-    def make() -> gym.Env[Any, Any]:
-        size = len(made) + 1
-        spaces = {"observation": Box(-1, 1, (2,)), "action": Discrete(2)}
-        spaces[differs] = Box(-size, size, (2,)) if differs == "observation" else Discrete(size)
-        made.append(SpacesOnly(spaces["observation"], spaces["action"]))
-        return made[-1]
-
-    with pytest.raises(EnvError, match=rf"the 2 environments differ: .*{differs} space"):
-        make_environments(make, 2)
 
 
 # Spaces

@@ -327,13 +327,6 @@ def test_a_missing_cuda_device_is_an_error_with_the_remedy(device: str) -> None:
             make()
 
 
-@needs_no_cuda
-@pytest.mark.parametrize("name", ["cuda", "migrate", "hybrid"])
-def test_a_named_placement_never_falls_back_to_the_cpu(name: str) -> None:
-    with pytest.raises(DeviceError, match="sees no CUDA device"):
-        hybridppo.train("CartPole-v1", total_steps=1, placement=name, progress=False)
-
-
 @pytest.mark.parametrize("device", ["gpu", "cpuu", "", "cuda:x"])
 def test_a_nonsense_device_is_refused_by_name(device: str) -> None:
     with pytest.raises(DeviceError, match=f"'{device}' is no device: write cpu, cuda or cuda:0"):
@@ -487,95 +480,6 @@ def on_gpu(test: Any) -> Any:
     return pytest.mark.gpu(pytest.mark.usefixtures("cuda")(test))
 
 
-def assert_close(some: list[Tensor], others: list[Tensor]) -> None:
-    for one, other in zip(some, others, strict=True):
-        torch.testing.assert_close(one.cpu(), other.cpu(), rtol=1e-3, atol=1e-4)
-
-
-@on_gpu
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("name", CUDA_PLACEMENTS)
-def test_gpu_parameters_agree_with_the_cpus(name: str, env: str) -> None:
-    result, _ = train(name, env=env, iterations=2)
-    on_cpu, _ = train("cpu", env=env, iterations=2)
-    assert all(parameter.is_cuda for parameter in parameters(result.agent))
-    assert_close(parameters(result.agent), parameters(on_cpu.agent))
-
-
-@on_gpu
-def test_gpu_parameters_differ_between_seeds() -> None:
-    one, other = (parameters(train("hybrid", seed=seed, iterations=2)[0].agent) for seed in (0, 1))
-    assert not torch.allclose(one[0], other[0], rtol=1e-3, atol=1e-4)
-
-
-@on_gpu
-@pytest.mark.parametrize("name", CUDA_PLACEMENTS)
-def test_gpu_crossings_are_counted(name: str) -> None:
-    result, history = train(name, iterations=3)
-    assert [m["publishes"] for m in history] == ([0, 0, 0] if name == "cuda" else [1, 2, 3])
-    assert history[0]["bytes_copied"] > num_bytes(result.agent.actor)  # and a rollout
-    assert history[0]["bytes_copied"] < history[1]["bytes_copied"] < history[2]["bytes_copied"]
-    assert all(m["seconds_copying"] > 0 for m in history)
-    assert all(m["policy_lag"] == 0 for m in history)
-
-
-@on_gpu
-@pytest.mark.parametrize("publish_every", [1, 3])
-def test_gpu_mirror_is_verified(publish_every: int) -> None:
-    _, history = train(Mirrored("cpu", "cuda", verify=True, publish_every=publish_every), iterations=5)
-    assert history[-1]["publishes"] == (5 if publish_every == 1 else 2)
-
-
-@on_gpu
-@pytest.mark.parametrize("make", [Mirrored, Migrating])
-def test_gpu_buffers_reach_the_sampler(make: Any) -> None:
-    agent, placement = HandmadeAgent(), make("cpu", "cuda")
-    placement.prepare(agent)
-    for _ in range(3):
-        expected = agent.actor(torch.from_numpy(OBSERVATIONS).cuda()).detach().cpu().numpy()
-        with placement.sampling(agent) as actor:
-            np.testing.assert_allclose(actor(OBSERVATIONS), expected, rtol=1e-5)
-        assert agent.actor.scale.is_cuda
-        agent.change()
-
-
-@on_gpu
-def test_gpu_stale_mirror_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent, placement = HandmadeAgent(), Mirrored("cpu", "cuda", verify=True)
-    placement.prepare(agent)
-    lose_copies(agent, monkeypatch)
-    agent.change()
-    with pytest.raises(DeviceError, match="differs from the actor on cuda"):
-        placement.sampling(agent).__enter__()
-
-
-@on_gpu
-def test_gpu_rollouts_are_pinned_and_copied() -> None:
-    environments = make_environments("CartPole-v1", SMALL.num_envs)
-    agent = hybridppo.PPO(environments.observation_space, environments.action_space, SMALL)
-    placement = Mirrored("cpu", "cuda")
-    placement.prepare(agent)
-    sampler = Sampler(
-        environments,
-        agent.distribution,
-        num_steps=SMALL.num_steps,
-        env_seed=0,
-        noise=np.random.default_rng(0),
-        pin_for=placement.learning_device,
-    )
-    with placement.sampling(agent) as actor:
-        rollout = sampler.collect(actor)
-        assert rollout.observations.is_pinned()
-        assert rollout.rewards.is_pinned()
-        before = placement.counters.bytes_copied
-        moved = placement.to_learner(rollout)
-        assert placement.counters.bytes_copied - before == rollout.num_bytes
-        expected = rollout.observations.clone()
-        sampler.collect(actor)  # overwrites the buffers of the first
-    assert moved.observations.is_cuda
-    assert torch.equal(moved.observations.cpu(), expected)
-
-
 @on_gpu
 @pytest.mark.parametrize("name", CUDA_PLACEMENTS)
 def test_gpu_agents_act(name: str) -> None:
@@ -587,26 +491,11 @@ def test_gpu_agents_act(name: str) -> None:
 
 
 @on_gpu
-def test_gpu_checkpoints_load_on_the_cpu(tmp_path: Path) -> None:
-    result, _ = train("hybrid", iterations=2, run_dir=tmp_path / "run")
-    loaded = hybridppo.load(tmp_path / "run")
-    assert not any(parameter.is_cuda for parameter in parameters(loaded))
-    assert all_equal(parameters(loaded), [parameter.cpu() for parameter in parameters(result.agent)])
-
-
-@on_gpu
 @pytest.mark.parametrize("name", ["cpu", *CUDA_PLACEMENTS])
 def test_gpu_runs_resume_under_any_placement(name: str, tmp_path: Path) -> None:
     train("hybrid", iterations=2, run_dir=tmp_path / "run")
     result = hybridppo.resume(tmp_path / "run", total_steps=4 * SMALL.batch_size, placement=name, progress=False)
     assert result.metrics["iteration"] == 4
-
-
-@on_gpu
-def test_gpu_beyond_the_last_is_an_error() -> None:
-    beyond = torch.cuda.device_count()
-    with pytest.raises(DeviceError, match=f"cuda:{beyond}.*use cuda:0 to cuda:{beyond - 1}"):
-        SingleDevice(f"cuda:{beyond}")
 
 
 def test_the_command_line_has_the_placement_of_a_run_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ of observation or action, add a line to `PLACEMENTS` or `WORKS`.
 """
 
 import copy
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -23,6 +22,7 @@ import torch
 from ppo_settings import ppo_config
 from same_bits import assert_same, state_of
 from selection import only_by_default
+from stop_after import interrupt_at_call
 from torch import Tensor, nn
 from toy_agents import Matching
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
@@ -399,18 +399,6 @@ MAKERS: dict[str, Any] = {**PLACEMENTS, "cpu": lambda here, there: SingleDevice(
 SAVED = ("actor", "critic", "optimizer", "sampler")
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
-    """Send a signal within the `number`-th call from now on."""
-    function, calls = getattr(owner, name), iter(range(1, 10_000))
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == number:
-            signal.raise_signal(signal.SIGTERM)
-        return function(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, counted)
-
-
 def assert_saved_alike(run_dir: Path, expected: Path) -> None:
     found, wanted = (load_latest(path / "checkpoints")[1] for path in (run_dir, expected))
     assert_same(*({n: t for n, t in one.tensors.items() if n.partition(".")[0] in SAVED} for one in (found, wanted)))
@@ -448,7 +436,7 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     for i, placement in enumerate(placements):
         with pytest.MonkeyPatch.context() as patch:
             if i < len(placements) - 1:
-                stop_at(patch, *(STOPS[stop] if i == 0 else LATER))
+                interrupt_at_call(patch, *(STOPS[stop] if i == 0 else LATER))
             if i == 0:
                 result, _ = train(work, placement, run_dir=tmp_path / "run")
             else:

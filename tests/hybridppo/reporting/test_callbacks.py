@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ppo_settings import ppo_config
+from stop_after import interrupt_at
 
 import hybridppo
 from hybridppo import Callback, CallbackError, ConfigurationError, TrainingInterrupted
@@ -304,18 +305,10 @@ def test_a_target_is_an_option_of_the_run(tmp_path: Path) -> None:
 # Ctrl-C
 
 
-def interrupt_at(iteration: int) -> Any:
-    def on_iteration(metrics: Any) -> None:
-        if metrics["iteration"] == iteration:
-            signal.raise_signal(signal.SIGINT)
-
-    return on_iteration
-
-
 def test_ctrl_c_saves_and_then_is_what_it_is_everywhere(tmp_path: Path) -> None:
     path, recorder = tmp_path / "run", Recorder()
     with pytest.raises(KeyboardInterrupt) as caught:
-        train(run_dir=path, on_iteration=interrupt_at(2), checkpoint_seconds=1e6, callbacks=[recorder])
+        train(run_dir=path, on_iteration=interrupt_at(2, signal.SIGINT), checkpoint_seconds=1e6, callbacks=[recorder])
     assert isinstance(caught.value, TrainingInterrupted)
     assert f"hybridppo.resume('{path}')" in str(caught.value)
     result = caught.value.result
@@ -325,7 +318,7 @@ def test_ctrl_c_saves_and_then_is_what_it_is_everywhere(tmp_path: Path) -> None:
     assert recorder.told[-1] == "end"
     assert len(folders(path / "checkpoints")) == 2
     with pytest.raises(TrainingInterrupted):
-        hybridppo.resume(path, progress=False, on_iteration=interrupt_at(3))
+        hybridppo.resume(path, progress=False, on_iteration=interrupt_at(3, signal.SIGINT))
     assert hybridppo.resume(path, progress=False).metrics["iteration"] == 4
 
 
@@ -348,7 +341,9 @@ def test_a_second_ctrl_c_in_a_callback_stops_at_once(tmp_path: Path, caplog: pyt
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
+    handler = signal.getsignal(signal.SIGINT)
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt) as caught:
         train(callbacks=[Twice()], run_dir=tmp_path / "run")
     assert not isinstance(caught.value, TrainingInterrupted)
     assert len(folders(tmp_path / "run" / "checkpoints")) == 1  # the first: nothing was saved any more
+    assert signal.getsignal(signal.SIGINT) is handler

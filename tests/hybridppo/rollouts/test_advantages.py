@@ -50,25 +50,13 @@ def random_block(num_steps: int, num_envs: int = 5) -> dict[str, Any]:
     return {**block, "gamma": 0.97, "gae_lambda": 0.9}
 
 
-def test_three_steps_by_hand() -> None:
-    # gamma = 0.5, lambda = 0.5, so gamma * lambda = 0.25
-    # deltas: 1 + 0.5 * 4 - 2 = 1;  2 + 0.5 * 6 - 4 = 1;  3 + 0.5 * 8 - 6 = 1
-    # A2 = 1;  A1 = 1 + 0.25 * 1 = 1.25;  A0 = 1 + 0.25 * 1.25 = 1.3125
-    advantages = gae(
-        rewards=column(1, 2, 3),
-        values=column(2, 4, 6),
-        next_values=column(4, 6, 8),
-        terminated=flags(0, 0, 0),
-        truncated=flags(0, 0, 0),
-        gamma=0.5,
-        gae_lambda=0.5,
-    )
-    assert advantages.flatten().tolist() == [1.3125, 1.25, 1.0]
-
-
 @pytest.mark.parametrize(
     ("terminated", "truncated", "expected"),
     [
+        # gamma = 0.5, lambda = 0.5, so gamma * lambda = 0.25
+        # deltas: 1 + 0.5 * 4 - 2 = 1;  2 + 0.5 * 6 - 4 = 1;  3 + 0.5 * 8 - 6 = 1
+        # A2 = 1;  A1 = 1 + 0.25 * 1 = 1.25;  A0 = 1 + 0.25 * 1.25 = 1.3125
+        (0, 0, [1.3125, 1.25, 1.0]),
         # The episode ends at the second step, whose next value is 6.
         # terminated: delta1 = 2 - 4 = -2;  A0 = 1 + 0.25 * -2 = 0.5
         (1, 0, [0.5, -2.0, 1.0]),
@@ -78,7 +66,7 @@ def test_three_steps_by_hand() -> None:
         (1, 1, [0.5, -2.0, 1.0]),
     ],
 )
-def test_how_an_episode_ends(terminated: int, truncated: int, expected: list[float]) -> None:
+def test_three_steps_by_hand_and_how_an_episode_ends(terminated: int, truncated: int, expected: list[float]) -> None:
     advantages = gae(
         rewards=column(1, 2, 3),
         values=column(2, 4, 6),
@@ -101,21 +89,6 @@ def test_lambda_zero_is_the_one_step_error() -> None:
     block = random_block(20) | {"gae_lambda": 0.0}
     bootstrap = torch.where(block["terminated"], 0.0, block["next_values"])
     torch.testing.assert_close(gae(**block), block["rewards"] + 0.97 * bootstrap - block["values"])
-
-
-def test_lambda_one_without_discount_is_the_return() -> None:
-    values = column(0.3, 0.5, 0.7, 0.9)
-    advantages = gae(
-        rewards=column(1, 2, 3, 4),
-        values=values,
-        next_values=torch.cat((values[1:], column(10))),
-        terminated=flags(0, 0, 0, 0),
-        truncated=flags(0, 0, 0, 0),
-        gamma=1.0,
-        gae_lambda=1.0,
-    )
-    # rewards to come, and the value after the last: 1+2+3+4+10, ...
-    torch.testing.assert_close(advantages + values, column(20, 19, 17, 14))
 
 
 def test_lambda_one_with_discount_is_the_discounted_return() -> None:

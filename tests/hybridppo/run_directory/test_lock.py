@@ -1,6 +1,5 @@
 """Only one process at a time writes to a run directory; a lock ends with its process."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from ppo_settings import ppo_config
+from run_files import lines_of
 
 import hybridppo
 from hybridppo import RunDirectoryError
@@ -66,7 +66,7 @@ def test_two_trainings_never_share_a_run(tmp_path: Path) -> None:
 
     last = train(path, on_iteration=meanwhile).metrics["iteration"]
     assert refused == [number for number in range(1, last + 1) for _ in range(2)]
-    lines = [json.loads(line)["iteration"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line["iteration"] for line in lines_of(path)]
     assert lines == list(range(1, last + 1))
     assert hybridppo.resume(path, total_steps=192, progress=False).metrics["iteration"] > last
 

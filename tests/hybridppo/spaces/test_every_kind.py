@@ -1,6 +1,5 @@
 """For every kind of space: where it is sampled and learned changes nothing, and its optimum is learned."""
 
-import shutil
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from space_kinds import KINDS, KindOfSpace
@@ -118,9 +118,7 @@ def test_stopped_and_resumed_it_goes_on_exactly_and_its_agent_acts_once_loaded(
     assert torch.equal(values_of(whole), expected_of(name, masks))
     assert whole.evaluation is not None
     assert whole.evaluation.return_mean <= kind.best
-    *_, before, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)  # as if it had been stopped before
-    assert int(before.name) < STEPS
+    assert remove_last_checkpoint(run) < STEPS
     again = hybridppo.resume(run, env=source_of(kind, masks), progress=False)
     assert torch.equal(values_of(again), expected_of(name, masks))
 

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
@@ -147,23 +146,6 @@ def test_a_mask_of_another_number_of_actions_is_refused() -> None:
         EnvError, match=r"MaskedObservation\(Discrete\(3\), 4\) does not have the mask of Discrete\(2\)"
     ):
         PPO(MaskedObservation(Discrete(3), 4), Discrete(2))
-
-
-WAYS: dict[str, dict[str, Any]] = {
-    "in turn": {"vectorization": "sync"},
-    "workers": {"num_workers": 2},
-    "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-}
-
-
-@pytest.mark.parametrize("observation_space", [None, Box(-1, 1, (2, 2), np.float64)], ids=["Discrete", "Box"])
-def test_what_is_not_allowed_is_never_done_and_no_placement_changes_the_result(
-    observation_space: gym.Space | None,
-) -> None:
-    env = partial(HighestAllowed, observation_space=observation_space)
-    expected = train(env).agent.parameters.values
-    for name, options in WAYS.items():
-        assert torch.equal(train(env, **options).agent.parameters.values, expected), name
 
 
 @pytest.mark.parametrize(

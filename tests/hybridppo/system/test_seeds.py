@@ -88,14 +88,6 @@ def test_no_owner_has_the_seed_of_another(tmp_path: Path) -> None:
     assert len(set(map(increment, generators))) == 1 + 8 + 2
 
 
-def test_minibatches_are_shuffled_as_the_seed_says(tmp_path: Path) -> None:
-    orders = []
-    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        train(seed, run_dir=tmp_path / name)
-        orders.append(load(folders(tmp_path / name / "checkpoints")[0]).state["agent"]["order"])
-    assert orders[0] == orders[1] != orders[2]
-
-
 def test_environments_that_start_anew_do_so_from_seeds_they_never_had(tmp_path: Path) -> None:
     """The episodes of a resumed run must not be those that it has already learned from."""
     train(0, run_dir=tmp_path / "run")

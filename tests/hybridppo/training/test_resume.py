@@ -22,6 +22,7 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 from processes import start_python
+from run_files import lines_of, timeless_lines_of
 from selection import only_by_default
 from space_kinds import KINDS
 from stop_after import Stops
@@ -68,14 +69,9 @@ def train(env: Any, run_dir: Path, options: dict[str, Any], **more: Any) -> hybr
     return hybridppo.train(env, run_dir=run_dir, on_interrupt="return", **arguments)
 
 
-def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
-
-
 def assert_same(run_dir: Path, expected: Path) -> None:
     """Parameters, optimizer, generators, counters, and the metrics of every iteration, without times."""
-    assert metrics_of(run_dir) == metrics_of(expected)
+    assert timeless_lines_of(run_dir) == timeless_lines_of(expected)
     found, wanted = (load_latest(path / "checkpoints")[1] for path in (run_dir, expected))
     assert found.tensors.keys() == wanted.tensors.keys()
     for name, tensor in wanted.tensors.items():
@@ -220,9 +216,8 @@ def test_what_cannot_be_divided_among_workers_starts_anew_and_is_told(
         assert not hybridppo.resume(tmp_path / "run", num_workers=3, progress=False, on_interrupt="return").interrupted
     (told,) = [message for message in caplog.messages if message.startswith("resuming")]
     assert "new episodes: they were saved as vectors of [2, 2] environments" in told
-    assert [line["iteration"] for line in metrics_of(tmp_path / "run")] == [
-        *range(1, len(metrics_of(tmp_path / "run")) + 1)
-    ]
+    iterations = [line["iteration"] for line in lines_of(tmp_path / "run")]
+    assert iterations == [*range(1, len(iterations) + 1)]
 
 
 @needs_signals
@@ -327,8 +322,9 @@ def lines(run_dir: Path) -> int:
 @posix
 @pytest.mark.parametrize(
     ("number", "stepped"),
-    [  # Ctrl-C with all of them is another test
+    [
         (SIGNALS[0], []),
+        (SIGNALS[0], ["--num-workers", 2]),
         (SIGNALS[-1], []),
         (SIGNALS[-1], ["--num-workers", 2]),
     ],
@@ -347,8 +343,9 @@ def test_signals_to_the_whole_group_save_and_exit_with_130(
     assert code == 130, errors
     assert f"hybridppo resume {path}" in errors
     assert "Traceback" not in errors
+    assert not (path / "result.json").exists()
     state = load_latest(path / "checkpoints")[1].state
-    assert [line["iteration"] for line in metrics_of(path)] == [*range(1, state["runner"]["iteration"] + 1)]
+    assert [line["iteration"] for line in lines_of(path)] == [*range(1, state["runner"]["iteration"] + 1)]
     result = hybridppo.resume(path, total_steps=state["runner"]["steps_learned"] + 1, progress=False)
     assert result.metrics["iteration"] == state["runner"]["iteration"] + 1
 

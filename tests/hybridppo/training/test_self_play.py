@@ -14,6 +14,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from toy_agents import Matching, TakingTurns, Unlike, noughts_and_crosses
@@ -155,8 +156,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     files = [path for path in (run / "snapshots").rglob("*") if path.is_file()]
     assert {path.name for path in files} == {f"{i * BATCH:012d}" for i in range(6)}
     assert len(files) == 6 * len(expected.agents)
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     again = hybridppo.resume(run, env=GAMES[name][0], progress=False)
     assert torch.equal(values_of(again), values_of(expected))
     assert ratings_of(again) == ratings
@@ -169,8 +169,7 @@ def test_it_overlaps_and_goes_on(max_lag: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
     expected = train(run_dir=run, checkpoint_seconds=0, **options)
     assert expected.metrics["self_play/snapshots"] == 3
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     again = hybridppo.resume(run, env=Duel, progress=False)
     assert again.metrics["self_play/snapshots"] == 3
     if max_lag == 1:
@@ -314,8 +313,7 @@ def test_several_learners_count_and_meet_the_same(name: str, tmp_path: Path) -> 
     found = train(name, distribution=hybridppo.MultiLearner(learners=2, shards=2), run_dir=run, checkpoint_seconds=0)
     assert torch.equal(values_of(found), values_of(expected))
     assert ratings_of(found) == ratings_of(expected)
-    *_, last = sorted((run / "checkpoints").iterdir())
-    shutil.rmtree(last)
+    remove_last_checkpoint(run)
     again = hybridppo.resume(run, env=GAMES[name][0], progress=False)
     assert torch.equal(values_of(again), values_of(expected))
     assert ratings_of(again) == ratings_of(expected)

@@ -2,16 +2,11 @@
 
 import json
 import logging
-import os
 import random
 import runpy
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,11 +19,10 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
-from processes import start_python
 from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, RunDirectoryError
+from hybridppo import ConfigurationError, RunDirectoryError
 from hybridppo.commands.main import parse_command
 from hybridppo.commands.train import Train
 from hybridppo.interfaces import Metrics
@@ -165,19 +159,6 @@ def test_the_same_seed_gives_the_same_run(finished: Finished) -> None:
     assert torch.equal(parameters(result.agent), parameters(finished.result.agent))
     np.testing.assert_equal([*map(without_times, history)], [*map(without_times, finished.history)])
     assert result.evaluation == finished.result.evaluation
-
-
-def test_another_seed_gives_another_run(finished: Finished) -> None:
-    result = train(seed=4)
-    assert not torch.equal(parameters(result.agent), parameters(finished.result.agent))
-    assert result.metrics["policy_loss"] != finished.result.metrics["policy_loss"]
-
-
-def test_another_seed_begins_with_other_parameters() -> None:
-    config = ppo_config(num_envs=2, num_steps=8, num_epochs=1, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
-    one, again, other = (train(seed=seed, config=config, iterations=1).agent for seed in (3, 3, 4))
-    assert torch.equal(parameters(one), parameters(again))
-    assert (parameters(one) - parameters(other)).abs().max() > 0.1
 
 
 def test_a_seed_that_was_not_given_is_told() -> None:
@@ -397,20 +378,6 @@ def test_there_is_a_checkpoint_at_the_start_and_at_the_end(tmp_path: Path) -> No
     assert names == [0, 4 * BATCH]
 
 
-def test_a_run_that_exists_is_refused_and_untouched(run_dir: Path) -> None:
-    before = contents(run_dir)
-    with pytest.raises(RunDirectoryError, match=f"{run_dir} exists already .* `hybridppo resume {run_dir}`"):
-        hybridppo.train(lambda: pytest.fail("made before that"), total_steps=BATCH, run_dir=run_dir, progress=False)
-    assert contents(run_dir) == before
-
-
-def test_a_file_in_the_folders_place_is_refused_and_untouched(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("precious")
-    with pytest.raises(RunDirectoryError, match="exists already"):
-        train(run_dir=tmp_path / "run")
-    assert (tmp_path / "run").read_text() == "precious"
-
-
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     assert train(run_dir=tmp_path, iterations=1).run_dir == tmp_path
     assert len(metrics_lines(tmp_path)) == 1
@@ -516,13 +483,6 @@ def test_an_interrupted_run_saves_and_goes_on(finished: Finished, tmp_path: Path
     assert column(path, "policy_loss")[:2] == column(finished.run_dir, "policy_loss")[:2]
 
 
-def test_resuming_twice_gives_the_same(tmp_path: Path) -> None:
-    train(run_dir=tmp_path / "run", on_iteration=at_iteration(2, interrupt))
-    copy = Path(shutil.copytree(tmp_path / "run", tmp_path / "copy"))
-    one, again = resume(tmp_path / "run"), resume(copy)
-    assert torch.equal(parameters(one.agent), parameters(again.agent))
-
-
 class UnsavedEnv(ScriptedEnv):
     """Episodes of 20 steps; holds something that cannot be saved."""
 
@@ -559,51 +519,6 @@ def test_a_run_that_crashed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> 
     assert_is_whole(path, ITERATIONS)
 
 
-def truncate_newest(run_dir: Path, file: str) -> Path:
-    path = folders(run_dir / "checkpoints")[-1] / file
-    path.write_bytes(path.read_bytes()[:-10])
-    return path
-
-
-@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
-def test_a_truncated_checkpoint_is_passed_over_aloud(
-    file: str, run_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    damaged = truncate_newest(run_dir, file)
-    before_it = folders(run_dir / "checkpoints")[-2]
-    resume(run_dir, total_steps=5 * BATCH)
-    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert any(str(damaged) in warning and str(before_it) in warning for warning in warnings)
-    assert_is_whole(run_dir, 5)
-
-
-def test_without_a_whole_checkpoint_nothing_starts_and_nothing_is_lost(run_dir: Path) -> None:
-    for folder in folders(run_dir / "checkpoints"):
-        (folder / "state.json").write_text("{")
-    before = contents(run_dir)
-    with pytest.raises(CheckpointError, match=r"state\.json is truncated or altered"):
-        resume(run_dir)
-    assert contents(run_dir) == before
-
-
-def test_another_registered_environment_is_refused(run_dir: Path) -> None:
-    before = contents(run_dir)
-    with pytest.raises(CheckpointError, match="trained in 'CartPole-v1', not in 'Acrobot-v1'"):
-        resume(run_dir, env="Acrobot-v1", total_steps=8 * BATCH)
-    assert contents(run_dir) == before
-
-
-def test_another_function_is_refused_with_the_difference(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    train(partial(ScriptedEnv, ((5, "truncated"),)), run_dir=path, iterations=1)
-    before = contents(path)
-    with pytest.raises(CheckpointError, match=r"action_space was Discrete\(2\) and is Discrete\(3\)"):
-        resume(path, env=partial(ScriptedEnv, ((5, "truncated"),), Discrete(3)), total_steps=8 * BATCH)
-    with pytest.raises(CheckpointError, match=r"observation_space was .*Box.* and is .*Discrete.*; action_space was"):
-        resume(path, env=IdentityDiscrete, total_steps=8 * BATCH)
-    assert contents(path) == before
-
-
 def test_a_function_must_be_given_again(tmp_path: Path) -> None:
     train(IdentityDiscrete, run_dir=tmp_path / "run", iterations=1)
     with pytest.raises(RunDirectoryError, match=r"made by a function, 'IdentityDiscrete': pass it again .* env="):
@@ -612,68 +527,6 @@ def test_a_function_must_be_given_again(tmp_path: Path) -> None:
 
 
 # Interruption
-
-
-def test_a_second_interruption_stops_at_once(tmp_path: Path) -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    history: list[Metrics] = []
-
-    def on_iteration(metrics: Metrics) -> None:
-        history.append(metrics)
-        interrupt()
-        interrupt()
-
-    with pytest.raises(KeyboardInterrupt):
-        train(on_iteration=on_iteration)
-    assert len(history) == 1
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_the_interrupt_handler_is_restored() -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    assert train(on_iteration=at_iteration(1, interrupt)).interrupted
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def wait_until(holds: Callable[[], bool], process: "subprocess.Popen[str]", timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.02)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send to a process")
-def test_ctrl_c_saves_and_exits_with_130(tmp_path: Path) -> None:
-    path = tmp_path / "run"
-    command = "-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu --num-workers 2"
-    flags = f"--num-envs 2 --num-steps 16 --num-minibatches 2 --checkpoint-seconds 1e6 --no-progress --run-dir {path}"
-    process = start_python(
-        *command.split(),
-        *flags.split(),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        metrics = path / "metrics.jsonl"
-        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, process)
-        os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to every process of the group
-        _, errors = process.communicate(timeout=60)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130, errors
-    assert f"hybridppo resume {path}" in errors
-    assert not (path / "result.json").exists()
-
-    checkpoint = load_latest(path / "checkpoints")[1]
-    iteration, steps = checkpoint.state["runner"]["iteration"], checkpoint.state["runner"]["steps_learned"]
-    assert column(path, "iteration") == [*range(1, iteration + 1)]
-    result = resume(path, total_steps=steps + 1)
-    assert result.metrics["iteration"] == iteration + 1
-    assert column(path, "iteration") == [*range(1, iteration + 2)]
 
 
 # Learning

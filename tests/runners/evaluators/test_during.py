@@ -18,6 +18,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import lines_of
 from selection import only_by_default
 from toy_agents import Unlike
 from toy_environments import ScriptedEnv, scripted_vector
@@ -62,10 +63,6 @@ def evaluated(run_dir: Path) -> list[dict[str, Any]]:
 
 def timeless(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in ("seconds", "checkpoint")} for line in lines]
-
-
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def with_figures(run_dir: Path) -> list[int]:
@@ -206,13 +203,8 @@ class Worsening(gym.Env[Any, Any]):
         return self.observation_space.low, {}
 
     def step(self, action: Any) -> Any:
-        return (
-            self.observation_space.low,
-            (-float(Worsening.evaluations) if self.is_evaluated else 1.0),
-            True,
-            False,
-            {},
-        )
+        reward = -float(Worsening.evaluations) if self.is_evaluated else 1.0
+        return self.observation_space.low, reward, True, False, {}
 
     seed_of_evaluation = -1
 

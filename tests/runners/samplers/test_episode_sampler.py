@@ -447,13 +447,6 @@ def _without_schedules() -> PPOConfig:
     return ppo_config(**{**CONFIG.to_json(), "anneal_learning_rate": False})
 
 
-def test_a_whole_run_evaluates_and_loads(tmp_path: Path) -> None:
-    result = train(run_dir=tmp_path / "run", evaluation_episodes=3)
-    assert result.evaluation is not None
-    assert len(result.evaluation.returns) == 3
-    assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, result.agent.parameters.values)
-
-
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_an_environment_with_a_vectorised_form_is_stepped_by_itself(vectorization: Any) -> None:
     assert torch.equal(parameters(train(vectorization=vectorization)), parameters(train()))

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from toy_environments import (
     MODES,
     Script,
-    ScriptedEnv,
     ScriptedRow,
     scripted_reward,
     scripted_rows,
@@ -25,7 +24,6 @@ from toy_environments import (
 )
 
 from hybridppo.agents import PPO
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.advantages import gae, next_values
@@ -542,39 +540,15 @@ def test_a_rollout_of_rows_that_there_are_not_is_refused(name: str) -> None:
 # Memory
 
 
-def assert_same_observations(sampler: Sampler, expected: Sampler) -> None:
-    for _ in range(NUM_ROLLOUTS):
-        rollout, other = sampler.collect(UniformActor(2)), expected.collect(UniformActor(2))
-        assert torch.equal(rollout.observations, other.observations)
-        assert torch.equal(rollout.final_rows, other.final_rows)
-        assert torch.equal(rollout.final_observations, other.final_observations)
-
-
 @in_every_mode
 def test_rollouts_hold_copies_where_the_vector_reuses_its_buffers(mode: AutoresetMode) -> None:
     expected, _ = make_sampler(scripted_vector(SCRIPTS, mode))
     reusing, _ = make_sampler(OneBuffer(scripted_vector(SCRIPTS, mode)))
-    assert_same_observations(reusing, expected)
-
-
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_rollouts_hold_copies_where_an_environment_reuses_its_buffer(mode: AutoresetMode) -> None:
-    # Not in SAME_STEP: there gymnasium's own vectors have reset, and so overwritten, before they answer.
-    expected, _ = make_sampler(scripted_vector(SCRIPTS, mode))
-    reusing, _ = make_sampler(scripted_vector(SCRIPTS, mode, reuse_buffer=True))
-    assert_same_observations(reusing, expected)
-
-
-def test_the_librarys_own_vectors_survive_environments_that_reuse_their_buffer() -> None:
-    source = partial(ScriptedEnv, ((3, "truncated"),), reuse_buffer=True)
-    environments = make_environments(source, 1)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(environments, distribution_for(Discrete(2)), num_steps=9, env_seed=0, noise=noise)
-    rollout = sampler.collect(UniformActor(2))
-    environments.close()
-    following = rollout.observations[1:, 0].clone()
-    following[rollout.final_rows] = rollout.final_observations
-    assert following[rollout.truncated[:, 0]].tolist()[:2] == [[0, 3], [1, 3]]
+    for _ in range(NUM_ROLLOUTS):
+        rollout, other = reusing.collect(UniformActor(2)), expected.collect(UniformActor(2))
+        assert torch.equal(rollout.observations, other.observations)
+        assert torch.equal(rollout.final_rows, other.final_rows)
+        assert torch.equal(rollout.final_observations, other.final_observations)
 
 
 def test_closing_twice_is_safe() -> None:

@@ -1,6 +1,5 @@
 """Worker processes and overlap: the same rollouts, no leftovers, and clear errors when a process dies."""
 
-import json
 import os
 import random
 import subprocess
@@ -16,15 +15,13 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 from processes import worker_processes
-from selection import only_by_default
-from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait_forever
+from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.workers import local
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
 SMALL = ppo_config(num_envs=6, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
@@ -39,17 +36,6 @@ def train(env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -
 
 def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return result.agent.parameters.values.detach()
-
-
-@pytest.mark.parametrize("env", only_by_default(("Pendulum-v1",), ("CartPole-v1", "Pendulum-v1")))
-def test_how_many_workers_there_are_changes_nothing(env: str) -> None:
-    expected, _ = train(env, vectorization="sync")
-    for num_workers in (1, 4, 6):
-        result, _ = train(env, vectorization="sync", num_workers=num_workers)
-        assert torch.equal(parameters_of(result), parameters_of(expected)), f"{num_workers} workers"
-        assert result.metrics["episode_return_mean"] == pytest.approx(
-            expected.metrics["episode_return_mean"], nan_ok=True
-        )
 
 
 def test_one_worker_takes_an_environments_own_vectorised_form_as_it_is() -> None:
@@ -69,32 +55,6 @@ def test_workers_do_not_load_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.cold_workers  # children of this process, as they are elsewhere
-def test_nothing_is_left_behind() -> None:
-    before = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
-    files: list[set[Path]] = []
-
-    def look(metrics: Any) -> None:
-        assert len(worker_processes()) == 2
-        if Path("/dev/shm").is_dir():
-            files.append(set(Path("/dev/shm").glob(f"hybridppo-{os.getpid()}-*")) - before)
-
-    hybridppo.train(
-        "CartPole-v1", total_steps=200, config=SMALL, num_workers=2, placement="cpu", progress=False, on_iteration=look
-    )
-    assert not worker_processes()
-    assert not any(files)  # not even while it runs: a killed trainer leaves nothing
-
-
-def test_an_error_names_the_worker_and_shows_its_traceback() -> None:
-    with pytest.raises(
-        EnvError, match=r"worker \d \(environments \d to \d\) failed: environment \d .* ValueError: the motor is stuck"
-    ) as e:
-        train(partial(FailingEnv, raise_an_error), num_workers=2)
-    assert "in step" in str(e.value)
-    assert not worker_processes()
-
-
 def test_an_error_when_environments_are_made_comes_through() -> None:
     trainer = os.getpid()
 
@@ -105,22 +65,6 @@ def test_an_error_when_environments_are_made_comes_through() -> None:
 
     with pytest.raises(EnvError, match="only in a worker"):
         train(make, num_workers=2)
-    assert not worker_processes()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_killed_worker_is_named_with_its_signal() -> None:
-    with pytest.raises(EnvError, match=r"worker \d \(environments \d to \d\) has died: killed by SIGKILL"):
-        train(partial(FailingEnv, kill_this_process), num_workers=2)
-    assert not worker_processes()
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    monkeypatch.setattr(local, "SECONDS_TO_CLOSE", 0.1)
-    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 1 s, after 3 of its rollout"):
-        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()
 
 
@@ -263,14 +207,6 @@ def test_overlap_lags_by_one_update_and_never_more(options: dict[str, Any]) -> N
     assert not worker_processes()
 
 
-def test_overlap_gives_the_same_in_a_thread_and_in_a_process() -> None:
-    in_process, _ = train(placement=Mirrored("cpu", "cpu", max_lag=1))
-    in_thread, _ = train(placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=0)
-    by_turns, _ = train(placement=SingleDevice("cpu"))
-    assert torch.equal(parameters_of(in_process), parameters_of(in_thread))
-    assert not torch.equal(parameters_of(in_process), parameters_of(by_turns))  # it does learn from older rollouts
-
-
 def test_overlap_samples_other_networks_in_a_thread() -> None:
     _, iterations = train(placement=Mirrored("cpu", "cpu", max_lag=1), config=replace(SMALL, activation="elu"))
     assert iterations[-1]["policy_lag"] == 1
@@ -281,14 +217,6 @@ def test_an_error_in_overlap_ends_in_good_order(num_workers: int) -> None:
     with pytest.raises((EnvError, ValueError), match="the motor is stuck"):
         train(partial(FailingEnv, raise_an_error), placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=num_workers)
     assert not worker_processes()
-
-
-def test_overlapping_runs_resume(tmp_path: Path) -> None:
-    train(placement=Mirrored("cpu", "cpu", max_lag=1), run_dir=tmp_path / "run")
-    result = hybridppo.resume(tmp_path / "run", total_steps=1400, progress=False)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
-    assert result.metrics["env_steps"] >= 1400
 
 
 @pytest.mark.parametrize("nameless", [True, False])

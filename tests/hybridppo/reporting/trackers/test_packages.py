@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from processes import run_python
+from run_files import lines_of
 
 import hybridppo
 from hybridppo.reporting.trackers.mlflow import allowed
@@ -42,14 +43,10 @@ def train(tracker: str, folder: Path, **variables: str) -> Path:
     return run
 
 
-def lines(run: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / name).read_text().splitlines()]
-
-
 def expected(run: Path) -> tuple[dict[int, float], dict[int, float]]:
     """Policy losses and evaluated returns, by steps."""
-    losses = {line["env_steps"]: line["policy_loss"] for line in lines(run, "metrics.jsonl")}
-    returns = {line["env_steps"]: line["evaluation_return_mean"] for line in lines(run, "evaluations.jsonl")}
+    losses = {line["env_steps"]: line["policy_loss"] for line in lines_of(run)}
+    returns = {line["env_steps"]: line["evaluation_return_mean"] for line in lines_of(run, "evaluations.jsonl")}
     assert sorted(losses) == STEPS
     assert sorted(returns) == STEPS[1::2]
     return losses, returns

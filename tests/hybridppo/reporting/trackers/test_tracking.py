@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import signal
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +10,8 @@ from typing import Any, ClassVar
 import pytest
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import lines_of
+from stop_after import interrupt_at
 from toy_combined import ToyAgents
 
 import hybridppo
@@ -89,7 +90,7 @@ def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path)
     assert flat["env_id"] == "CartPole-v1"
     assert flat["run_dir"] == str(tmp_path / "run")
     evaluations = {steps: values for steps, values in tracker.rows if "evaluation_return_mean" in values}
-    lines = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run", "evaluations.jsonl")
     assert {line["env_steps"]: line["evaluation_return_mean"] for line in lines} == {
         steps: values["evaluation_return_mean"] for steps, values in evaluations.items()
     }
@@ -182,12 +183,7 @@ def test_a_resumed_run_goes_on_with_the_same_run_and_sends_nothing_twice(tmp_pat
 
 def test_an_interrupted_run_has_sent_all(tmp_path: Path) -> None:
     tracker = Memory()
-
-    def interrupt(metrics: Any) -> None:
-        if metrics["iteration"] == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    train(track=tracker, run_dir=tmp_path / "run", on_iteration=interrupt, on_interrupt="return")
+    train(track=tracker, run_dir=tmp_path / "run", on_iteration=interrupt_at(3), on_interrupt="return")
     assert tracker.steps == ALL[:3]
     again = Memory()
     hybridppo.resume(tmp_path / "run", track=again, progress=False)

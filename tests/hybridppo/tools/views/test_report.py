@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from run_files import lines_of
 
 import hybridppo
 from hybridppo import PPOConfig, RunDirectoryError, TrainingInterrupted
@@ -135,7 +136,7 @@ def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> N
     config = json.loads((run_dir / "config.json").read_text())
     mine = config.pop("config")
     config["policies"] = {"cat": mine, "<mouse> & co": {**mine, "learning_rate": 0.5}}
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(run_dir)
     of_policies = {"value_loss", "episode_return_mean"}
     several = [
         {
@@ -208,7 +209,7 @@ def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -
 
 
 def test_metrics_that_not_every_iteration_has_have_curves(run_dir: Path, tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(run_dir)
     for number in (4, 9):
         lines[number] |= {"evaluation_return_mean": 9.0 + number, "evaluation_env_steps": lines[number]["env_steps"]}
     (tmp_path / "config.json").write_bytes((run_dir / "config.json").read_bytes())

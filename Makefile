@@ -10,7 +10,7 @@
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-peers  the same beside PPO of other libraries, each in an environment of its own
 # make bench-published  tables that others have published, made again
-# make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
+# make bench-all  speed, memory, learning and placements without a GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests and every measurement of placements, on a machine with a CUDA device
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE

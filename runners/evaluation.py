@@ -37,7 +37,7 @@ class Evaluation:
     agents: tuple[str, ...] = ()
     """The agent of each return, if environments have several agents."""
     infos: Mapping[str, float] = field(default_factory=dict)
-    """With `info_metrics`, their means over all steps of the evaluation, by metric name."""
+    """With `info_metrics`, their means over steps and over episodes, by metric name."""
 
     def of_agents(self, names: Collection[str]) -> Evaluation:
         """The returns and lengths of these agents; none if they missed all episodes."""

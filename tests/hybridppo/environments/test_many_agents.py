@@ -388,6 +388,40 @@ def test_a_restart_breaks_off_the_episodes_of_all_agents_of_the_environment_alon
     assert sampler.statistics.length_mean == 10.0
 
 
+class OneLeavesFirst(ScriptedAgents):
+    """The first agent leaves in the first step of three; the first environment raises once in the step `fails_in`."""
+
+    failed: list[int]
+
+    def __init__(self, failed: list[int], fails_in: int) -> None:
+        super().__init__([[(1, "terminated")], [(3, "terminated")]])
+        self.failed, self._fails_in = failed, fails_in
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self._look(3)
+        return super().reset(seed)
+
+    def step(self, actions: Any) -> Any:
+        found = super().step(actions)
+        if self._step < 3:
+            self._look(self._step)
+        return found
+
+    def _look(self, now: int) -> None:
+        if now == self._fails_in == self._step and not self.failed:
+            self.failed.append(1)
+            raise ValueError("the motor is stuck")
+
+
+@pytest.mark.parametrize("fails_in", [2, 3], ids=["in a step", "in the reset after the episode"])
+def test_an_evaluation_leaves_out_who_had_left_an_episode_that_a_restart_broke_off(fails_in: int) -> None:
+    failed: list[int] = []
+    environments = make_environments(partial(OneLeavesFirst, failed, fails_in), 1, on_env_error="restart")
+    evaluation = evaluate(FirstAction(), distribution_for(Discrete(2)), environments, episodes=2, seed=0)
+    assert failed
+    assert sorted(evaluation.agents) == ["agent_0", "agent_0", "agent_1", "agent_1"]
+
+
 def test_an_environment_that_keeps_failing_is_an_error() -> None:
     def look(env: FaultyAgents, result: Any) -> Any:
         if len(result) == 5:

@@ -259,7 +259,11 @@ class BaseSampler:
 
     def _has_steps(self, buffer: RolloutBuffer, valid: Array) -> bool:
         """Whether restarts have left at least two steps: nothing can be learned from one."""
-        self._lost = self._lost + 1 if buffer.restarted.any() and valid.sum() < 2 else 0
+        is_lost = bool(buffer.restarted.any())
+        if is_lost:
+            steps = steps_by_turns(buffer, valid, [], self._memory)[1] if buffer.waiting.any() else valid
+            is_lost = steps.sum() < 2
+        self._lost = self._lost + 1 if is_lost else 0
         if self._lost > ROLLOUTS_LOST_IN_A_ROW:
             raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
         return not self._lost

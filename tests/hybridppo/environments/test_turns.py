@@ -28,9 +28,14 @@ class Push:
 
 
 def rollouts_of(
-    make: Callable[[], Any], num_steps: int, number: int = 1, num_envs: int = 1, **options: Any
+    make: Callable[[], Any],
+    num_steps: int,
+    number: int = 1,
+    num_envs: int = 1,
+    on_env_error: Any = "raise",
+    **options: Any,
 ) -> list[Rollout]:
-    environments = make_environments(make, num_envs)
+    environments = make_environments(make, num_envs, on_env_error=on_env_error)
     sampler = Sampler(
         environments, distribution_for(Discrete(2)), num_steps=num_steps, env_seed=0, noise=np.random.default_rng(0),
         **options,
@@ -375,3 +380,18 @@ def test_a_fault_is_named(fault: str, message: str) -> None:
 def test_a_rollout_in_which_nobody_comes_to_a_next_turn_is_refused() -> None:
     with pytest.raises(EnvError, match=r"no agent has had a second turn: increase num_steps, which is 2 for 2 agents"):
         rollouts_of(partial(Game, [(1.0, 0.0, False, False)]), 2)
+
+
+def test_a_rollout_in_which_a_restart_leaves_nobody_a_next_turn_is_sampled_again() -> None:
+    failed: list[int] = []
+
+    class FailsOnce(Game):
+        def step(self, action: Any) -> None:
+            if self._turns == 1 and not failed:
+                failed.append(1)
+                raise RuntimeError("the board has fallen")
+            super().step(action)
+
+    (rollout,) = rollouts_of(partial(FailsOnce, [(1.0, 0.0, False, False)]), 4, on_env_error="restart")
+    assert failed
+    assert [len(steps_of(rollout, column)) for column in (0, 1)] == [1, 1]

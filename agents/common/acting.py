@@ -33,18 +33,28 @@ def rows_of(
     if action_mask is not None and not isinstance(space, MaskedObservation):
         raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
     try:
-        if isinstance(space, MaskedObservation):
-            return _masked_rows(observation, action_mask, space, batch)
-        if encode.is_array:
-            array = np.asarray(observation)
-            _check_shape(array.shape, space, encode, batch)
-            return encode(array if batch else array.reshape(1, *(space.shape or ())))
-        if not batch:
-            return encode.one(observation)[None]
-        encode.check_shapes(observation, _length(encode.values(observation)[0]))
-        return encode(observation)
+        rows = _encoded(observation, action_mask, space, encode, batch)
+        if not np.isfinite(encode.layout.numbers(rows)).all():
+            for number, row in enumerate(rows):
+                encode.require_finite(f"in observation {number}: observation" if batch else "the observation", row)
     except BadValueError as error:
         raise EnvError(f"the agent cannot act: {error}") from None
+    return rows
+
+
+def _encoded(
+    observation: Any, action_mask: Any, space: gym.Space[Any], encode: ObservationEncoder, batch: bool
+) -> NDArray[Any]:
+    if isinstance(space, MaskedObservation):
+        return _masked_rows(observation, action_mask, space, batch)
+    if encode.is_array:
+        array = np.asarray(observation)
+        _check_shape(array.shape, space, encode, batch)
+        return encode(array if batch else array.reshape(1, *(space.shape or ())))
+    if not batch:
+        return encode.one(observation)[None]
+    encode.check_shapes(observation, _length(encode.values(observation)[0]))
+    return encode(observation)
 
 
 def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from toy_environments import Catch, HighestAllowed, IdentityBox
 
 import hybridppo
-from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, TD3Config
+from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, TD3Config
 from hybridppo.agents.ddpg import memory
 from hybridppo.agents.ddpg.memory import memory_needs
 from hybridppo.rollouts.replay import Transitions
@@ -312,6 +312,16 @@ def test_a_mapping_is_an_observation_like_any_other() -> None:
     assert ACTIONS.contains(agent.act({"a": np.zeros(2, np.float32), "b": 1}))
     with pytest.raises(EnvError, match="the agent cannot act"):
         agent.act({"a": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize("kind", [DDPG, PPO])
+def test_an_observation_that_is_not_finite_is_refused(kind: Any) -> None:
+    agent = kind(gym.spaces.Dict({"a": Box(-1, 1, (2,)), "b": Discrete(3)}), ACTIONS)
+    values = np.array([[0.0, 0.0], [0.0, np.nan]], np.float32)
+    with pytest.raises(EnvError, match=r"the agent cannot act: the observation\['a'\]\[1\] is nan"):
+        agent.act({"a": values[1], "b": 1})
+    with pytest.raises(EnvError, match=r"in observation 1: observation\['a'\]\[1\] is nan"):
+        agent.act({"a": values, "b": np.array([0, 1])}, batch=True)
 
 
 # The configuration

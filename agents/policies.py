@@ -359,13 +359,13 @@ class Policies:
         }
         return tuple({name: pair[i] for name, pair in acted.items()} for i in range(2)) if has_state else acted
 
-    def agent_of(self, name: str) -> PPO:
-        """The agent with the policy of this agent of an environment.
+    def agent_of(self, name: Any) -> PPO:
+        """The agent with the policy of this agent of an environment, whose name may be a number.
 
         Raises:
             ConfigurationError: if there is none.
         """
-        policy = self.config.agents.get(name, policy_by_name(name))
+        policy = self.config.agents.get(str(name), policy_by_name(str(name)))
         if policy not in self.agents:
             raise ConfigurationError(
                 f"no policy is for an agent {name!r}: the agents are {', '.join(self.config.agents)}, and the policies "

@@ -29,6 +29,7 @@ from hybridppo import (
     SingleDevice,
     check_env,
 )
+from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.rows import own_rows
 from hybridppo.spaces.distributions import distribution_for
@@ -364,6 +365,11 @@ def test_an_agent_that_there_is_already_is_for_its_own_agents() -> None:
         hybridppo.evaluate_agent(given, partial(Matching, 4), episodes=1, progress=False)
     with pytest.raises(ConfigurationError, match="no policy is for an agent 'player 2': the agents are player 0"):
         given.act({"player 2": 1})
+
+
+def test_agents_whose_names_are_numbers_act() -> None:
+    config = PoliciesConfig(dict.fromkeys("01", CONFIGS["sign"])).with_agents(["0", "1"])
+    assert Policies(Discrete(4), Discrete(4), config).act({0: 1, 1: 2}).keys() == {0, 1}
 
 
 def test_the_check_says_that_spaces_differ() -> None:

@@ -52,7 +52,8 @@ class SubEnvironment:
         self._row = self._encode.row_maker()
         self.seed: int | None = None
         """The seed of its last seeded reset."""
-        self.times_restarted = 0
+        self.times_restarted = self.restarts_counted = 0
+        """How often it was restarted, and how many of these restarts `Environments.restarted` has had."""
         self._make = make
         self.steering: list[Steering] = []
         """Calls of `steer` that are repeated after a restart."""
@@ -112,12 +113,15 @@ class SubEnvironment:
 
     def state(self) -> dict[str, Any]:
         """The data about the environment that are not in its own state, as JSON."""
-        return {"seed": self.seed, "times_restarted": self.times_restarted, "failures": self._failures}
+        counts = {"times_restarted": self.times_restarted, "restarts_counted": self.restarts_counted}
+        return {"seed": self.seed, **counts, "failures": self._failures}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`."""
         self.seed = whole(state, "seed") if state["seed"] is not None else None
         self.times_restarted, self._failures = whole(state, "times_restarted"), whole(state, "failures")
+        # Earlier releases did not save it.
+        self.restarts_counted = whole({"restarts_counted": self.times_restarted, **state}, "restarts_counted")
 
     def close(self) -> None:
         """Close the environment; a failure is only a warning."""
@@ -228,8 +232,6 @@ class SubEnvironments(Environments):
         """The seeds of the next episodes, if each is to have its own."""
         self._started_at = [0] * len(sub_environments)
         """`_num_steps` at the start of each environment's episode."""
-        self._restarts_counted = [0] * len(sub_environments)
-        """How many restarts of each environment `restarted` has had."""
 
     def state(self) -> list[EnvState]:
         """As in the base, with the data of each `SubEnvironment`."""
@@ -242,7 +244,6 @@ class SubEnvironments(Environments):
         super().load_state(states)
         for sub_env, state in zip(self.sub_environments, states, strict=True):
             sub_env.load_state(state["sub_environment"])
-        self._restarts_counted = [sub_env.times_restarted for sub_env in self.sub_environments]
         self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
 
     def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
@@ -275,9 +276,10 @@ class SubEnvironments(Environments):
         columns = self._columns[i]
         self._rows[columns] = rows
         self._started_at[i] = self._num_steps
-        times = self.sub_environments[i].times_restarted - self._restarts_counted[i]
+        sub_env = self.sub_environments[i]
+        times = sub_env.times_restarted - sub_env.restarts_counted
         if times and self._num_steps:
-            self._restarts_counted[i] += times
+            sub_env.restarts_counted = sub_env.times_restarted
             for column in range(columns.start, columns.stop):
                 if self._infos is not None:
                     self._infos.break_off(column)

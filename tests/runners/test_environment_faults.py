@@ -334,12 +334,16 @@ def test_restart_after_an_episode_drops_nothing() -> None:
 
 
 def test_restart_in_the_first_reset_is_counted_when_the_next_episode_begins() -> None:
-    sampler = restarting_sampler(at(1, 0, stick), length=5)
+    sampler = restarting_sampler(at(1, 0, stick), num_steps=4, length=5)
     rollout = sampler.collect(WatchedActor())
-    assert len(rollout.valid_rows) == 24
-    assert sampler.env_restarts == 1
-    assert sampler.statistics.return_mean == 5.0
-    sampler.close()
+    assert len(rollout.valid_rows) == 12
+    resumed = restarting_sampler(at(1, 0, stick), num_steps=4, length=5)
+    assert resumed.load_state(*sampler.state(), env_seed=0) is None
+    for each in (sampler, resumed):
+        assert len(each.collect(WatchedActor()).valid_rows) == 12
+        assert each.env_restarts == 1
+        assert each.statistics.return_mean == 5.0
+        each.close()
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ class _Tally:
         self.lengths: list[int] = []
         self.agents: list[str] = []
         self._return, self._length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
-        self._gone: list[list[tuple[float, int, int]]] = [[] for _ in range(num_envs)]
+        self._have_left: list[list[tuple[float, int, int]]] = [[] for _ in range(num_envs)]
         """The return, length and number of the agents that have left each environment's episode."""
         self._resetting: Array | None = None
         """Columns whose next row begins an episode and is not a step; None if there are none."""
@@ -201,13 +201,13 @@ class _Tally:
             env = restarted // self._num_agents
             if not ended[env * self._num_agents : (env + 1) * self._num_agents].any():  # it broke off an episode
                 self._return[restarted], self._length[restarted] = 0.0, 0
-                self._gone[env].clear()
+                self._have_left[env].clear()
         self._resetting = None
         if not ended.any():
             return
         for column in np.flatnonzero(ended).tolist():
             env, agent = divmod(column, self._num_agents)
-            self._gone[env].append((float(self._return[column]), int(self._length[column]), agent))
+            self._have_left[env].append((float(self._return[column]), int(self._length[column]), agent))
             self._return[column], self._length[column] = 0.0, 0
         self._count_environments(ended, ended if no_steps is None else ended | no_steps)
         if environments.skips_row_after_end:
@@ -218,10 +218,10 @@ class _Tally:
         by_env = (len(self.remaining), self._num_agents)
         is_over = gone.reshape(by_env).all(1) & ended.reshape(by_env).any(1)
         for env in np.flatnonzero(is_over):
-            gone, self._gone[env] = self._gone[env], []
+            have_left, self._have_left[env] = self._have_left[env], []
             if not self.remaining[env]:
                 continue
-            for episode_return, length, agent in gone:
+            for episode_return, length, agent in have_left:
                 self.returns.append(episode_return)
                 self.lengths.append(length)
                 self.agents += self._environments.agents[agent : agent + 1]

@@ -196,7 +196,8 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
         action, following = agent.act(observation, action_mask=mask, state=state)
         again, same = loaded.act(observation, action_mask=mask, state=state)
         np.testing.assert_array_equal(action, again)
-        np.testing.assert_array_equal(following, same)
+        if following is not None:  # a device's cell may add in another order than the CPU's
+            np.testing.assert_allclose(following, same, rtol=1e-5)
         state = following
     assert space.contains(agent.act(observation, False, mask, state)[0])
 

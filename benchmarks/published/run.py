@@ -263,9 +263,8 @@ def keep(row: Row, asked: dict[int, RunAsked]) -> list[dict[str, Any]]:
         found = {measure: result[key] for measure, key in KEYS.items()}
         during = [line["evaluation_return_mean"] for line in read_lines(Path(run.run_dir) / "evaluations.jsonl")]
         found["best"] = max([*during, result["evaluation_return_mean"]])
-        runs.append(
-            {**about, **found, "seconds": result["seconds"], "total_steps": row.total_steps, "config": run.config}
-        )
+        of_run = {"seconds": result["seconds"], "total_steps": row.total_steps, "cpu": machine.describe()["cpu"]}
+        runs.append({**about, **found, **of_run, "config": run.config})
     machine.save("published", {"runs": runs})
     return runs
 

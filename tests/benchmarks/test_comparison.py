@@ -339,7 +339,7 @@ def test_the_whole_experiment_runs_small(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/compare_placements.py", "--quick", "--output", str(tmp_path)]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    rows = json.loads(next(tmp_path.glob("*_quick.json")).read_text())["rows"]
+    rows = json.loads(next(tmp_path.glob("comparison*_quick.json")).read_text())["rows"]
     assert {row["rollout"] for row in rows} == {BY_EPISODE, BY_ROLLOUT}
     assert {CPU_ONE_THREAD, TEXTBOOK_ONE_THREAD} <= {row["candidate"] for row in rows}
     assert all(row["episodes"] >= 20 and row["steps_per_second"] > 0 for row in rows)

@@ -412,4 +412,4 @@ def test_commands_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[
                 shutil.rmtree(arguments[arguments.index("--run-dir") + 1], ignore_errors=True)
             with pytest.raises(SystemExit) as exited:
                 main(arguments)
-            assert exited.value.code in (None, 0), f"{command}: {capsys.readouterr().err}"
+            assert exited.value.code in (None, 0), f"{command}: {''.join(capsys.readouterr())}"

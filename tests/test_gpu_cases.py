@@ -99,9 +99,9 @@ def test_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine, tmp
         "tensors/waits",
         "tensors/memory",
         "learners/one",
-        "policies/unlike/hybrid",
-        "policies/one remembers/single",
-        "policies/critics see all/overlap on one device",
+        "policies/unlike/hybrid/eager",
+        "policies/one remembers/single/eager",
+        "policies/critics see all/overlap on one device/eager",
     ],
 )
 def test_more_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine, tmp_path: Path) -> None:

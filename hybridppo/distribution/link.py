@@ -398,8 +398,10 @@ def is_gone(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except OSError as error:  # it may be another user's
-        return isinstance(error, ProcessLookupError)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is another user's
+        return False
     return False
 
 

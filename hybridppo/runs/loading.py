@@ -42,7 +42,8 @@ PARTS = ("actor", "critic")
 MEANINGS = ("activation", "squash_actions", "actor_keys", "critic_keys")
 """The fields of a configuration that change what the library's networks compute, and no tensor's shape."""
 SHAPES = (
-    "hidden_sizes", "normalize_observations", "layer_norm", "shared_trunk", "recurrent", "recurrent_size", "use_sde"
+    "hidden_sizes", "normalize_observations", "layer_norm", "shared_trunk", "recurrent", "recurrent_size", "use_sde",
+    "encoder_sizes", "convolutions",
 )  # fmt: skip
 """The fields of a configuration that the tensors of the library's networks follow from."""
 

@@ -6,7 +6,8 @@
 The pieces of work differ in environment, network and batch. For each, auto chooses several times for a run of two
 minutes, and for one of three seconds; then every candidate trains for some moments, round after round, so that a
 change of the machine's pace affects all of them. Candidates several times slower than the best take one turn. With a
-CUDA device, CartPole with hidden layers of 64 to 2048 follows, and from which size on learning on it pays.
+CUDA device, CartPole with hidden layers of 64 to 2048 follows, and from which size on learning on it pays. On many
+cores `--torch-threads 1` leaves out most candidates.
 
 Results go to results/auto.json, or to results/auto-cuda.json with a CUDA device. The exit code is 1 if a
 promise is broken: a choice within 5 % of the best in all works but one, and never more than 15 % off.
@@ -17,7 +18,7 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hybridppo import PPOConfig
@@ -109,11 +110,9 @@ WORKS: dict[str, Piece] = {
 CUDA_SIZES = (64, 128, 256, 512, 1024, 2048)
 
 
-def cuda_works() -> dict[str, Piece]:
+def cuda_works(sizes: Sequence[int]) -> dict[str, Piece]:
     """CartPole by size of network."""
-    return {
-        f"cartpole_{size}": Piece("CartPole-v1", _config(num_envs=8, hidden_sizes=(size,) * 2)) for size in CUDA_SIZES
-    }
+    return {f"cartpole_{size}": Piece("CartPole-v1", _config(num_envs=8, hidden_sizes=(size,) * 2)) for size in sizes}
 
 
 def measure(piece: Piece, *, rounds: int, seconds: float) -> dict[str, Any]:
@@ -249,9 +248,16 @@ def main() -> int:
     parser.add_argument("--works", default=",".join(WORKS), help="which, by name (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of every candidate")
     parser.add_argument("--seconds", type=float, default=0.8, help="of every turn, after an iteration that warms up")
+    parser.add_argument("--sizes", type=int, nargs="*", default=CUDA_SIZES, help="of networks with a CUDA device")
+    parser.add_argument("--torch-threads", type=int, help="a number (default: auto chooses it too)")
     arguments = parser.parse_args()
     accelerator = "cuda" if num_cuda_devices() else None
-    pieces = {name: WORKS[name] for name in arguments.works.split(",")} | (cuda_works() if accelerator else {})
+    sizes = arguments.sizes if accelerator else ()
+    pieces = {name: WORKS[name] for name in arguments.works.split(",") if name} | cuda_works(sizes)
+    pieces = {
+        name: replace(piece, config=replace(piece.config, torch_threads=arguments.torch_threads))
+        for name, piece in pieces.items()
+    }
     works: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name, piece in pieces.items():
@@ -264,10 +270,9 @@ def main() -> int:
         print(as_markdown({name: works[name]}, 1).splitlines()[-1], flush=True)
     payload: dict[str, Any] = {"arguments": vars(arguments), "left_out": left_out, "works": works}
     payload["summaries"] = {f"max_lag={max_lag}": summary(works, max_lag) for max_lag in (0, 1)}
-    if accelerator:
-        sizes = {size: works[f"cartpole_{size}"] for size in CUDA_SIZES}
+    if sizes:
         payload["crossing"] = {
-            "measured": crossing({size: row["measured"] for size, row in sizes.items()}),
+            "measured": crossing({size: works[f"cartpole_{size}"]["measured"] for size in sizes}),
         }
         print(f"\nFrom hidden layers of this size on, hybrid is faster than cpu: {payload['crossing']}")
     print(f"\n{result_as_markdown(payload)}")

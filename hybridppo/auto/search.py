@@ -114,10 +114,11 @@ class Search:
             self._climb("num_workers", workers, "sampling")
         if limits.any_threads and self._step() >= SECONDS_WORTH_THREADS:
             self._climb("torch_threads", doubled(limits.cores), "learning")
+        by_turns = self.best
         if limits.max_lag:
-            self._overlap("cpu")
+            self._overlap("cpu", by_turns)
         if limits.accelerator is not None:
-            self._accelerator(limits.accelerator, workers)
+            self._accelerator(limits.accelerator, by_turns.candidate.num_workers, workers)
         self._hints()
         return self.best.candidate
 
@@ -233,7 +234,9 @@ class Search:
     def _overlapping(self, learning: str) -> Candidate | None:
         """Overlap with the best's workers, if there is a core for one beside the learner's threads."""
         limits, best = self.limits, self.best.candidate
-        if learning == "cpu" and limits.any_threads:
+        if learning != "cpu":
+            best = replace(best, torch_threads=limits.torch_threads)
+        elif limits.any_threads:
             best = replace(best, torch_threads=max(1, min(best.torch_threads, limits.cores - 1)))
         room = limits.cores - (best.torch_threads if learning == "cpu" else 1)
         if room < 1 or not self._may_take("overlap"):
@@ -243,10 +246,11 @@ class Search:
         workers = best.num_workers if limits.num_workers is not None else min(best.num_workers or 1, room)
         return replace(best, name="overlap", sampling="cpu", learning=learning, num_workers=workers)
 
-    def _overlap(self, learning: str) -> None:
+    def _overlap(self, learning: str, by_turns: Trial) -> None:
+        """Try overlap if it may be faster than the best: at least it takes the longer of sampling and learning."""
         candidate = self._overlapping(learning)
-        hidden = min(self.best.sampling, self.best.learning)  # at most
-        if candidate is None or hidden <= MARGIN * self.best.iteration:
+        least = max(by_turns.sampling, by_turns.learning) + by_turns.copying
+        if candidate is None or least * (1.0 + MARGIN) >= self.best.iteration:
             return
         if self._improves(candidate) and self._may_divide:
             room = self.limits.cores - (candidate.torch_threads if learning == "cpu" else 1)
@@ -255,16 +259,18 @@ class Search:
         if self.limits.max_lag > 1 and best.name == "overlap" and best.num_workers > 1:
             self._improves(replace(best, lag=self.limits.max_lag))
 
-    def _accelerator(self, device: str, workers: Sequence[int]) -> None:
-        """Try learning on the device, with sampling on the CPU or there."""
-        limits, best = self.limits, self.best.candidate
-        on_device = Candidate("hybrid", "cpu", device, best.num_workers, limits.torch_threads)
+    def _accelerator(self, device: str, num_workers: int, workers: Sequence[int]) -> None:
+        """Try learning on the device, with sampling on the CPU, at first by so many workers, or there."""
+        limits = self.limits
+        on_device = Candidate("hybrid", "cpu", device, num_workers, limits.torch_threads)
         if self._may_take("hybrid") and self._improves(on_device):
             self._climb("num_workers", workers, "sampling")
         if self._may_take("cuda") and not limits.num_workers and not limits.draws_on_device:
             self._improves(Candidate("cuda", device, device, 0, limits.torch_threads))
-        if limits.max_lag and self.best.candidate.learning == device:
-            self._overlap(device)
+        # Overlap on the CPU may be faster than turns on the device, and slower than overlap there.
+        by_turns = self.best if self.best.candidate.learning == device else self.trials.get(on_device.label)
+        if limits.max_lag and by_turns is not None:
+            self._overlap(device, by_turns)
 
     def _hints(self) -> None:
         """If there is time left, try candidates that are not allowed, and note those that would be faster."""

@@ -138,6 +138,20 @@ def test_another_device_learns_if_that_pays() -> None:
     assert chosen.name in ("hybrid", "overlap")
 
 
+@pytest.mark.parametrize(("sampling", "chosen"), [(0.09, "overlap on cuda, 1 worker"), (0.12, "overlap, 1 worker")])
+def test_overlap_with_a_device_is_tried_if_turns_with_it_are_slower_than_overlap_on_the_cpu(
+    sampling: float, chosen: str
+) -> None:
+    seconds = {
+        "cpu": (0.09, 0.12), "overlap, 1 worker": (0.0, 0.12), "cuda": (0.25, 0.08), "hybrid": (sampling, 0.08),
+        "overlap on cuda, 1 worker": (0.01, 0.08),
+    }  # fmt: skip
+    limits = replace(LIMITS, accelerator="cuda", splits=False, max_lag=1)
+    found, search = searched(lambda candidate: seconds.get(candidate.label, (1.0, 1.0)), limits)
+    assert found.label == chosen
+    assert ("overlap on cuda, 1 worker" in search.trials) == (sampling < 0.12)  # no longer than sampling: no gain
+
+
 def test_sampling_on_a_device_that_draws_other_noise_is_not_chosen_by_a_stopwatch() -> None:
     faster = {"cpu": 0.1, "hybrid": 0.09, "cuda": 0.001}
     limits = replace(LIMITS, accelerator="cuda", splits=False)

@@ -16,6 +16,7 @@ half an hour on two CPU cores; `--quick` takes far less.
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def main() -> int:
         print(f"Picture: {pictures.comparison(path)}")
     if arguments.only != "networks":
         experiments = [each.quick if arguments.quick else each for each in publishing.EXPERIMENTS]
+        if sizes:
+            experiments = [replace(each, sizes=tuple(sizes)) for each in experiments]
         published = publishing.run(experiments, seeds=arguments.seeds, report=report)
         table = publishing.as_markdown(published)
         keep(f"publishing{ending}", {"arguments": asked, **published}, table, arguments.output)

@@ -66,7 +66,7 @@ def test_the_crossing_is_where_the_gpu_stays_ahead(benchmark: Any) -> None:
 
 def test_works_differ_and_gpu_works_go_by_size(benchmark: Any) -> None:
     assert len(benchmark.WORKS) >= 8
-    sizes = [piece.config.hidden_sizes[0] for piece in benchmark.cuda_works().values()]
+    sizes = [piece.config.hidden_sizes[0] for piece in benchmark.cuda_works(benchmark.CUDA_SIZES).values()]
     assert sizes == [64, 128, 256, 512, 1024, 2048]
 
 

@@ -14,10 +14,12 @@ def loop_of(agent: Any, backend: Any = Backend) -> OptimizationLoop:
     return OptimizationLoop(agent, backend(agent), Exchange())
 
 
-def recorded_loop_of(agent: Any, record: Record, backend: Any = Backend) -> tuple[OptimizationLoop, RecordedStep]:
+def recorded_loop_of(
+    agent: Any, record: Record, backend: Any = Backend, *, usual_size: int | None = None
+) -> tuple[OptimizationLoop, RecordedStep]:
     """A loop with recorded steps."""
     loop = loop_of(agent, backend)
-    loop.whole_step = RecordedStep(loop, agent, record)
+    loop.whole_step = RecordedStep(loop, agent, record, usual_size=usual_size)
     return loop, loop.whole_step
 
 

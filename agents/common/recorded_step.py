@@ -1,8 +1,8 @@
 """An optimizer step recorded once as a CUDA graph, and replayed: one launch for each minibatch instead of a hundred.
 
 A recording is valid for one minibatch size. It costs a wait for the device and several steps, so a size is recorded
-only when it occurs in a second update; until then, its steps are ordinary ones. If rollouts are whole episodes, most
-sizes occur only once.
+only when it occurs in a second update; until then, its steps are ordinary ones. Sizes vary if environments spend rows
+on resets, or if rollouts are whole episodes. So minibatches may be padded to a few sizes.
 
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
@@ -19,9 +19,9 @@ from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record, tried
 
 MAX_RECORDINGS = 32
-"""How many minibatch sizes are recorded; sizes vary if environments spend rows on resets. A recording never replaces
-another: all recordings share a stream and its workspace of matrix products, which torch (2.12 and newer, pytorch issue
-193402) may free when the first graph is destroyed, while other graphs still use it."""
+"""How many minibatch sizes are recorded. A recording never replaces another: all recordings share a stream and its
+workspace of matrix products, which torch (2.12 and newer, pytorch issue 193402) may free when the first graph is
+destroyed, while other graphs still use it."""
 
 
 def recorder_for(agent: LearningAgent) -> Record | None:
@@ -39,10 +39,14 @@ class RecordedStep:
         loop: the loop whose step is recorded.
         agent: the agent; its parameters must not move any more.
         record: records a function. It may run the step several times first; the effect is undone.
+        usual_size: the usual size of minibatches, if they may be padded (`padded`); None if they may not, because the
+            library does not know what the loss and the networks do with rows that do not count.
     """
 
-    def __init__(self, loop: OptimizationLoop, agent: LearningAgent, record: Record) -> None:
-        self._agent, self._plain, self._record = agent, loop.step, record
+    def __init__(
+        self, loop: OptimizationLoop, agent: LearningAgent, record: Record, *, usual_size: int | None = None
+    ) -> None:
+        self._agent, self._plain, self._record, self._usual_size = agent, loop.step, record, usual_size
         self.extras = loop.backend.extras
         agent.optimizer.keep_learning_rates_on_device()
         self._number = torch.full((), -1.0, device=agent.parameters.values.device)
@@ -59,7 +63,9 @@ class RecordedStep:
     def __call__(self, minibatch: Any, passes: tuple[Any, ...]) -> list[Any]:
         """Make a step of the loop; the minibatch is copied into the tensors of the recording."""
         passes = tuple(setting if isinstance(setting, str) else self._on_device(setting) for setting in passes)
-        kind = len(minibatch), *(setting for setting in passes if isinstance(setting, str))
+        size = self._recorded_size(len(minibatch))
+        # A minibatch that has the recorded size is spared the arithmetic of padding.
+        kind = size, size > len(minibatch), *(setting for setting in passes if isinstance(setting, str))
         if kind not in self._recordings:
             has_come_back = self._first_met.setdefault(kind, self._agent.version) < self._agent.version
             if not has_come_back or len(self._recordings) >= MAX_RECORDINGS:
@@ -69,6 +75,9 @@ class RecordedStep:
             self._counts["graph_recordings"] += 1
         self._counts["graph_replays"] += 1
         return self._recordings[kind].replay(minibatch)
+
+    def _recorded_size(self, size: int) -> int:
+        return size if self._usual_size is None else padded_size(size, self._usual_size)
 
     def _on_device(self, number: float | Tensor) -> Tensor:
         """The tensor that recordings read, with this number in it."""
@@ -96,12 +105,21 @@ class RecordedStep:
                     "the versions of torch and the driver"
                 )
 
+        size = self._recorded_size(len(minibatch))
+        padded = minibatch.padded(size) if size > len(minibatch) else minibatch.map(torch.clone)
         return tried(
-            lambda: _Recording(lambda copied: self._plain(copied, passes), minibatch, self._record, self.extras),
+            lambda: _Recording(lambda copied: self._plain(copied, passes), padded, self._record, self.extras),
             lambda recording: (recording.replay(minibatch), self.extras.pop(parameters.values)),
             check,
             [parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
         )
+
+
+def padded_size(size: int, usual: int) -> int:
+    """The next of four sizes for each power of two, by which at most a quarter is added; `usual` is one of them."""
+    step = max(1, (1 << (size - 1).bit_length()) // 8)
+    found = -(-size // step) * step
+    return min(found, usual) if size <= usual else found
 
 
 def _no_counts() -> dict[str, float]:
@@ -109,10 +127,10 @@ def _no_counts() -> dict[str, float]:
 
 
 class _Recording:
-    """A step on a minibatch of one size."""
+    """A step on a minibatch of one size, which the recording keeps and may change."""
 
     def __init__(self, step: Callable[[Any], list[Any]], minibatch: Any, record: Record, extras: Extras) -> None:
-        self._minibatch, self._extras = minibatch.map(torch.clone), extras
+        self._minibatch, self._extras = minibatch, extras
         self._shapes: list[torch.Size] = []
         self._row: Tensor | None = None
         """The measurements of the step, with the extras of the loss last; allocated before the step is recorded."""
@@ -128,9 +146,12 @@ class _Recording:
 
     def replay(self, minibatch: Any) -> list[Tensor]:
         """Step on a minibatch; return what was measured."""
+        size, counted = len(minibatch), getattr(self._minibatch, "counted", None)
         for name, column in vars(self._minibatch).items():
-            if column is not None:
-                column.copy_(getattr(minibatch, name))
+            if column is not None and column is not counted:
+                column[:size].copy_(getattr(minibatch, name))
+        if counted is not None:
+            counted[:size], counted[size:] = True, False
         self._replay()
         assert self._row is not None  # the recording has allocated it
         sizes = [shape.numel() for shape in self._shapes]

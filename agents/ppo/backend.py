@@ -7,6 +7,7 @@ a CPU. `backends.py` chooses.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.loop import Extras, LearningAgent, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction, without_padding
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
@@ -43,6 +44,11 @@ class Optimized(LearningAgent, Protocol):
     @property
     def has_own_loss(self) -> bool:
         """Whether the loss is a custom one."""
+        ...
+
+    @property
+    def is_the_librarys(self) -> bool:
+        """Whether the loss and the networks are the library's."""
         ...
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
@@ -124,10 +130,16 @@ class Backend:
             old_outputs=steps.old_outputs,
             agent=self._agent,
         )
+        if steps.counted is not None:
+            inputs = without_padding(inputs, steps.counted)
         loss = self._agent.loss(inputs, clip_range)
         with torch.no_grad():
-            kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
-            return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+            kl, clipped = approx_kl(inputs.log_ratio), clip_fraction(inputs.log_ratio, clip_range)
+            statistics = torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+        if steps.counted is not None:  # means over all rows become means over those that count
+            share = steps.counted.float().mean()
+            loss, statistics = replace(loss, total=loss.total / share), statistics / share
+        return loss, statistics
 
     def descend(self, clip_range: float | Tensor | None = None) -> Tensor | float:
         """Clip the gradient and step along it; return its norm before clipping."""

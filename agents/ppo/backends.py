@@ -34,7 +34,8 @@ def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> Optimiz
     """The loop with the fastest backend for the device of the parameters; `by_hand` allows gradients by hand."""
     loop, record = OptimizationLoop(agent, backend_for(agent, by_hand=by_hand)(agent), exchange), recorder_for(agent)
     if record is not None and type(loop.backend) is Backend:
-        loop.whole_step = RecordedStep(loop, agent, record)
+        usual = agent.config.minibatch_size if agent.is_the_librarys else None
+        loop.whole_step = RecordedStep(loop, agent, record, usual_size=usual)
     return loop
 
 

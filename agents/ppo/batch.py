@@ -38,6 +38,8 @@ class Batch:
     """With a pool, `[B]`: by what the clip range is multiplied in this update; the same in every row."""
     old_outputs: Tensor | None = None
     """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
+    counted: Tensor | None = None
+    """In a padded minibatch, `[B]` bool: which rows count."""
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":
@@ -124,6 +126,11 @@ class Batch:
     def some(self, least: int) -> "Batch":
         """A batch of `least` rows, which repeat."""
         return self.gather(torch.arange(least, device=self.returns.device) % len(self))
+
+    def padded(self, size: int) -> "Batch":
+        """A batch of `size` rows, of which only those of this one count."""
+        counted = torch.arange(size, device=self.returns.device) < len(self)
+        return replace(self.some(size), counted=counted)
 
     def with_columns(self, **columns: Tensor) -> "Batch":
         """The same batch with other columns `[B]`, by name."""

@@ -16,7 +16,7 @@ Implementation Details of Proximal Policy Optimization", 2022.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -127,6 +127,22 @@ def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) 
         )
     entropy = inputs.entropy.mean()
     return Loss(policy - config.entropy_coef * entropy + config.value_coef * value, policy, value, entropy)
+
+
+def without_padding(inputs: LossInputs, counted: Tensor) -> LossInputs:
+    """Inputs of `ppo_loss` whose rows that do not count add nothing to any of its sums; `counted` is `[B]` bool."""
+
+    def only(tensor: Tensor, otherwise: Any = 0.0) -> Tensor:
+        return torch.where(counted, tensor, otherwise)
+
+    return replace(
+        inputs,
+        log_ratio=only(inputs.log_ratio),
+        advantages=only(inputs.advantages),
+        entropy=only(inputs.entropy),
+        values=only(inputs.values, inputs.returns),
+        old_values=only(inputs.old_values, inputs.returns),
+    )
 
 
 def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float | Tensor) -> Tensor:

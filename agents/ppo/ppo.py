@@ -173,10 +173,13 @@ class PPO(PolicyAgent):
     @property
     def _can_be_recorded(self) -> bool:
         config, scheduled = self.config, {*self.config.named_schedules, *self._schedules.functions}
-        # Whole episodes: few minibatches have a size that occurs again.
-        is_usual = config.recurrent is None and not config.torch_compile and config.episodes_per_rollout is None
-        is_the_librarys = not self.own.keys() - {"advantages", "schedules"}
-        return is_usual and is_the_librarys and scheduled.isdisjoint(RECORDED)
+        is_usual = config.recurrent is None and not config.torch_compile
+        return is_usual and self.is_the_librarys and scheduled.isdisjoint(RECORDED)
+
+    @property
+    def is_the_librarys(self) -> bool:
+        """Whether the loss and the networks are the library's, which treat each row alone."""
+        return not self.own.keys() - {"advantages", "schedules"}
 
     @property
     def own(self) -> dict[str, object]:

@@ -37,6 +37,8 @@ ITERATIONS = 4
 MAX_SECONDS_OF_A_TRIAL = 0.4
 SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
 """How long the first update on a GPU takes in a process that has not used it before."""
+SECONDS_TO_ACT_ON_AN_ACCELERATOR = 1e-4
+"""The least that a step of the environments takes with an actor on a GPU: kernels are launched, and actions copied."""
 SECONDS_TO_START_A_WORKER = 0.2
 """The estimate for starting worker processes before any was started."""
 SECONDS_TO_LOAD = 1.5
@@ -114,11 +116,14 @@ class Search:
             self._climb("num_workers", workers, "sampling")
         if limits.any_threads and self._step() >= SECONDS_WORTH_THREADS:
             self._climb("torch_threads", doubled(limits.cores), "learning")
-        by_turns = self.best
+        by_turns = [self.best]
+        if limits.accelerator is not None and (hybrid := self._hybrid(limits.accelerator, workers)) is not None:
+            by_turns.append(hybrid)
         if limits.max_lag:
-            self._overlap("cpu", by_turns)
+            for trial in sorted(by_turns, key=lambda trial: trial.overlapped):
+                self._overlap(trial)
         if limits.accelerator is not None:
-            self._accelerator(limits.accelerator, by_turns.candidate.num_workers, workers)
+            self._on_accelerator(limits.accelerator, by_turns[-1])
         self._hints()
         return self.best.candidate
 
@@ -231,26 +236,23 @@ class Search:
         """Seconds of an optimizer step under the best."""
         return self.best.learning / max(1, self.training.optimizer_steps(self.best.steps, learns=True))
 
-    def _overlapping(self, learning: str) -> Candidate | None:
-        """Overlap with the best's workers, if there is a core for one beside the learner's threads."""
-        limits, best = self.limits, self.best.candidate
-        if learning != "cpu":
-            best = replace(best, torch_threads=limits.torch_threads)
-        elif limits.any_threads:
-            best = replace(best, torch_threads=max(1, min(best.torch_threads, limits.cores - 1)))
-        room = limits.cores - (best.torch_threads if learning == "cpu" else 1)
+    def _overlapping(self, by_turns: Candidate) -> Candidate | None:
+        """Overlap with the workers of a candidate, if there is a core for one beside the learner's threads."""
+        limits, learning, threads = self.limits, by_turns.learning, by_turns.torch_threads
+        if learning == "cpu" and limits.any_threads:
+            threads = max(1, min(threads, limits.cores - 1))
+        room = limits.cores - (threads if learning == "cpu" else 1)
         if room < 1 or not self._may_take("overlap"):
             return None
         if limits.num_workers is None and not limits.has_workers:
             return None
-        workers = best.num_workers if limits.num_workers is not None else min(best.num_workers or 1, room)
-        return replace(best, name="overlap", sampling="cpu", learning=learning, num_workers=workers)
+        workers = by_turns.num_workers if limits.num_workers is not None else min(by_turns.num_workers or 1, room)
+        return Candidate("overlap", "cpu", learning, workers, threads)
 
-    def _overlap(self, learning: str, by_turns: Trial) -> None:
-        """Try overlap if it may be faster than the best: at least it takes the longer of sampling and learning."""
-        candidate = self._overlapping(learning)
-        least = max(by_turns.sampling, by_turns.learning) + by_turns.copying
-        if candidate is None or least * (1.0 + MARGIN) >= self.best.iteration:
+    def _overlap(self, by_turns: Trial) -> None:
+        """Try overlap of what a trial did by turns, if it could be faster than the best."""
+        candidate, learning = self._overlapping(by_turns.candidate), by_turns.candidate.learning
+        if candidate is None or by_turns.overlapped * (1.0 + MARGIN) >= self.best.iteration:
             return
         if self._improves(candidate) and self._may_divide:
             room = self.limits.cores - (candidate.torch_threads if learning == "cpu" else 1)
@@ -259,25 +261,33 @@ class Search:
         if self.limits.max_lag > 1 and best.name == "overlap" and best.num_workers > 1:
             self._improves(replace(best, lag=self.limits.max_lag))
 
-    def _accelerator(self, device: str, num_workers: int, workers: Sequence[int]) -> None:
-        """Try learning on the device, with sampling on the CPU, at first by so many workers, or there."""
-        limits = self.limits
-        on_device = Candidate("hybrid", "cpu", device, num_workers, limits.torch_threads)
-        if self._may_take("hybrid") and self._improves(on_device):
+    def _hybrid(self, device: str, workers: Sequence[int]) -> Trial | None:
+        """Try sampling on the CPU, at first with the best's workers, and learning on the device."""
+        candidate = Candidate("hybrid", "cpu", device, self.best.candidate.num_workers, self.limits.torch_threads)
+        if not self._may_take("hybrid"):
+            return None
+        if self._improves(candidate):
             self._climb("num_workers", workers, "sampling")
-        if self._may_take("cuda") and not limits.num_workers and not limits.draws_on_device:
+            return self.best
+        return self.trials.get(candidate.label)
+
+    def _on_accelerator(self, device: str, by_turns: Trial) -> None:
+        """Try sampling and learning on the device, if that could be faster than the best."""
+        limits = self.limits
+        if not self._may_take("cuda") or limits.num_workers or limits.draws_on_device:
+            return
+        least = SECONDS_TO_ACT_ON_AN_ACCELERATOR * by_turns.steps / self.training.config.num_envs
+        if by_turns.candidate.learning == device:
+            least += by_turns.learning
+        if least * (1.0 + MARGIN) < self.best.iteration:
             self._improves(Candidate("cuda", device, device, 0, limits.torch_threads))
-        # Overlap on the CPU may be faster than turns on the device, and slower than overlap there.
-        by_turns = self.best if self.best.candidate.learning == device else self.trials.get(on_device.label)
-        if limits.max_lag and by_turns is not None:
-            self._overlap(device, by_turns)
 
     def _hints(self) -> None:
         """If there is time left, try candidates that are not allowed, and note those that would be faster."""
         limits, best = self.limits, self.best.candidate
         others: list[tuple[Candidate, float, str]] = []
-        overlapping = self._overlapping(best.learning) if not limits.max_lag else None
-        if overlapping is not None and min(self.best.sampling, self.best.learning) > MARGIN * self.best.iteration:
+        overlapping = self._overlapping(best) if not limits.max_lag else None
+        if overlapping is not None and self.best.overlapped * (1.0 + MARGIN) < self.best.iteration:
             others.append((overlapping, 0.0, "allow it with max_lag=1"))
         has_more_threads = not limits.any_threads and limits.cores > limits.torch_threads
         if has_more_threads and best.learning == "cpu" and self._step() >= SECONDS_WORTH_THREADS:

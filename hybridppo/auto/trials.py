@@ -104,6 +104,11 @@ class Trial:
         return self.sampling + self.learning + self.copying
 
     @property
+    def overlapped(self) -> float:
+        """The least seconds of an iteration if sampling and learning overlapped."""
+        return max(self.sampling, self.learning) + self.copying
+
+    @property
     def steps_per_second(self) -> float:
         """Environment steps a second."""
         return self.steps / self.iteration

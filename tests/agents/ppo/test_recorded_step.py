@@ -16,6 +16,9 @@ import hybridppo
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.common import recorded_step
 from hybridppo.agents.common.loop import Exchange
+from hybridppo.agents.common.recorded_step import padded_size
+from hybridppo.agents.ppo import backends
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.errors import DeviceError
@@ -25,6 +28,10 @@ SPACES = {
     "discrete": gym.spaces.Discrete(3),
     "continuous": gym.spaces.Box(-1.0, 1.0, (2,)),
 }
+
+
+def own_loss(*arguments: Any) -> Any:
+    return ppo_loss(*arguments)
 
 
 def make_agent(space: gym.Space, config: PPOConfig) -> PPO:
@@ -80,6 +87,61 @@ def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
     return {name.removeprefix("graph_"): count for name, count in steps.metrics().items()}
 
 
+def test_padded_sizes_are_few_and_the_usual_one_is_among_them() -> None:
+    sizes = {size: padded_size(size, 1_000) for size in range(1, 3_000)}
+    assert all(size <= found <= max(size, 1.25 * size) for size, found in sizes.items())
+    assert sizes[1_000] == 1_000
+    assert sizes[900] == 1_000  # instead of 1024
+    assert [size for size in sorted(set(sizes.values())) if 100 < size < 2_000] == [
+        112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1_000, 1_024, 1_280, 1_536, 1_792
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize(
+    "settings", [{}, {"clip_range_vf": 0.1, "pool_size": 3}], ids=["usual", "clipped values, pool"]
+)
+def test_padded_minibatches_make_the_steps_of_those_without_padding(kind: str, settings: dict[str, Any]) -> None:
+    config = ppo_config(hidden_sizes=(8,), learning_rate=1e-2, entropy_coef=0.1, **settings)
+    plain, padded = make_agent(SPACES[kind], config), make_agent(SPACES[kind], config)
+    recorder = PretendedRecorder()
+    expected, (found, step) = loop_of(plain), recorded_loop_of(padded, recorder, usual_size=32)
+    for i, size in enumerate([29, 32, 27, 30, 32, 25, 31, 26]):
+        batch = make_batch(plain, size, seed=i)
+        if config.pool_size > 1:
+            shares = torch.full((size,), 0.5)
+            batch = batch.with_columns(weights=torch.rand(size) + 0.5, shares=shares)
+        plain.version = padded.version = i
+        arguments = (batch, np.arange(size), [size], 0.2)
+        torch.testing.assert_close(found.epoch(*arguments), expected.epoch(*arguments), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(padded.parameters.values, plain.parameters.values, rtol=1e-4, atol=1e-5)
+    assert recorder.recordings == 3  # of 32 rows, of up to 32, and of up to 28
+    assert step.metrics() == {"graph_recordings": 3, "graph_replays": 5, "graph_eager_steps": 3}
+
+
+def test_rows_of_padding_may_be_anything_finite() -> None:
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    backend, batch = Backend(agent), make_batch(agent, 6)
+    expected = backend.gradient(batch, 0.2), agent.parameters.gradient.clone()
+    padded = batch.padded(8)
+    padded.returns[6:], padded.log_probs[6:], padded.advantages[6:], padded.values[6:] = 1e9, -1e9, 1e9, -1e9
+    torch.testing.assert_close(backend.gradient(padded, 0.2), expected[0])
+    torch.testing.assert_close(agent.parameters.gradient, expected[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "is_padded"), [({}, True), ({"loss": own_loss}, False)], ids=["the library's", "an own loss"]
+)
+def test_minibatches_of_the_librarys_loss_alone_are_padded(
+    options: dict[str, Any], is_padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "recorder_for", lambda agent: PretendedRecorder())
+    config = ppo_config(hidden_sizes=(8,), fast_updates=False)
+    agent = PPO(gym.spaces.Box(-1.0, 1.0, (4,)), SPACES["discrete"], config, **options)
+    step = agent.loop().whole_step
+    assert step._recorded_size(config.minibatch_size - 1) == config.minibatch_size - (not is_padded)
+
+
 def test_a_size_is_recorded_when_it_comes_back() -> None:
     assert counts_of([5, 6, 5, 7, 5], epochs=2) == {"recordings": 1, "replays": 4, "eager_steps": 6}
 
@@ -122,10 +184,6 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
         step._recorded(make_batch(agent, 5), (0.2,))
 
 
-def own_loss(*arguments: Any) -> Any:
-    return ppo_loss(*arguments)
-
-
 class OwnPPO(PPO):
     """A subclass, whose steps may do anything."""
 
@@ -143,7 +201,7 @@ def falling(progress: float) -> float:
         ({"fast_updates": False}, {}, False),
         ({"recurrent": "lstm"}, {}, False),
         ({"torch_compile": True}, {}, False),
-        ({"num_envs": 1, "episodes_per_rollout": 2, "num_minibatches": None}, {}, False),
+        ({"num_envs": 1, "episodes_per_rollout": 2, "num_minibatches": None}, {}, True),
         ({"schedules": "entropy_coef=linear"}, {}, False),
         ({}, {"schedules": {"value_coef": falling}}, False),
         ({}, {"loss": own_loss}, False),
@@ -169,14 +227,24 @@ def test_a_subclass_and_shared_updates_are_not_recorded_by_themselves() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
-    config = ppo_config(num_envs=8, num_steps=64, hidden_sizes=(32, 32))
-    parameters = []
+@pytest.mark.parametrize(
+    ("env", "total_steps", "settings"),
+    [
+        ("CartPole-v1", 8 * 64 * 6, {}),
+        ("Pendulum-v1", 8 * 64 * 6, {}),
+        ("CartPole-v1", 600, {"num_envs": 1, "episodes_per_rollout": 2, "num_minibatches": 2}),
+    ],
+    ids=["resets", "one size", "episodes"],
+)
+def test_gpu_graphs_train_as_eager_steps_do(env: str, total_steps: int, settings: dict[str, Any]) -> None:
+    config = replace(ppo_config(num_envs=8, num_steps=64, hidden_sizes=(32, 32)), **settings)
+    parameters, replays = [], []
     for is_recorded in (False, True):
         changed = replace(config, fast_updates=is_recorded)
-        result = hybridppo.train(env, total_steps=8 * 64 * 6, seed=3, placement="cuda", config=changed, progress=False)
+        result = hybridppo.train(env, total_steps=total_steps, seed=3, placement="cuda", config=changed, progress=False)
         parameters.append(result.agent.parameters.values.detach().cpu())
+        replays.append(result.metrics.get("graph_replays", 0))
+    assert replays[0] == 0 < replays[1]
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)
 
 

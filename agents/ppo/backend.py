@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.loop import Extras, LearningAgent, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, checked, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
@@ -125,6 +125,8 @@ class Backend:
             agent=self._agent,
         )
         loss = self._agent.loss(inputs, clip_range)
+        if self._agent.has_own_loss:
+            loss = checked(loss, values)
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
             return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))

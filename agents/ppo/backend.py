@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.loop import Extras, LearningAgent, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction, without_padding
+from hybridppo.agents.ppo.loss import (
+    STATISTICS,
+    TAKEN,
+    Loss,
+    LossInputs,
+    approx_kl,
+    checked,
+    clip_fraction,
+    without_padding,
+)
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
@@ -133,6 +142,8 @@ class Backend:
         if steps.counted is not None:
             inputs = without_padding(inputs, steps.counted)
         loss = self._agent.loss(inputs, clip_range)
+        if self._agent.has_own_loss:
+            loss = checked(loss, values)
         with torch.no_grad():
             kl, clipped = approx_kl(inputs.log_ratio), clip_fraction(inputs.log_ratio, clip_range)
             statistics = torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))

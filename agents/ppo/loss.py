@@ -68,7 +68,7 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and its terms, all scalars."""
+    """A loss and its terms, all scalars. Terms of a custom loss, except the total, may be numbers."""
 
     total: Tensor
     """The loss that is differentiated."""
@@ -111,6 +111,28 @@ def has_state(loss: Any) -> bool:
                 f"{shown(value)}"
             ) from None
     return bool(state) or not is_module
+
+
+def checked(loss: Any, like: Tensor) -> Loss:
+    """The result of a custom loss, with scalars of the type and device of `like` for terms that are numbers.
+
+    Raises:
+        ConfigurationError: if it is not a `Loss`, a term is not a scalar, or the total has no gradient.
+    """
+    if not isinstance(loss, Loss):
+        raise ConfigurationError(f"a loss must return a Loss (of hybridppo.agents.ppo.loss), got {shown(loss)}")
+    terms: dict[str, Tensor] = {}
+    for name in ("total", "policy", "value", "entropy"):
+        term: Any = getattr(loss, name)
+        terms[name] = term = term if isinstance(term, Tensor) else like.new_full((), term)
+        if term.ndim:
+            raise ConfigurationError(f"{name} of a loss must be a scalar, got {list(term.shape)}: take its mean")
+    if not terms["total"].requires_grad:
+        raise ConfigurationError(
+            "total of a loss must be computed from outputs of the networks (log_ratio, entropy, values), and has no "
+            "gradient: it is a number, or detached"
+        )
+    return Loss(**terms, extra=loss.extra)
 
 
 def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:

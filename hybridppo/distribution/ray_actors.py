@@ -176,7 +176,8 @@ def explained() -> Iterator[None]:
     except ray.exceptions.ObjectStoreFullError as error:
         raise DistributionError(
             "Ray's store of objects is full, and so is the disk that it spills to: give it more "
-            "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps"
+            "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps (train_frequency of DDPG "
+            "and TD3)"
         ) from error
     except ray.exceptions.RayError as error:
         raise DistributionError(f"Ray failed: {reason_of(error)}") from error

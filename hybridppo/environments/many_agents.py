@@ -73,8 +73,8 @@ class ManyAgents(SubEnvironments):
         num_agents = len(model.agents)
         super().__init__(sub_environments, num_agents, model.agent.observation_space, model.agent.action_space)
         self.agents = tuple(map(str, model.agents))
-        differ = isinstance(model.agent.action_space, SpacesOfAgents)
-        self._each_action = list if differ else each_of(model.agent.action_space)
+        space = model.agent.action_space
+        self._each_action = list if isinstance(space, SpacesOfAgents) else each_of(space)
         self._rows = np.zeros((self.num_envs, *self.encode.shape), self.encode.dtype)
         self._rewards = np.zeros(self.num_envs, np.float32)
         self._terminated, self._truncated, self._present, self._absent = (
@@ -100,7 +100,8 @@ class ManyAgents(SubEnvironments):
         if self.waiting is not None:
             self.waiting[:] = True
             self.waiting[self._first_columns + [self._parallel(i).turn for i in range(len(self._columns))]] = False
-        each = list(self._each_action(actions))
+        # Policies whose observation spaces differ have a list of single actions.
+        each = actions if isinstance(actions, list) else list(self._each_action(actions))
         finals_of: list[int] = []
         finals: list[Array] = []
         for i, (sub_env, columns) in enumerate(zip(self.sub_environments, self._columns, strict=True)):

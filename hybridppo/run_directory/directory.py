@@ -273,6 +273,12 @@ class RunDirectory:
         with ThrottledWarning(f"writing {self.path / name}").tolerating(OSError, "it is not kept"):
             files.replace_synced(self.path / name, as_json(value).encode())
 
+    def remove_result(self) -> None:
+        """Remove the `result.json` of a run that trains on. A disk error is only logged."""
+        path = self.path / "result.json"
+        with ThrottledWarning(f"removing {path}").tolerating(OSError, "the run seems finished until it has gone on"):
+            path.unlink(missing_ok=True)
+
     def discard(self) -> None:
         """Close, and remove the files that `create` made, if the run has written no others."""
         is_untouched = not ((self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")))

@@ -166,7 +166,10 @@ def _go_back(
 ) -> None:
     """Remove what the run has written after its checkpoint; without a checkpoint, begin anew."""
     if checkpoint is not None:
-        _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
+        steps = rewind_to(directory, checkpoint)
+        _tell_of_schedules(before, settings, steps)
+        if steps < settings.run.total_steps:
+            directory.remove_result()
         return
     if settings.has_given_agents:
         raise RunDirectoryError(

@@ -33,6 +33,7 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.page_locking import allocate
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.under_way import require_like
 from hybridppo.runners.workers.share import Filled
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
@@ -52,6 +53,8 @@ MOST_PARTS = 8
 """The most parts that the steps of a rollout are divided into."""
 COUNTED = ("statistics", "by_policy", "env_steps", "env_restarts", "steps_dropped", "_resetting", "_so_far")
 """The attributes that change when steps are counted."""
+COUNTED_FROM = ("rewards", "terminated", "truncated", "restarted", "absent", "waiting")
+"""The arrays of a rollout that steps are counted from."""
 
 
 @dataclass
@@ -383,7 +386,7 @@ class LaggingSampler(BaseSampler):
             self.env_restarts += self._width // self._num_agents
         ours = self._buffers[part.turn].of(envs)
         block: Any = SimpleNamespace()
-        for name in ("rewards", "terminated", "truncated", "restarted", "absent", "waiting"):
+        for name in COUNTED_FROM:
             array = getattr(ours, name)
             rows = np.full((filled, self.num_envs), name == "absent", array.dtype)  # all other columns are absent
             rows[:, envs] = array[:filled]
@@ -424,12 +427,19 @@ class LaggingSampler(BaseSampler):
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Drop a rollout that a training with less lag had begun, and steer what has waited for its end."""
+        """Count and drop a rollout that a training with less lag had begun; steer what has waited for its end."""
         self._steer_what_is_due()
-        dropped = whole(state, "filled") * self.num_envs // (self._num_agents if self.by_policy else 1)
-        self.env_steps += dropped
-        self.steps_dropped += dropped
-        self.drop_running()
+        before, shape = self.env_steps, (whole(state, "filled"), self.num_envs)
+        block: Any = SimpleNamespace()
+        for name in COUNTED_FROM:
+            like = np.zeros(shape, getattr(self._rollout_buffer, name).dtype)
+            found = tensors.get(f"buffer.{name}", torch.from_numpy(like))  # earlier releases did not save some
+            require_like(f"buffer.{name}", found, like)
+            setattr(block, name, found.numpy())
+        if shape[0]:
+            valid, _ = self._count(block)
+            self._returns_so_far(block, valid, slice(None))
+        self.steps_dropped += self.env_steps - before
 
 
 def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memory: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from run_files import remove_last_checkpoint
 from same_bits import values_of
@@ -131,6 +131,23 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_who_samples_and_where_changes_nothing(way: str) -> None:
     assert torch.equal(values_of(train(**WAYS[way])), expected_values())
+
+
+class UnlikeSight(Unlike):
+    """All agents give a choice and a number, whatever they observe."""
+
+    def action_space(self, agent: str) -> Any:
+        return Tuple((Discrete(4), Box(-1.0, 1.0, (1,), np.float32)))
+
+    def _reward(self, agent: str, action: Any) -> float:
+        assert self.action_space(agent).contains(action), action
+        return 0.0
+
+
+def test_agents_that_only_see_differently_do_what_their_policies_choose() -> None:
+    result = train(env=UnlikeSight, evaluation_episodes=2)
+    assert result.evaluation is not None
+    hybridppo.evaluate_policies(result.agents, UnlikeSight, episodes=2)
 
 
 def test_another_seed_gives_another_result() -> None:

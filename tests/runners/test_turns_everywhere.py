@@ -13,6 +13,7 @@ from ppo_settings import ppo_config
 from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
+from stop_after import interrupt_at_call
 from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_crosses
 
 import hybridppo
@@ -23,6 +24,7 @@ from hybridppo import (
     SingleDevice,
 )
 from hybridppo.rollouts.advantages import gae
+from hybridppo.spaces.distributions import Categorical
 
 SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 24 * 4
@@ -186,6 +188,19 @@ def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> No
     assert remove_last_checkpoint(run) < STEPS
     again = hybridppo.resume(run, env=SOURCES[name][0], progress=False, num_workers=2)
     assert torch.equal(values_of(again), values_of(expected))
+
+
+def test_a_resume_with_a_larger_lag_counts_the_turns_of_the_rollout_that_it_drops(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    interrupt_at_call(monkeypatch, Categorical, "sample", SMALL.num_steps + 7)
+    assert train(run_dir=tmp_path / "run", on_interrupt="return").interrupted
+    history: list[Any] = []
+    lag = Mirrored("cpu", "cpu", max_lag=2)
+    hybridppo.resume(
+        tmp_path / "run", env=plain, placement=lag, num_workers=2, progress=False, on_iteration=history.append
+    )
+    assert history[0]["steps_dropped"] == 7 * SMALL.num_envs  # in each row, one agent of an environment acts
 
 
 def test_it_is_evaluated_and_acts_once_loaded(tmp_path: Path) -> None:

@@ -269,7 +269,19 @@ def giving(**extra: Any) -> Any:
     return lambda inputs, config, clip_range: replace(ppo_loss(inputs, config, clip_range), extra=extra)
 
 
+def with_terms(**terms: Any) -> Any:
+    return lambda inputs, config, clip_range: replace(ppo_loss(inputs, config, clip_range), **terms)
+
+
+def test_terms_may_be_numbers() -> None:
+    result = train(loss=with_terms(policy=0.5, value=2, entropy=np.float32(1.5)))
+    assert [result.metrics[name] for name in ("policy_loss", "value_loss", "entropy")] == [0.5, 2.0, 1.5]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no Loss": ({"loss": lambda inputs, *_: inputs.values.mean()}, r"a loss must return a Loss \(.*got tensor\("),
+    "a total that is a number": ({"loss": with_terms(total=1.0)}, "total of a loss must be computed from outputs"),
+    "a term for each row": ({"loss": with_terms(policy=torch.ones(3))}, r"policy of a loss .* scalar, got \[3\]"),
     "an extra of another metric": ({"loss": giving(entropy=1.0)}, r"extra\['entropy'\] .* name of another metric"),
     "an extra that is no scalar": ({"loss": giving(mine=torch.ones(3))}, r"must be a scalar, got \[3\]: take its mean"),
     "modules without a loss": ({"modules": {"a": nn.Linear(1, 1)}}, "modules are trained by a loss of one's own"),

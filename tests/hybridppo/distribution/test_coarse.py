@@ -309,7 +309,7 @@ def test_a_store_of_objects_that_is_full_is_an_error_with_what_to_do(monkeypatch
     def fill_it(metrics: dict[str, float]) -> None:
         monkeypatch.setattr(ray.actor.ActorMethod, "_remote", full)
 
-    with pytest.raises(DistributionError, match=r"store of objects is full.*lower num_envs"):
+    with pytest.raises(DistributionError, match=r"store of objects is full.*lower num_envs .* \(train_frequency of"):
         train(distribution="coarse:2", on_iteration=fill_it)
 
 

@@ -27,6 +27,7 @@ from hybridppo.commands.main import parse_command
 from hybridppo.commands.train import Train
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory.checkpoints import folders, load_latest
+from hybridppo.tools.views.curves import result_of
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -466,6 +467,18 @@ def test_a_finished_run_stays_as_it_is(finished: Finished, run_dir: Path) -> Non
     assert after == {name: data for name, data in before.items() if name != "result.json"}
     assert torch.equal(parameters(result.agent), parameters(finished.result.agent))
     assert result.metrics.get("iteration") == ITERATIONS  # the last iteration's metrics, as ever
+
+
+def test_a_run_that_is_prolonged_has_no_result_until_its_end(run_dir: Path) -> None:
+    class Looks(hybridppo.Callback):
+        def on_start(self, run: Any) -> None:
+            assert result_of(run_dir, metrics_lines(run_dir)) is None
+
+    assert result_of(run_dir, metrics_lines(run_dir)) is not None
+    resume(run_dir, total_steps=(ITERATIONS + 1) * BATCH, callbacks=Looks())
+    result = result_of(run_dir, metrics_lines(run_dir))
+    assert result is not None
+    assert result["env_steps"] == (ITERATIONS + 1) * BATCH
 
 
 def test_an_interrupted_run_saves_and_goes_on(finished: Finished, tmp_path: Path) -> None:

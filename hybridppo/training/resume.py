@@ -166,7 +166,15 @@ def _go_back(
 ) -> None:
     """Remove what the run has written after its checkpoint; without a checkpoint, begin anew."""
     if checkpoint is not None:
-        _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
+        done = rewind_to(directory, checkpoint)
+        _tell_of_schedules(before, settings, done)
+        goal = settings.run.total_steps
+        if before.run.total_steps != goal <= done:  # a finished run is no surprise otherwise
+            logger.warning(
+                "total_steps=%d counts from the beginning of the run, which has made %d steps: nothing to train",
+                goal,
+                done,
+            )
         return
     if settings.has_given_agents:
         raise RunDirectoryError(

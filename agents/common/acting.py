@@ -37,8 +37,10 @@ def rows_of(
         if not np.isfinite(encode.layout.numbers(rows)).all():
             for number, row in enumerate(rows):
                 encode.require_finite(f"in observation {number}: observation" if batch else "the observation", row)
-    except BadValueError as error:
-        raise EnvError(f"the agent cannot act: {error}") from None
+    except (BadValueError, EnvError, ValueError) as error:  # ValueError: NumPy makes no array of it
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise EnvError("act got the pair that reset returns: write `observation, info = env.reset()`") from None
+        raise error if isinstance(error, EnvError) else EnvError(f"the agent cannot act: {error}") from None
     return rows
 
 

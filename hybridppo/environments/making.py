@@ -24,7 +24,7 @@ from hybridppo.environments.registration import import_modules, source_of, spec_
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
-from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
@@ -128,15 +128,24 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
     """The function with its arguments: `env_kwargs`, and `num_envs` if it has a parameter of that name without default.
 
     Raises:
+        ConfigurationError: if `source` does not take these arguments.
         EnvError: when called, if `source` returns an environment that it or another function has returned before.
     """
     arguments = dict(options.env_kwargs or {})
     try:
-        asked = inspect.signature(source).parameters.get("num_envs")
+        signature = inspect.signature(source)
     except (TypeError, ValueError):  # Python cannot inspect it
-        asked = None
+        return partial(make_new, source, **arguments)
+    asked = signature.parameters.get("num_envs")
     if asked is not None and asked.default is asked.empty and "num_envs" not in arguments:
         arguments["num_envs"] = num_envs
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{shown_name(source)} makes the environment and cannot be called with env_kwargs {shown(arguments)}: "
+            f"{error} (a run's env_kwargs are also passed to another function that is given for its environment)"
+        ) from error
     return partial(make_new, source, **arguments)
 
 

@@ -114,7 +114,13 @@ class RunDirectory:
         Raises:
             RunDirectoryError: if it is no run directory, or of a newer format.
         """
-        path = Path(path)
+        try:
+            path = Path(path)
+        except TypeError:
+            raise RunDirectoryError(
+                f"a run directory, or an agent's file, must be a path, got {shown(path)}: save an agent with "
+                "agent.save(FILE), and pass FILE; evaluate_agent takes the agent itself"
+            ) from None
         file = path if path.is_file() else path / "config.json"
         try:
             config = json.loads(file.read_bytes())

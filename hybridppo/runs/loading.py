@@ -73,7 +73,7 @@ def load(
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
-    if is_agent_file(Path(run_dir)):
+    if not isinstance(run_dir, AnyAgent) and is_agent_file(Path(run_dir)):  # `open` refuses an agent
         return _agent_in_file(Path(run_dir), agent, networks, modules)
     directory = RunDirectory.open(run_dir)
     settings = Settings.read(directory)

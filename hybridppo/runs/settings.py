@@ -183,11 +183,9 @@ class Settings:
         for what, value in given.items():
             name = self.own.get(what)
             if name is not None and value is None:
-                raise RunDirectoryError(
-                    f"the run has a {what} of its own, {name!r}: pass it again in Python, as {what}=..."
-                )
+                raise RunDirectoryError(f"the run has its own {what}, {name!r}: pass it again in Python, as {what}=...")
             if name is None and value is not None:
-                raise CheckpointError(f"the run was begun without a {what} of its own: leave {what}=... out")
+                raise CheckpointError(f"the run was begun without its own {what}: leave {what}=... out")
             if not isinstance(value, Mapping):
                 continue
             names, given_names = str(name).split(", "), [*map(str, value)]

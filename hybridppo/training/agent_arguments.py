@@ -163,7 +163,10 @@ def config_asked_for(
         return policies if len(config) > 1 else next(iter(config.values()))
     if isinstance(agent, AnyAgent):
         if config not in (None, agent.config):
-            raise ConfigurationError("an agent that there is already has a config of its own: leave config=... out")
+            raise ConfigurationError(
+                "an agent that there is already has a config of its own: leave config=... out; or save the agent, and "
+                "train another one from its networks, by start_from=FILE and config=..."
+            )
         if given := [f"{what}=..." for what, value in parts.items() if value is not None]:
             raise ConfigurationError(
                 f"an agent that there is already has its parts, got {', '.join(given)}: leave them out"

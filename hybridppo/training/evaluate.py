@@ -91,6 +91,8 @@ def evaluate_agent(
         EnvError: if the environment has other spaces than the agent.
     """
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
+    if isinstance(agent, str | Path):
+        raise ConfigurationError(f"evaluate_agent takes an agent, got {shown(agent)}: use evaluate(RUN_DIR)")
     environments = environments_for(
         agent,
         env,

@@ -166,10 +166,16 @@ def _go_back(
 ) -> None:
     """Remove what the run has written after its checkpoint; without a checkpoint, begin anew."""
     if checkpoint is not None:
-        steps = rewind_to(directory, checkpoint)
-        _tell_of_schedules(before, settings, steps)
-        if steps < settings.run.total_steps:
+        done, goal = rewind_to(directory, checkpoint), settings.run.total_steps
+        _tell_of_schedules(before, settings, done)
+        if done < goal:
             directory.remove_result()
+        elif before.run.total_steps != goal:  # a finished run is no surprise otherwise
+            logger.warning(
+                "total_steps=%d counts from the beginning of the run, which has made %d steps: nothing to train",
+                goal,
+                done,
+            )
         return
     if settings.has_given_agents:
         raise RunDirectoryError(

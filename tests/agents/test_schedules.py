@@ -231,7 +231,7 @@ def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: P
     assert train(run_dir=tmp_path / "run", on_iteration=interrupt_at(2), **options).interrupted
     functions = {field: each for field, each in reversed(schedules.items()) if callable(each)}
     if functions:
-        with pytest.raises(hybridppo.RunDirectoryError, match=r"has a schedules of its own, .*: pass it again"):
+        with pytest.raises(hybridppo.RunDirectoryError, match=r"has its own schedules, .*: pass it again"):
             hybridppo.resume(tmp_path / "run", progress=False)
         with pytest.raises(hybridppo.CheckpointError, match="schedules of the run were of"):
             hybridppo.resume(tmp_path / "run", schedules={"value_coef": falling}, progress=False)

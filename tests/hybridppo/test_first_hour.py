@@ -375,6 +375,8 @@ def test_resuming_a_finished_run_says_that_it_is_finished(tmp_path: Path, caplog
     with caplog.at_level(logging.INFO):
         hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, progress=False)
     assert "is finished" not in caplog.text
+    hybridppo.resume(tmp_path / "run", total_steps=BATCH, progress=False)  # further steps, as some would write it
+    assert f"total_steps={BATCH} counts from the beginning of the run, which has made {3 * BATCH} steps" in caplog.text
 
 
 @pytest.mark.parametrize("anneals", [True, False])

@@ -281,7 +281,7 @@ def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) ->
     if owns and callable(source):
         try:
             made = with_arguments(source, 1, options)()
-        except (gym.error.Error, TypeError) as error:  # TypeError: it takes no render_mode
+        except (gym.error.Error, TypeError, ConfigurationError) as error:  # the last two: it takes no render_mode
             raise EnvError(f"the environment {what}: {remedy} ({error})") from error
     if is_tensor_env(made):
         remedy = "an environment of tensors must have render(), and for a window render_mode='human'"

@@ -314,6 +314,16 @@ def test_a_mapping_is_an_observation_like_any_other() -> None:
         agent.act({"a": np.zeros(2, np.float32)})
 
 
+@pytest.mark.parametrize("space", [Box(-1, 1, (4,)), gym.spaces.Dict({"a": Box(-1, 1, (2,))})], ids=["box", "dict"])
+def test_the_pair_that_reset_returns_is_no_observation(space: Any) -> None:
+    agent, observation = PPO(space, ACTIONS), space.sample()
+    agent.act(observation)
+    with pytest.raises(EnvError, match=r"the pair that reset returns: write `observation, info = env.reset\(\)`"):
+        agent.act((observation, {"prob": 1.0}))
+    with pytest.raises(EnvError, match="the agent cannot act: "):
+        agent.act([observation, 1])
+
+
 @pytest.mark.parametrize("kind", [DDPG, PPO])
 def test_an_observation_that_is_not_finite_is_refused(kind: Any) -> None:
     agent = kind(gym.spaces.Dict({"a": Box(-1, 1, (2,)), "b": Discrete(3)}), ACTIONS)

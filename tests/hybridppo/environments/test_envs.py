@@ -183,6 +183,12 @@ def test_an_unknown_vectorization_is_refused() -> None:
 def test_arguments_that_an_environment_does_not_take_are_named(vectorization: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"environment 'CartPole-v1' takes other arguments .* 'lenght'"):
         make_environments("CartPole-v1", 2, vectorization=vectorization, env_kwargs={"lenght": 5})
+    for make, kwargs, problem in (
+        (lambda length=1: None, {"lenght": 5}, "unexpected keyword argument 'lenght'"),
+        (lambda length: None, None, "missing a required argument: 'length'"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"<lambda> .* cannot be called with env_kwargs .*: .*{problem}"):
+            make_environments(make, 2, vectorization=vectorization, env_kwargs=kwargs)
 
 
 @pytest.mark.parametrize("name", ["make", "env_id", "imports", "episodic_life"])

@@ -423,6 +423,14 @@ def test_a_saved_run_can_be_evaluated(finished: Finished) -> None:
 def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=f"{tmp_path} is no run directory"):
         use(tmp_path)
+    agent = hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2))
+    with pytest.raises(RunDirectoryError, match=r"must be a path, got .*PPO.*: save an agent with agent.save"):
+        use(agent)
+
+
+def test_a_run_directory_is_no_agent() -> None:
+    with pytest.raises(ConfigurationError, match=r"takes an agent, got 'runs/one': use evaluate\(RUN_DIR\)"):
+        hybridppo.evaluate_agent("runs/one", "CartPole-v1")  # type: ignore[arg-type]
 
 
 # Going on

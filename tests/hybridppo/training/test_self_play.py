@@ -238,7 +238,7 @@ def test_games_that_ended_before_a_restart_are_rated() -> None:
 
     environments = ManyAgents(Fails, 1, on_error="restart", seats=SeatOptions(opponent_of=Plays(0)))
     environments.steer(Steering("seat", "set_opponents", [{"": (["somebody"], [1.0])}, {}]))
-    take = Steering("seat", "take_results", [])
+    take = Steering("once", "take_results", [])
     assert environments.steer(take) == [[]]
     environments.reset(0)
     for _ in range(6):

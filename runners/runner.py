@@ -23,7 +23,7 @@ from hybridppo.runners.turns import turns_of
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
-from hybridppo.system.validation import real, whole
+from hybridppo.system.validation import part_of, real, whole
 
 
 class Runner:
@@ -364,7 +364,7 @@ class Runner:
     def _of_all(self, part: str, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of a rollout, or of rows of a replay buffer, with the columns of all processes."""
         found = self._company.of_all({f"{part}.{name}": tensor for name, tensor in own.items()})
-        return {name.removeprefix(f"{part}."): tensor for name, tensor in found.items()}
+        return part_of(found, f"{part}.")
 
     @property
     def number(self) -> int:
@@ -401,10 +401,6 @@ class Runner:
         Returns:
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
-
-        def of(part: str) -> dict[str, Tensor]:
-            return {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
-
         loop = state["runner"]
         self.iteration, self.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
         self.metrics = with_nan(loop["metrics"])
@@ -415,17 +411,17 @@ class Runner:
         self._number, self.steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
         self._episodes_learned = whole(loop, "episodes_learned")
         if loop["version"] is not None:
-            rollout = Rollout(**of("runner"), version=whole(loop, "version"))
+            rollout = Rollout(**part_of(tensors, "runner."), version=whole(loop, "version"))
             self.sampler.check(rollout)
             self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
-            self.placement.load_state(of("placement"), state["placement"])
+            self.placement.load_state(part_of(tensors, "placement."), state["placement"])
         evaluated = state.get("evaluation")
         if self._evaluation is not None:
             self._evaluation.load_state(evaluated, self.iteration)
         elif evaluated is not None:
             self._evaluated = {**evaluated, "pending": None}
-        problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
+        problem = self.sampler.load_state(part_of(tensors, "sampler."), sampler, env_seed=env_seed)
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one
         return problem
 

@@ -62,7 +62,7 @@ IF_NAMED: dict[str, str] = {
     "hybridppo/environments": "hybridppo/environments",
     "hybridppo/networks": "hybridppo/networks agents/ppo/test_ppo.py hybridppo/test_golden.py",
     "hybridppo/reporting": "hybridppo/reporting",
-    "hybridppo/run_directory": "hybridppo/run_directory hybridppo/training/test_resume.py",
+    "hybridppo/run_directory": "hybridppo/run_directory test_faults_of_files.py hybridppo/training/test_resume.py",
     "hybridppo/runs": "hybridppo/runs hybridppo/training",
     "hybridppo/system": "hybridppo/system",
     "hybridppo/tools": "hybridppo/tools",

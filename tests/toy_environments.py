@@ -34,19 +34,15 @@ def scripted_end(script: Script, episode: int, step: int) -> tuple[bool, bool]:
 class ScriptedEnv(gym.Env[Any, Any]):
     """Episodes that no action changes. Observations are (episode, steps done), each seen only once.
 
-    `actions` holds every action that `step` was called with. With `reuse_buffer`, all observations are
-    the same array, overwritten.
+    `actions` holds every action that `step` was called with.
     """
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
 
-    def __init__(
-        self, script: Script, action_space: gym.Space[Any] | None = None, *, reuse_buffer: bool = False
-    ) -> None:
+    def __init__(self, script: Script, action_space: gym.Space[Any] | None = None) -> None:
         self.action_space = Discrete(2) if action_space is None else action_space
         self.actions: list[Any] = []
         self._script = script
-        self._buffer = np.zeros(2, dtype=np.float32) if reuse_buffer else None
         self._episode, self._step = -1, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -62,11 +58,7 @@ class ScriptedEnv(gym.Env[Any, Any]):
         return self._observation(), reward, terminated, truncated, {}
 
     def _observation(self) -> np.ndarray:
-        observation = np.array((self._episode, self._step), dtype=np.float32)
-        if self._buffer is None:
-            return observation
-        self._buffer[:] = observation
-        return self._buffer
+        return np.array((self._episode, self._step), dtype=np.float32)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def check_types(
 
     Args:
         config: a frozen dataclass, during its creation.
-        optional: fields that may be None.
+        optional: fields that may be None, or numbers above 0.
         whole: fields with the default None that are integers otherwise.
         elsewhere: fields that are checked elsewhere.
 
@@ -52,6 +52,8 @@ def check_types(
             in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
             require(config, field.name, in_range, "must be a finite number of 32 bits")
             value = float(value)  # for an integer, torch would use 64 bits
+        if field.name in optional:
+            require(config, field.name, value > 0, "must be None or above 0")
         object.__setattr__(config, field.name, value)
 
 

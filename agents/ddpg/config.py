@@ -91,8 +91,6 @@ class DDPGConfig:
             require(self, name, 1 <= getattr(self, name) <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
         check_schedules(self, SCHEDULABLE)
         require(self, "learning_starts", self.learning_starts >= 0, "must not be negative")
-        for name in OPTIONAL:
-            require(self, name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         require(self, "torch_threads", (self.torch_threads or 1) <= MOST_THREADS, f"must be at most {MOST_THREADS}")
         require(self, "learning_rate", self.learning_rate > 0, "must be greater than 0")
         require(self, "gamma", 0 <= self.gamma <= 1, "must lie between 0 and 1")

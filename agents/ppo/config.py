@@ -261,8 +261,6 @@ class PPOConfig:
             require(self, name, getattr(self, name) > 0, "must be greater than 0")
         for name in ("entropy_coef", "value_coef"):
             require(self, name, getattr(self, name) >= 0, "must not be negative")
-        for name in OPTIONAL:
-            require(self, name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
             require(self, name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hybridppo.rollouts.parts import in_parts, joined
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.system.validation import part_of
 
 _OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
 _OF_ROWS = re.compile(r"replay\.\w+")
@@ -51,7 +52,5 @@ def _rollouts_in(tensors: dict[str, Tensor]) -> list[str]:
 
 
 def _rollout(tensors: dict[str, Tensor], prefix: str) -> Rollout:
-    own: dict[str, Any] = {
-        name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)
-    }
+    own: dict[str, Any] = part_of(tensors, prefix)
     return Rollout(**own, version=0)

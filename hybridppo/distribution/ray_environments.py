@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,7 @@ from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners.workers.workers import divided
 from hybridppo.spaces.composite import map_parts
 
 Array = NDArray[Any]
@@ -58,8 +59,7 @@ class RayEnvironments(Environments):
         self.skips_row_after_end = template.skips_row_after_end  # type: ignore[misc]  # that of those that it stands for
         self._has_absent, self._take_turns = template.absent is not None, template.waiting is not None
         self.waiting = template.waiting
-        bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
-        self._shares = [slice(start, end) for start, end in pairwise(bounds)]
+        self._shares = divided(num_envs, num_workers)
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
         self._workers = range(num_workers)
         self._restarts, self._seed = options.restarts, 0

@@ -72,6 +72,7 @@ from hybridppo.runs.options import RunOptions
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.interruption import Interruption
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.validation import part_of
 
 logger = logging.getLogger(__name__)
 
@@ -340,13 +341,13 @@ class Team(LocalTeam):
             told["checkpoint"] = job.checkpoint.state
             everything |= {f"checkpoint/{name}": tensor for name, tensor in job.checkpoint.tensors.items()}
         tensors, told = _unpacked(self._from_first(_packed(everything, told) if self.rank == 0 else b""))
-        agent.load_state(own_columns(_tensors_of("agent", tensors), self.rank, self.size), told["agent"])
+        agent.load_state(own_columns(part_of(tensors, "agent/"), self.rank, self.size), told["agent"])
         if self.rank == 0:
             return job
         _require_same(told["settings"], settings.to_json(), self.rank)
         checkpoint = None
         if told["checkpoint"] is not None:
-            checkpoint = Checkpoint(_tensors_of("checkpoint", tensors), told["checkpoint"])
+            checkpoint = Checkpoint(part_of(tensors, "checkpoint/"), told["checkpoint"])
         return replace(
             job,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
@@ -451,7 +452,7 @@ class Team(LocalTeam):
             return tensors
         own = {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
         everything = self.gather_tensors(own)
-        return joined_columns([_tensors_of(str(rank), everything) for rank in range(self.size)])
+        return joined_columns([part_of(everything, f"{rank}/") for rank in range(self.size)])
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """End all learners but the first, and start others; all continue from the last checkpoint."""
@@ -606,10 +607,6 @@ def _packed(tensors: dict[str, Tensor], state: dict[str, Any]) -> bytes:
 def _unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
     end = 8 + int.from_bytes(data[:8], "little")
     return safetensors.torch.load(data[end:]), json.loads(data[8:end])
-
-
-def _tensors_of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{part}/"): t for name, t in tensors.items() if name.startswith(f"{part}/")}
 
 
 def _require_same(first: dict[str, Any], mine: dict[str, Any], rank: int) -> None:

@@ -9,8 +9,9 @@ from hybridppo.errors import ConfigurationError, EnvError, shown
 class Steering(NamedTuple):
     """One call of a method, or one attribute that is set."""
 
-    kind: Literal["call", "set", "seat"]
-    """"call", "set", or "seat": a call of a method of self-play's wrapper (`Seat`) instead of the game."""
+    kind: Literal["call", "set", "seat", "once"]
+    """"call", "set", or "seat": a call of a method of self-play's wrapper (`Seat`) instead of the game; or "once": such
+    a call that is not repeated in a new environment."""
     name: str
     """Name of the method or the attribute."""
     arguments: Sequence[Any]
@@ -22,7 +23,7 @@ class Steering(NamedTuple):
         Raises:
             EnvError: if the environment has no such method or attribute.
         """
-        inner = env if self.kind == "seat" else getattr(env, "unwrapped", env)
+        inner = env if self.kind in ("seat", "once") else getattr(env, "unwrapped", env)
         known = getattr(inner, self.name, None)
         if not hasattr(inner, self.name) or (self.kind != "set" and not callable(known)):
             what = "method" if self.kind == "call" else "attribute"
@@ -42,8 +43,8 @@ def refused(what: str, remedy: str) -> ConfigurationError:
 
 
 def latest(done: Sequence[Steering], one: Steering) -> list[Steering]:
-    """The steering to repeat in a new environment: the latest of each name; results are taken once."""
-    if one.kind == "seat" and one.name == "take_results":
+    """The steering to repeat in a new environment: the latest of each name."""
+    if one.kind == "once":
         return list(done)
     kept = [each for each in done if (each.kind, each.name) != (one.kind, one.name)]
     return [*kept, one]

@@ -9,6 +9,7 @@ from hybridppo.interfaces import Agent, SamplingActor, has_policies
 from hybridppo.networks.of_policies import actors_of
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.system.validation import part_of
 
 
 def snapshot(agent: Agent, device: torch.device, tensors: dict[str, Tensor] | None = None) -> SamplingActor:
@@ -25,5 +26,5 @@ def snapshot(agent: Agent, device: torch.device, tensors: dict[str, Tensor] | No
     if tensors is not None:
         parts = [f"policies.{name}.actor." for name in agent.agents] if has_policies(agent) else ["actor."]
         for actor, part in zip(actors_of(network), parts, strict=True):
-            actor.load_state_dict({n.removeprefix(part): t for n, t in tensors.items() if n.startswith(part)})
+            actor.load_state_dict(part_of(tensors, part))
     return sampling_actor(network, Crossing(device, Counters()), agent.version)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hybridppo.errors import ConfigurationError, shown
 
+Saved = TypeVar("Saved")
 CHANGEABLE = {"changeable": True}
 """In the metadata of an option: a resumed run may have another value of it."""
 SAME_RESULT = {"changes_result": False}
@@ -50,6 +51,11 @@ def reals(state: Mapping[str, Any], name: str, *, length: int | None = None) -> 
     if not isinstance(values, list) or (length is not None and len(values) != length):
         raise ValueError(f"{name} must be a list" + (f" of {length} numbers" if length is not None else ""))
     return [real(value, f"a number in {name}") for value in values]
+
+
+def part_of(saved: Mapping[str, Saved], prefix: str) -> dict[str, Saved]:
+    """The entries whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in saved.items() if name.startswith(prefix)}
 
 
 def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63) -> int:

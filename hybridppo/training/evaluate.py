@@ -29,7 +29,7 @@ from hybridppo.environments.options import (
     for_critics,
 )
 from hybridppo.errors import ConfigurationError, EnvError, shown
-from hybridppo.interfaces import SamplingActor, agents_of
+from hybridppo.interfaces import agents_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.networks.precision import float32_products
@@ -105,18 +105,16 @@ def evaluate_agent(
         info_metrics=info_metrics,
     )
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
-    with contextlib.closing(environments), bar, acting(agent, placement) as actor:
+    with contextlib.closing(environments), bar, acting(agent, placement) as acting_with:
         return run_episodes(
-            actor,
-            agent.distribution,
-            environments,
+            **acting_with,
+            environments=environments,
             episodes=episodes,
             # Environments have neighbouring seeds; neighbouring evaluations must not share them.
             seed=seed_of(seed, "evaluation"),
             deterministic=deterministic,
             on_episode=bar.advance,
             should_stop=should_stop,
-            memory=agent.memory,
         )
 
 
@@ -237,8 +235,8 @@ def environments_of_policies(
 
 
 @contextlib.contextmanager
-def acting(agent: AnyAgent, placement: Placement | None = None) -> Iterator[SamplingActor]:
-    """The actor of an agent for an evaluation.
+def acting(agent: AnyAgent, placement: Placement | None = None) -> Iterator[dict[str, Any]]:
+    """The arguments with which `evaluate` lets an agent act: `actor`, `distribution` and `memory`.
 
     Args:
         agent: the agent.
@@ -248,7 +246,7 @@ def acting(agent: AnyAgent, placement: Placement | None = None) -> Iterator[Samp
         placement = SingleDevice(agents_of(agent)[0].parameters.values.device)
         placement.prepare(agent)
     with float32_products(agent.config.precision, placement.sampling_device), placement.evaluating(agent) as actor:
-        yield actor
+        yield {"actor": actor, "distribution": agent.distribution, "memory": agent.memory}
 
 
 @contextlib.contextmanager
@@ -282,7 +280,7 @@ def policies_acting(
             if isinstance(agent, PPO):
                 met = SimpleNamespace(observation_space=observation_space, action_space=action_space)
                 require_spaces_of(agent, met)
-                agent = stack.enter_context(acting(agent))
+                agent = stack.enter_context(acting(agent))["actor"]
             actors.append(agent)
         yield (
             whose,

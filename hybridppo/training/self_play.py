@@ -64,8 +64,8 @@ def _loaded(path: Path, inode: int, written: int) -> Opponent:
 
 def opponent(agent: Any) -> Opponent:
     """An agent as an opponent, which draws its actions."""
-    with acting(agent) as evaluated:
-        actor: Any = evaluated
+    with acting(agent) as acting_with:
+        actor = acting_with["actor"]
     each, memory = each_of(agent.action_space), agent.memory
 
     def act(rows: Array, generator: np.random.Generator, states: list[Any]) -> tuple[Sequence[Any], list[Any]]:
@@ -177,17 +177,12 @@ def _score(
     with closing(made_for(agent, env, num_envs, options, own_number=True)) as environments:
         require_spaces_of(other, environments)
         environments.steer(Steering("seat", "set_opponents", [{"": (["other"], [1.0])}, {}]))
-        with acting(agent) as actor:
+        with acting(agent) as acting_with:
+            of_evaluation = seed_of(seed, "evaluation")
             run_episodes(
-                actor,
-                agent.distribution,
-                environments,
-                episodes=games,
-                seed=seed_of(seed, "evaluation"),
-                deterministic=False,
-                memory=agent.memory,
+                **acting_with, environments=environments, episodes=games, seed=of_evaluation, deterministic=False
             )
-        played = environments.steer(Steering("seat", "take_results", []))
+        played = environments.steer(Steering("once", "take_results", []))
     # The number of games of each environment is fixed beforehand: else short ones would count more.
     counts = [games // num_envs + (number < games % num_envs) for number in range(num_envs)]
     counted = [score for count, results in zip(counts, played, strict=True) for *_, score in results[:count]]
@@ -281,7 +276,7 @@ class Ladder:
 
     def look(self) -> None:
         """Count the games of a rollout that has ended, take snapshots if they are due, and weigh the opponents."""
-        for of_environment in self._steer("take_results"):
+        for of_environment in self._sampler.steer(Steering("once", "take_results", [])):
             for result in of_environment:
                 self._count(*result)
         learning = [policy for policy, pool in self.pools.items() if pool.learns]
@@ -308,9 +303,6 @@ class Ladder:
         """Remove the folder if it is a temporary one."""
         if self._temporary is not None:
             self._temporary.cleanup()
-
-    def _steer(self, name: str, *arguments: Any) -> list[Any]:
-        return self._sampler.steer(Steering("seat", name, list(arguments)))
 
     def _take_snapshots(self, policies: Collection[str]) -> None:
         name = f"{self._sampler.env_steps:012d}"
@@ -340,4 +332,4 @@ class Ladder:
             for policy, pool in self.pools.items()
         }
         ladder = {policy: {"rating": pool.rating, "snapshots": pool.snapshots} for policy, pool in self.pools.items()}
-        self._steer("set_opponents", opponents, ladder)
+        self._sampler.steer(Steering("seat", "set_opponents", [opponents, ladder]))

@@ -22,7 +22,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.device_base import ActorOnDevice, BaseDeviceSampler, load_into
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.on_tensors import TensorActions, words
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)
 
@@ -222,8 +222,7 @@ class TensorSampler(BaseDeviceSampler):
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
-        own = {name.removeprefix("environment."): t for name, t in tensors.items() if name.startswith("environment.")}
-        self._environments.load_tensors(own)
+        self._environments.load_tensors(part_of(tensors, "environment."))
         for name, mine in self._own_tensors().items():
             load_into(name, mine, tensors)
 

@@ -18,6 +18,7 @@ from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.spaces.deterministic import GaussianExploration
+from hybridppo.system.validation import part_of
 
 Gather = Callable[[bytes], list[bytes]]
 """From the bytes of this process to those of all, in their order. All processes must call it together."""
@@ -247,11 +248,7 @@ class ShardsSampler(BaseSampler):
                 sampler.restart(seed)
                 reasons.append("they had failed, or others that train with them")
                 continue
-            own = {
-                name.removeprefix(f"shard{number}."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(f"shard{number}.")
-            }
+            own = part_of(tensors, f"shard{number}.")
             reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
             if self._exploration is not None:
                 cast(GaussianExploration, sampler._distribution).load_state(shards[number]["exploration"])

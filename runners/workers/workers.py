@@ -84,7 +84,7 @@ class Workers:
         agents = template.num_agents
         num_envs = num_envs if num_envs is not None else template.num_envs // agents
         options = options if options is not None else EnvironmentOptions()
-        shares = _divided(num_envs, num_workers)
+        shares = divided(num_envs, num_workers)
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
         layout = RolloutBuffer.layout(num_steps, num_envs * agents, template.encode, distribution, memory)
@@ -234,7 +234,7 @@ class Workers:
         self.pool.close()
 
 
-def _divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
+def divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
     """The environments of each worker, divided as evenly as possible."""
     if not 1 <= num_workers <= num_envs:
         raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")

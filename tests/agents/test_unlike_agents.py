@@ -4,16 +4,16 @@ import json
 import pickle
 import shutil
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from stop_after import StopAfter
@@ -24,7 +24,6 @@ from hybridppo import (
     CheckpointError,
     ConfigurationError,
     EnvError,
-    Migrating,
     Mirrored,
     RunDirectoryError,
     SingleDevice,
@@ -63,11 +62,6 @@ def train(**options: Any) -> hybridppo.TrainResult:
         "env": Unlike, "config": CONFIGS, "total_steps": STEPS, "seed": 5, "placement": SingleDevice("cpu"),
     }  # fmt: skip
     return hybridppo.train(**{**defaults, **options}, progress=False)
-
-
-@cache
-def expected_values() -> torch.Tensor:
-    return values_of(train())
 
 
 def test_rows_are_as_wide_as_the_widest_and_end_with_zeros() -> None:
@@ -120,17 +114,10 @@ def test_each_policy_draws_by_its_own_distribution() -> None:
     assert np.array_equal(best[of_signs, 1], np.zeros(4))
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "two workers": {"num_workers": 2},
-    "auto": {"placement": "auto"},
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_who_samples_and_where_changes_nothing(way: str) -> None:
-    assert torch.equal(values_of(train(**WAYS[way])), expected_values())
+def test_who_samples_and_where_changes_nothing() -> None:
+    expected = train()
+    assert_same_everywhere(train, expected, {**WAYS, "auto": {"placement": "auto"}})
+    assert not torch.equal(values_of(train(seed=6)), values_of(expected))
 
 
 class UnlikeSight(Unlike):
@@ -150,20 +137,13 @@ def test_agents_that_only_see_differently_do_what_their_policies_choose() -> Non
     hybridppo.evaluate_policies(result.agents, UnlikeSight, episodes=2)
 
 
-def test_another_seed_gives_another_result() -> None:
-    assert not torch.equal(values_of(train(seed=6)), expected_values())
-
-
 @pytest.mark.parametrize("name", only_by_default(("one remembers", "in torch"), REMEMBERING))
 def test_each_policy_has_a_memory_of_its_own(name: str, tmp_path: Path) -> None:
     config, run = REMEMBERING[name], tmp_path / "run"
-    expected = values_of(train(config=config))
-    ways = {way: WAYS[way] for way in {"one remembers": ("mirrored", "migrating", "two workers")}.get(name, ())}
-    for way, options in {**ways, "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluate_every": 64}}.items():
-        assert torch.equal(values_of(train(config=config, **options)), expected), way
-    remove_last_checkpoint(run)
-    agents = hybridppo.resume(run, env=Unlike, progress=False)
-    assert torch.equal(values_of(agents), expected)
+    expected = train(config=config)
+    assert_same_everywhere(partial(train, config=config), expected, WAYS if name == "one remembers" else {})
+    assert_same_everywhere(partial(train, config=config, evaluate_every=64), expected, {}, run=run)
+    agents = assert_goes_on_exactly(run, expected, env=Unlike)
     seen = Unlike().reset(3)[0]
     actions, states = agents.agent.act(seen, state=None)
     actions, states = agents.agent.act(seen, state=states)
@@ -332,12 +312,9 @@ def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     pointer = expected.agents["pointer"]
     joint = torch.from_numpy(rows)
     assert torch.equal(own_rows(joint, encode.layout), torch.from_numpy(own))
-    ways: list[dict[str, Any]] = [{"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)}]
-    ways += [{"num_workers": 2}] if name != "in torch" else []
-    for options in ways:
-        assert torch.equal(values_of(train(env=env, config=config, **options)), values_of(expected))
-    remove_last_checkpoint(run)
-    assert torch.equal(values_of(hybridppo.resume(run, env=env, progress=False)), values_of(expected))
+    ways = {way: WAYS[way] for way in ("mirrored", "two workers") if way == "mirrored" or name != "in torch"}
+    assert_same_everywhere(partial(train, env=env, config=config), expected, ways)
+    assert_goes_on_exactly(run, expected, env=env)
     found = hybridppo.evaluate_policies(hybridppo.load_policies(run), env, episodes=2)
     assert found.keys() == config.keys()
     state = {"state": None} if config["pointer"].recurrent else {}

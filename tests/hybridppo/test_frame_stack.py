@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import assert_same_everywhere
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
@@ -24,7 +25,7 @@ from stop_after import StopAfter
 from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.stacked_rows import StackedRows
@@ -140,19 +141,10 @@ def test_the_bits_are_those_of_stacks_that_are_stored_as_they_are(name: str) -> 
     assert torch.equal(values_of(overlapping), values_of(train(partial(own, SPACES[name]), placement=OVERLAP())))
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "two workers": {"num_workers": 2},
-}
-
-
 @SOME
 def test_who_samples_and_where_changes_nothing(name: str) -> None:
     config = replace(SMALL, normalize_observations=True, normalize_rewards=True)
-    expected = values_of(stacking(name, config))
-    for way, options in WAYS.items():
-        assert torch.equal(values_of(stacking(name, config, **options)), expected), way
+    assert_same_everywhere(partial(stacking, name, config), stacking(name, config))
     overlapping = [values_of(stacking(name, config, placement=OVERLAP(), num_workers=number)) for number in (0, 2)]
     assert torch.equal(*overlapping)
 

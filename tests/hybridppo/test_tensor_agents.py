@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from tensor_environments import Flocks
@@ -20,8 +20,6 @@ import hybridppo
 from hybridppo import (
     ConfigurationError,
     EnvError,
-    Migrating,
-    Mirrored,
     MultiLearner,
     PPOConfig,
     SingleDevice,
@@ -164,22 +162,11 @@ def test_actions_of_policies_are_those_of_arrays() -> None:
 def test_only_some_may_see_images(name: str, tmp_path: Path) -> None:
     config, make = CONFIGS[name], partial(Flocks, images=True)
     plain = train(config, make, run_dir=tmp_path / "run", checkpoint_seconds=0)
-    mirrored = train(config, make, placement=Mirrored("cpu", "cpu", force_copy=True, verify=True))
-    assert torch.equal(values_of(mirrored), values_of(plain))
-    remove_last_checkpoint(tmp_path / "run")
-    resumed = hybridppo.resume(tmp_path / "run", env=make, progress=False)
-    assert torch.equal(values_of(resumed), values_of(plain))
+    assert_same_everywhere(partial(train, config, make), plain, {"mirrored": WAYS["mirrored"]})
+    assert_goes_on_exactly(tmp_path / "run", plain, env=make)
     agents = hybridppo.load_policies(tmp_path / "run")
     assert agents["pointer"].observation_space == make(1).single_observation_space["pointer"]
     assert hybridppo.evaluate_policies(agents, make, episodes=4)["pointer"].lengths == (4,) * 4
-
-
-WAYS: dict[str, dict[str, Any]] = {
-    "an instance": {"env": Flocks(4)},
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "auto": {"placement": "auto"},
-}
 
 
 @pytest.mark.parametrize(
@@ -189,12 +176,11 @@ WAYS: dict[str, dict[str, Any]] = {
 def test_what_is_placed_otherwise_or_resumed_is_the_same(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     plain = train(config, placement=SingleDevice("cpu"), run_dir=tmp_path / "run", checkpoint_seconds=0)
-    for way, options in WAYS.items():
-        if way == "mirrored" or name == "plain":  # what moves is parameters, whatever they are of
-            assert torch.equal(values_of(train(config, **options)), values_of(plain)), way
-    remove_last_checkpoint(tmp_path / "run")
-    resumed = hybridppo.resume(tmp_path / "run", env=Flocks, progress=False)
-    assert torch.equal(values_of(resumed), values_of(plain))
+    ways: dict[str, dict[str, Any]] = {"mirrored": WAYS["mirrored"]}
+    if name == "plain":  # what moves is parameters, whatever they are of
+        ways |= {"migrating": WAYS["migrating"], "an instance": {"env": Flocks(4)}, "auto": {"placement": "auto"}}
+    assert_same_everywhere(partial(train, config), plain, ways)
+    resumed = assert_goes_on_exactly(tmp_path / "run", plain, env=Flocks)
     assert resumed.metrics["env_steps"] == 3 * SMALL.batch_size
     assert resumed.metrics["sign/agent_steps"] == plain.metrics["sign/agent_steps"]
     assert resumed.metrics["pointer/episode_length_mean"] == plain.metrics["pointer/episode_length_mean"] == 4.0

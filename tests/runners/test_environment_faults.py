@@ -31,12 +31,10 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
-from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers import local, pool
-from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.seeds import seed_of
 
@@ -669,13 +667,6 @@ def test_nan_or_infinite_observation_or_reward(fault: Any, words: str) -> None:
         assert words in message
 
 
-def test_nan_observation_in_a_worker() -> None:
-    bad = with_observation(np.array([0.5, np.nan], np.float32))
-    where = rf"worker 1 \(environments 3 to 5\) failed: environment 4 \(seed {FIRST_SEED + 4}\) failed in step 7 of "
-    with pytest.raises(EnvError, match=where + r".*: its observation\[1\] is nan$"):
-        train(partial(FaultyEnv, at(4, 17, bad)), num_workers=2)
-
-
 def test_nan_observation_never_reaches_the_networks() -> None:
     bad = with_observation(np.array([0.5, np.nan], np.float32))
     for step in (0, 1, 7, 10, 20):  # 10 and 20 are final observations
@@ -882,86 +873,7 @@ def test_unsupported_space_is_an_error_when_built(on_env_error: Any) -> None:
         train(source, on_env_error=on_env_error)
 
 
-# The environment reuses its observation buffer
-
-
-# In SAME_STEP, gymnasium's own vector has reset its copies, and so overwritten their buffers, before it answers; what
-# it hands out itself is copied in all modes, see test_sampler.py.
-@pytest.mark.parametrize("kind", ["in turn", "workers", AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED], ids=str)
-def test_reused_observation_buffer(kind: Any) -> None:
-    script = ((3, "truncated"), (2, "terminated"), (4, "truncated"))
-
-    def rollouts(reuse_buffer: bool) -> list[Any]:
-        source = partial(ScriptedEnv, script, reuse_buffer=reuse_buffer)
-        environments = make_environments(source, 2) if isinstance(kind, str) else wrap(
-            SyncVectorEnv([source] * 2, autoreset_mode=kind)
-        )  # fmt: skip
-        distribution = distribution_for(environments.action_space)
-        options = {"num_steps": 7, "env_seed": 0, "noise": np.random.default_rng(0)}
-        if kind == "workers":
-            network = PPO(environments.observation_space, environments.action_space, ppo_config()).actor
-            sampler = WorkerSampler(source, environments, distribution, network, num_workers=2, **options)
-            actor: Any = NumpyActor([p.detach().numpy() for p in network.parameters()], "tanh")
-        else:
-            sampler, actor = Sampler(environments, distribution, **options), WatchedActor()
-        found = []
-        for _ in range(3):
-            rollout = sampler.collect(actor)
-            following = rollout.observations[1:].clone()
-            following.view(-1, 2)[rollout.final_rows] = rollout.final_observations
-            bootstrapped = following[rollout.truncated & ~rollout.terminated]
-            found += [rollout.observations.clone(), bootstrapped]
-        sampler.close()
-        environments.close()
-        return found
-
-    for copied, reused in zip(rollouts(False), rollouts(True), strict=True):
-        np.testing.assert_array_equal(reused, copied)
-
-
-# `Discrete(n, start=k)`, unbounded Box actions, no autoreset mode, both ends at once
-
-
-@in_process_and_in_workers
-def test_discrete_actions_with_a_start_are_mapped(num_workers: int) -> None:
-    def make() -> FaultyEnv:
-        env = FaultyEnv(lambda env, result: result)
-        env.action_space = Discrete(2, start=5)
-        plain_step = env.step
-
-        def step(action: Any) -> Any:
-            if action not in (5, 6):
-                raise ValueError(f"{action} is not one of 5 and 6")
-            return plain_step(action)
-
-        env.step = step  # type: ignore[method-assign]
-        return env
-
-    train(make, num_workers=num_workers, total_steps=200)
-
-
-def test_unbounded_and_half_bounded_box_actions_are_never_scaled() -> None:
-    space = Box(np.array([-np.inf, 0.0, -np.inf], np.float32), np.array([np.inf, np.inf, 0.25], np.float32))
-    distribution = distribution_for(space)
-    actions = np.array([[-3.0, -3.0, -3.0], [3.0, 3.0, 3.0]], np.float32)
-    assert distribution.to_env(actions).tolist() == [[-3.0, 0.0, -3.0], [3.0, 3.0, 0.25]]
-    taken: list[np.ndarray] = []
-
-    def make() -> FaultyEnv:
-        env = FaultyEnv(lambda env, result: result)
-        env.action_space = space
-        plain_step = env.step
-
-        def step(action: Any) -> Any:
-            taken.append(action)
-            return plain_step(action)
-
-        env.step = step  # type: ignore[method-assign]
-        return env
-
-    train(make)
-    assert np.isfinite(taken).all()
-    assert all(space.contains(action) for action in taken)
+# No autoreset mode, both ends at once
 
 
 def test_no_autoreset_mode_declared_names_the_option() -> None:

@@ -15,15 +15,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, EnvError, Migrating, Mirrored, SingleDevice
+from hybridppo import CheckpointError, ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
@@ -53,21 +53,12 @@ def train(name: str = "discrete", masks: bool = False, **options: Any) -> hybrid
     return hybridppo.train(**{"total_steps": STEPS, **arguments, **options}, action_masks=masks, progress=False)
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "two workers": {"num_workers": 2},
-    "three workers": {"num_workers": 3},
-    "auto": {"placement": "auto"},
-}
-
-
 @some_kinds
 def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
-    expected = values_of(train(name, masks))
-    assert not torch.equal(values_of(train(name, masks, seed=1)), expected)
-    for way, options in WAYS.items():
-        assert torch.equal(values_of(train(name, masks, **options)), expected), way
+    expected = train(name, masks)
+    assert not torch.equal(values_of(train(name, masks, seed=1)), values_of(expected))
+    ways = {**WAYS, "three workers": {"num_workers": 3}, "auto": {"placement": "auto"}}
+    assert_same_everywhere(partial(train, name, masks), expected, ways)
 
 
 def test_overlapped_it_is_what_its_seed_says() -> None:
@@ -79,12 +70,9 @@ def test_overlapped_it_is_what_its_seed_says() -> None:
 
 @some_kinds
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, masks: bool, tmp_path: Path) -> None:
-    expected = train(name, masks)
-    run = tmp_path / "run"
-    assert torch.equal(values_of(train(name, masks, run_dir=run, checkpoint_seconds=0)), values_of(expected))
-    assert remove_last_checkpoint(run) < STEPS
-    again = hybridppo.resume(run, env=source_of(name, masks), progress=False, num_workers=2)
-    assert torch.equal(values_of(again), values_of(expected))
+    expected, run = train(name, masks), tmp_path / "run"
+    assert_same_everywhere(partial(train, name, masks), expected, {}, run=run)
+    assert_goes_on_exactly(run, expected, env=source_of(name, masks), num_workers=2)
 
 
 class Interrupting(Matching):

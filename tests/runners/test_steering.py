@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import assert_goes_on_exactly
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from toy_agents import Matching, TakingTurns
 
@@ -121,9 +121,7 @@ def test_overlapped_it_is_done_when_the_rollout_under_way_has_ended(num_workers:
 def test_a_run_goes_on_exactly(num_workers: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
     expected, _ = train(run_dir=run, checkpoint_seconds=0)
-    remove_last_checkpoint(run)
-    again = hybridppo.resume(run, env=Graded, callbacks=[Harder()], progress=False, num_workers=num_workers)
-    assert torch.equal(values_of(again), values_of(expected))
+    assert_goes_on_exactly(run, expected, env=Graded, callbacks=[Harder()], num_workers=num_workers)
 
 
 class StopsWithin(Graded):
@@ -369,9 +367,7 @@ def test_environments_of_several_learners_are_reached_in_their_order_and_a_run_g
     found, harder = train(distribution="multi:2:2", run_dir=run, checkpoint_seconds=0)
     assert torch.equal(values_of(found), values_of(expected))
     assert (harder.answers, harder.returns) == (by_hand.answers, by_hand.returns)
-    remove_last_checkpoint(run)
-    again = hybridppo.resume(run, env=Graded, distribution="multi:1:2", callbacks=[Harder()], progress=False)
-    assert torch.equal(values_of(again), values_of(expected))
+    assert_goes_on_exactly(run, expected, env=Graded, distribution="multi:1:2", callbacks=[Harder()])
 
 
 @pytest.mark.extras

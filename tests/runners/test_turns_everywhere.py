@@ -9,20 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from stop_after import interrupt_at_call
 from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_crosses
 
 import hybridppo
-from hybridppo import (
-    Migrating,
-    Mirrored,
-    MultiLearner,
-    SingleDevice,
-)
+from hybridppo import Mirrored, MultiLearner, SingleDevice
 from hybridppo.rollouts.advantages import gae
 from hybridppo.spaces.distributions import Categorical
 
@@ -80,13 +75,6 @@ WITH_ALL = (
     "two players",
 )
 """Sources that together have everything that the others have."""
-WAYS: dict[str, dict[str, Any]] = {
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "two workers": {"num_workers": 2},
-    "auto": {"placement": "auto"},
-}
-OF_EVERY_SOURCE = ("mirrored", "two workers")
 
 
 def train(name: str = "plain", **options: Any) -> hybridppo.TrainResult:
@@ -105,9 +93,10 @@ def expected_of(name: str) -> hybridppo.TrainResult:
 def test_who_samples_and_where_changes_nothing(name: str) -> None:
     expected = expected_of(name)
     assert expected.metrics["env_steps"] == STEPS or "restart" in name
-    for way, options in WAYS.items():
-        if way in OF_EVERY_SOURCE or name == "plain":
-            assert torch.equal(values_of(train(name, **options)), values_of(expected)), way
+    ways = {**WAYS, "auto": {"placement": "auto"}}
+    if name != "plain":
+        ways = {way: WAYS[way] for way in ("mirrored", "two workers")}
+    assert_same_everywhere(partial(train, name), expected, ways)
 
 
 def test_another_seed_gives_another_result() -> None:
@@ -182,12 +171,9 @@ def test_several_learners_cannot_keep_a_pool_of_rollouts_by_turns() -> None:
     ),
 )
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
-    expected = expected_of(name)
-    run = tmp_path / "run"
-    assert torch.equal(values_of(train(name, run_dir=run, checkpoint_seconds=0)), values_of(expected))
-    assert remove_last_checkpoint(run) < STEPS
-    again = hybridppo.resume(run, env=SOURCES[name][0], progress=False, num_workers=2)
-    assert torch.equal(values_of(again), values_of(expected))
+    expected, run = expected_of(name), tmp_path / "run"
+    assert_same_everywhere(partial(train, name), expected, {}, run=run)
+    assert_goes_on_exactly(run, expected, env=SOURCES[name][0], num_workers=2)
 
 
 def test_a_resume_with_a_larger_lag_counts_the_turns_of_the_rollout_that_it_drops(

@@ -342,8 +342,8 @@ def _play(
 def _acting(player: AnyAgent, other: AnyAgent | None, film: Filmed) -> Iterator[tuple[Environments, dict[str, Any]]]:
     """The environment for an evaluation, and the arguments with which `evaluate` lets the agents act in it."""
     if other is None:
-        with contextlib.closing(environments_for(player, lambda: film, 1)) as environments, acting(player) as actor:
-            yield environments, {"actor": actor, "distribution": player.distribution, "memory": player.memory}
+        with contextlib.closing(environments_for(player, lambda: film, 1)) as environments, acting(player) as found:
+            yield environments, found
         return
     agents, policies = _seats(player, other, _names_of(film))
     environments = environments_of_policies(agents, lambda: film, 1, policies.__getitem__)

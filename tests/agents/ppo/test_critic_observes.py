@@ -9,15 +9,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from toy_agents import Matching, ScriptedAgents, TakingTurns, Unlike
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig
+from hybridppo import ConfigurationError, EnvError, PPOConfig
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions
 
@@ -165,20 +165,12 @@ KINDS = [(name, observes) for name in SOURCES for observes in ("all", "state") i
     ("name", "observes"), only_by_default(("plain, state", "masked, all", "a policy for each kind, all"), KINDS)
 )
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: Any, tmp_path: Path) -> None:
-    expected = values_of(train(name, observes))
-    run = tmp_path / "run"
-    ways: dict[str, dict[str, Any]] = {
-        "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-        "workers": {"num_workers": 2},
-        "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluate_every": 100},
-    }
-    if (name, observes) != ("masked", "all"):  # what moves is parameters, whatever they are of
-        del ways["mirrored"]
-    for way, options in ways.items():
-        assert torch.equal(values_of(train(name, observes, **options)), expected), way
-    remove_last_checkpoint(run)
-    again = hybridppo.resume(run, env=SOURCES[name][0], progress=False, num_workers=2)
-    assert torch.equal(values_of(again), expected)
+    expected, run = train(name, observes), tmp_path / "run"
+    # What moves is parameters, whatever they are of.
+    names = ("mirrored", "two workers") if (name, observes) == ("masked", "all") else ("two workers",)
+    assert_same_everywhere(partial(train, name, observes), expected, {way: WAYS[way] for way in names})
+    assert_same_everywhere(partial(train, name, observes, evaluate_every=100), expected, {}, run=run)
+    assert_goes_on_exactly(run, expected, env=SOURCES[name][0], num_workers=2)
     found = hybridppo.evaluate(run, env=SOURCES[name][0], episodes=2, progress=False)
     assert len(found.returns) == len(found.agents)
 
@@ -263,10 +255,8 @@ def test_each_policy_has_a_critic_of_its_own(name: str, tmp_path: Path) -> None:
         return hybridppo.train(env, **{**arguments, **own, **options})
 
     expected = trained(run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
-    for options in ({"num_workers": 2}, {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)}):
-        assert torch.equal(values_of(trained(**options)), values_of(expected))
-    remove_last_checkpoint(run)
-    assert torch.equal(values_of(hybridppo.resume(run, env=env, progress=False)), values_of(expected))
+    assert_same_everywhere(trained, expected, {way: WAYS[way] for way in ("mirrored", "two workers")})
+    assert_goes_on_exactly(run, expected, env=env)
     assert hybridppo.evaluate(run, env=env, episodes=2, progress=False).returns
     agents = hybridppo.load_policies(run)
     for policy, agent in agents.items():

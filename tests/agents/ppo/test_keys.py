@@ -10,9 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 
@@ -144,19 +144,12 @@ def test_an_agent_acts_on_what_it_sees_and_needs_no_more() -> None:
 def test_who_samples_and_where_changes_nothing(name: str, tmp_path: Path) -> None:
     make, options, changes = KINDS[name]
     config = replace(SMALL, **changes)
-    expected = values_of(train(make, config, **options))
-    run = tmp_path / "run"
-    ways: dict[str, dict[str, Any]] = {
-        "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-        "workers": {"num_workers": 2},
-        "saved": {"run_dir": run, "checkpoint_seconds": 0},
-    }
-    if name not in ("vectors", "a memory"):  # what moves is parameters, whatever they are of
-        del ways["mirrored"]
-    for way, others in ways.items():
-        assert torch.equal(values_of(train(make, config, **{**options, **others})), expected), way
-    remove_last_checkpoint(run)
-    assert torch.equal(values_of(hybridppo.resume(run, env=make, progress=False)), expected)
+    trained, run = partial(train, make, config, **options), tmp_path / "run"
+    expected = trained()
+    # What moves is parameters, whatever they are of.
+    names = ("mirrored", "two workers") if name in ("vectors", "a memory") else ("two workers",)
+    assert_same_everywhere(trained, expected, {way: WAYS[way] for way in names}, run=run)
+    assert_goes_on_exactly(run, expected, env=make)
 
 
 @pytest.mark.parametrize("name", ["vectors", "masked", "noise of the state", "a tuple"])

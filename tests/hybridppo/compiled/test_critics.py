@@ -1,6 +1,7 @@
 """Critics that see more than agents, in compiled environments: as in the same environment in Python, everywhere."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
 from compiled_side import Side
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Mirrored, compiled
+from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.agents.registry import critics_see
@@ -160,24 +161,15 @@ def test_with_a_memory() -> None:
     np.testing.assert_array_equal(parameters(one), parameters(other))
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "threads": {"env_threads": 3},
-    "workers": {"num_workers": 2},
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "one learner": {"distribution": "gpu:1"},
-}
-
-
 @pytest.mark.parametrize(("name", "observes"), [("a policy of all", "own"), *CRITICS], ids=str)
 def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: Any, tmp_path: Path) -> None:
     run, config = tmp_path / "run", CONFIGS[name]
     whole = train(config, observes, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
     assert len(whole.evaluation.returns) == 2 * NUM_AGENTS
-    for way, options in WAYS.items():
-        np.testing.assert_array_equal(parameters(whole), parameters(train(config, observes, **options)), way)
-    remove_last_checkpoint(run)
-    again = hybridppo.resume(run, env=Hunt, progress=False, num_workers=2)
-    np.testing.assert_array_equal(parameters(whole), parameters(again))
+    ways = {way: WAYS[way] for way in ("mirrored", "two workers")}
+    ways |= {"threads": {"env_threads": 3}, "one learner": {"distribution": "gpu:1"}}
+    assert_same_everywhere(partial(train, config, observes), whole, ways)
+    assert_goes_on_exactly(run, whole, env=Hunt, num_workers=2)
     found = hybridppo.evaluate(run, env=Hunt, episodes=3, progress=False)
     assert len(found.returns) == 3 * NUM_AGENTS
 

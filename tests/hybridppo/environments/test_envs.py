@@ -16,7 +16,6 @@ from ppo_settings import ppo_config
 from toy_environments import (
     MODES,
     IdentityBox,
-    IdentityDiscrete,
     ScriptedEnv,
     UndeclaredVector,
     scripted_rows,
@@ -294,13 +293,6 @@ def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], us
     assert f"action space {which} is not supported: use Discrete, MultiDiscrete, MultiBinary, a Box of floating-" in (
         str(raised.value)
     )
-
-
-def test_discrete_environments_observe_one_hot() -> None:
-    environments = make_environments(lambda: IdentityDiscrete(n=5), 4)
-    observations = environments.reset(seed=0)
-    assert observations.shape == (4, 5)
-    np.testing.assert_array_equal(observations.sum(1), np.ones(4))
 
 
 # Closing

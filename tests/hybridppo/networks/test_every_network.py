@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
+from everywhere import WAYS
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from network_kinds import KINDS, acts_by_numbers, env_of, marks_of
 from ppo_settings import ppo_config
@@ -18,7 +19,7 @@ from stop_after import StopAfter
 from toy_environments import MODES, HighestAllowed
 
 import hybridppo
-from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import Mirrored, PPOConfig, SingleDevice
 from hybridppo.auto import search
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
@@ -61,11 +62,6 @@ def expected_of(kind: str, overlaps: bool = False) -> hybridppo.TrainResult:
     return train(kind, placement=Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu"))
 
 
-WAYS: dict[str, dict[str, Any]] = {
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "two workers": {"num_workers": 2},
-}
 MIGRATING = ("lstm, normalised", "a pool, normalised")
 """Kinds with everything that may move to a learner and back: parameters, buffers, and optimizer state."""
 

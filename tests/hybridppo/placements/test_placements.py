@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from handmade_agents import OBSERVATIONS, HandmadeAgent
 from ppo_settings import ppo_config
 from torch import Tensor, nn
 
@@ -19,12 +20,10 @@ from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, Sing
 from hybridppo.auto.named import PlacementOptions, options_of
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import PLACEMENT_NAMES, make_placement, placement_from_settings
 from hybridppo.placements.crossing import available_device
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import Categorical
 
 SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 
@@ -162,42 +161,6 @@ def test_rollouts_stay_where_they_are_on_one_device() -> None:
 
 
 # Agents made by hand
-
-
-class ScaledActor(nn.Module):
-    """Has a buffer, like an actor that normalizes its observations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-        self.register_buffer("scale", torch.ones(1))
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.linear(observations) * self.scale
-
-
-class HandmadeAgent:
-    def __init__(self) -> None:
-        self.actor: nn.Module = ScaledActor()
-        self.critic: nn.Module = nn.Linear(2, 1)
-        self.distribution = Categorical(2)
-        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        self.optimizer = torch.optim.SGD([self.parameters.values], lr=0.1)
-        self.version = 0
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        return [self.actor, self.critic]
-
-    def change(self) -> None:
-        """Stand in for an update."""
-        with torch.no_grad():
-            self.parameters.values.data.mul_(1.5)
-            self.actor.scale += 1.0
-        self.version += 1
-
-
-OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
 
 
 def outputs_of(agent: HandmadeAgent) -> np.ndarray:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import second_device as second
 import torch
+from handmade_agents import OBSERVATIONS, HandmadeAgent
 from ppo_settings import ppo_config
 from same_bits import assert_same, state_of
 from selection import only_by_default
@@ -34,9 +35,8 @@ from hybridppo.agents.common.loop import OptimizationLoop
 from hybridppo.agents.common.recorded_step import RecordedStep
 from hybridppo.agents.ppo import backends
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
-from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.forms import numpy_form
-from hybridppo.networks.parameters import FlatParameters, bind
+from hybridppo.networks.parameters import bind
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import make_placement, placement_from_settings
@@ -276,47 +276,6 @@ def test_the_host_waits_for_the_device(second_device: str) -> None:
 
 
 # Agents made by hand
-
-
-class ScaledActor(nn.Module):
-    """Has a buffer, like an actor that normalizes its observations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-        self.register_buffer("scale", torch.ones(1))
-
-    def forward(self, observations: Tensor) -> Tensor:
-        return self.linear(observations) * self.scale
-
-
-class HandmadeAgent:
-    def __init__(self) -> None:
-        self.actor: nn.Module = ScaledActor()
-        self.critic: nn.Module = nn.Linear(2, 1)
-        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        self.optimizer = FlatAdam(self.parameters, {"actor": 0.1, "critic": 0.1})
-        self.version = 0
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        return [self.actor, self.critic]
-
-    def change(self) -> None:
-        """Stand in for an update."""
-        self.parameters.gradient.zero_()
-        self.actor(torch.ones(1, 2, device=self.parameters.values.device)).sum().backward()
-        self.optimizer.step()
-        self.actor.scale += 1.0
-        self.version += 1
-
-    def tensors(self) -> list[Tensor]:
-        tensors = [self.parameters.values, *self.actor.parameters(), *self.actor.buffers(), *self.critic.parameters()]
-        gradients = [tensor.grad for tensor in tensors if isinstance(tensor, nn.Parameter)]
-        return [*tensors, *gradients, *self.optimizer.state[self.parameters.values].values()]
-
-
-OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
 
 
 def sampled(placement: Placement) -> list[np.ndarray]:

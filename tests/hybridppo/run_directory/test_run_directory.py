@@ -5,15 +5,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.lines import as_json
-from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 
 def lines_of(run: RunDirectory) -> list[dict[str, Any]]:
@@ -23,10 +19,6 @@ def lines_of(run: RunDirectory) -> list[dict[str, Any]]:
 def test_create_then_open(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "a" / "run", {"seed": 3})
     assert RunDirectory.open(tmp_path / "a" / "run").config == {"seed": 3}
-
-
-def test_an_empty_folder_will_do(tmp_path: Path) -> None:
-    assert RunDirectory.create(tmp_path, {}).path == tmp_path
 
 
 def test_what_exists_is_never_overwritten(tmp_path: Path) -> None:
@@ -87,29 +79,6 @@ def test_rewinding_sets_damaged_newer_checkpoints_aside(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names[0] == "000000000300"
     assert names[1].startswith("damaged-000000000400")
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        Discrete(4),
-        Discrete(3, start=-1),
-        Box(-np.inf, np.inf, (2, 3), np.float32),
-        Box(np.array([0.1, -np.inf]), np.array([np.inf, 1e30]), dtype=np.float64),
-        Box(0, 255, (4,), np.uint8),
-        Box(-(2**40), 2**40, (1,), np.int64),
-        Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
-        Box(0, np.iinfo(np.uint64).max, (2,), np.uint64),
-        Box(-np.pi, np.pi, (2,), np.float64),
-        Box(-1.0, 1.0, (), np.float32),
-        Box(-0.1, 0.1, (2,), np.float16),
-    ],
-    ids=str,
-)
-def test_spaces_survive_json(space: gym.Space) -> None:
-    found = space_from_json(json.loads(json.dumps(space_to_json(space))))
-    assert found == space
-    assert found.dtype == space.dtype
 
 
 def test_fresh_paths_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

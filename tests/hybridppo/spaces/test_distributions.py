@@ -3,13 +3,11 @@
 import math
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from hybridppo.errors import EnvError
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, distribution_for
 
 
@@ -133,9 +131,3 @@ def test_box_actions_get_the_shape_and_type_of_the_space(dtype: Any) -> None:
     assert actions.dtype == dtype
     assert actions[1, 1].tolist() == pytest.approx([9 / 24, 10 / 24, 11 / 24], rel=1e-3)
     assert all(space.contains(action) for action in actions)
-
-
-@pytest.mark.parametrize("space", [Box(0, 9, (2,), np.int64), gym.spaces.Text(3)], ids=str)
-def test_other_spaces_are_refused_by_name(space: gym.Space) -> None:
-    with pytest.raises(EnvError, match=type(space).__name__):
-        distribution_for(space)

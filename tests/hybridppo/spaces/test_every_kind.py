@@ -9,16 +9,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from ppo_settings import ppo_config
-from run_files import remove_last_checkpoint
 from same_bits import values_of
 from selection import only_by_default
 from space_kinds import KINDS, KindOfSpace
 
 import hybridppo
-from hybridppo import EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import EnvError, PPOConfig, SingleDevice
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.spaces.masks import MaskedObservation
@@ -70,26 +70,19 @@ def train(name: str, masks: bool, config: PPOConfig = SMALL, **options: Any) -> 
 
 
 @cache
-def expected_of(name: str, masks: bool) -> torch.Tensor:
-    """The results of a training."""
-    return values_of(train(name, masks))
-
-
-WAYS: dict[str, dict[str, Any]] = {
-    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-    "two workers": {"num_workers": 2},
-}
+def expected_of(name: str, masks: bool) -> hybridppo.TrainResult:
+    """A training's result, which is shared and only read."""
+    return train(name, masks)
 
 
 @few_kinds
 def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
     expected = expected_of(name, masks)
-    assert not torch.equal(values_of(train(name, masks, seed=1)), expected)
-    for way, options in WAYS.items():
-        # What moves is parameters, whatever the space.
-        if way == "two workers" or name in ("box", "image and vector", "image and vector, with a memory"):
-            assert torch.equal(values_of(train(name, masks, **options)), expected), way
+    assert not torch.equal(values_of(train(name, masks, seed=1)), values_of(expected))
+    # What moves is parameters, whatever the space.
+    moves = name in ("box", "image and vector", "image and vector, with a memory")
+    ways = WAYS if moves else {"two workers": WAYS["two workers"]}
+    assert_same_everywhere(partial(train, name, masks), expected, ways)
 
 
 @pytest.mark.parametrize("name", only_by_default({name.split(", masked")[0] for name in FEW}, KINDS))
@@ -97,7 +90,7 @@ def test_gymnasiums_vector_of_it_changes_nothing(name: str) -> None:
     def vector() -> SyncVectorEnv:
         return SyncVectorEnv([KINDS[name].make] * 4, autoreset_mode=AutoresetMode.DISABLED)
 
-    assert torch.equal(values_of(train(name, False, env=vector)), expected_of(name, False))
+    assert torch.equal(values_of(train(name, False, env=vector)), values_of(expected_of(name, False)))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -115,12 +108,10 @@ def test_stopped_and_resumed_it_goes_on_exactly_and_its_agent_acts_once_loaded(
 ) -> None:
     kind, run = KINDS[name], tmp_path / "run"
     whole = train(name, masks, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
-    assert torch.equal(values_of(whole), expected_of(name, masks))
+    assert torch.equal(values_of(whole), values_of(expected_of(name, masks)))
     assert whole.evaluation is not None
     assert whole.evaluation.return_mean <= kind.best
-    assert remove_last_checkpoint(run) < STEPS
-    again = hybridppo.resume(run, env=source_of(kind, masks), progress=False)
-    assert torch.equal(values_of(again), expected_of(name, masks))
+    assert_goes_on_exactly(run, whole, env=source_of(kind, masks))
 
     agent = hybridppo.load(run)
     env: gym.Env = source_of(kind, masks)()

@@ -9,13 +9,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS, assert_same_everywhere
 from gymnasium.spaces import Box, Dict, Discrete
 from ppo_settings import ppo_config
 from selection import only_by_default
 from toy_environments import Catch, FaultyEnv
 
 import hybridppo
-from hybridppo import PPO, EnvError, Migrating, Mirrored, SingleDevice
+from hybridppo import PPO, EnvError, SingleDevice
 from hybridppo.agents.common.acting import rows_of
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.memory import memory_needs
@@ -297,10 +298,6 @@ def train(env: Any = Catch, **options: Any) -> hybridppo.TrainResult:
     return hybridppo.train(env, progress=False, **arguments)
 
 
-def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
-    return result.agent.parameters.values.detach()
-
-
 @pytest.mark.parametrize(
     "env",
     only_by_default(
@@ -312,14 +309,8 @@ def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
     ),
 )
 def test_placements_and_workers_change_nothing(env: Any) -> None:
-    expected = train(env)
-    others: dict[str, dict[str, Any]] = {
-        "mirror": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
-        "migrate": {"placement": Migrating("cpu", "cpu", force_copy=True)},
-        "workers": {"num_workers": 3},
-    }
-    for name, options in others.items():
-        assert torch.equal(parameters_of(train(env, **options)), parameters_of(expected)), name
+    ways = {way: WAYS[way] for way in ("mirrored", "migrating")}
+    assert_same_everywhere(partial(train, env), train(env), {**ways, "three workers": {"num_workers": 3}})
 
 
 def test_images_come_through_gymnasiums_vectors_too() -> None:

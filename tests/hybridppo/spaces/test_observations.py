@@ -16,7 +16,6 @@ import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.making import make_environments
-from hybridppo.errors import BadValueError
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_from_json, space_to_json
@@ -70,15 +69,6 @@ def test_the_space_as_json(observation: gym.Space) -> None:
     assert again != MaskedObservation(observation, 3)
     assert again != Box(space.low, space.high, dtype=np.float32)
     np.testing.assert_array_equal(again.low, space.low)
-
-
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [([1, 0], "5 truths, one for each action, and is \\[1, 0\\]"), ("yes", "and is 'yes'"), ([[1] * 5], "and is")],
-)
-def test_a_mask_of_another_shape_is_refused(mask: Any, words: str) -> None:
-    with pytest.raises(BadValueError, match=words):
-        MaskedObservation(Discrete(3), 5).row(1, mask)
 
 
 def test_when_the_episode_has_ended_nothing_need_be_allowed() -> None:

@@ -127,11 +127,14 @@ class Drawn(gym.Env[Any, Any]):
 
 
 def test_every_space_is_the_same_from_json() -> None:
-    for space in (*OBSERVATIONS.values(), *ACTIONS.values()):
+    low, high = np.array([0.1, -np.inf, -np.pi]), np.array([np.inf, 1e30, np.pi])
+    bounds = Box(low, high, dtype=np.float64), Box(-(2**40), 2**40, (1,), np.int64), Box(-0.1, 0.1, (2,), np.float16)
+    for space in (*OBSERVATIONS.values(), *ACTIONS.values(), *bounds):
         as_json = space_to_json(space)
         again = space_from_json(json.loads(json.dumps(as_json, allow_nan=False)))
         assert space_to_json(again) == as_json
         assert are_same(space, again)
+        assert again.dtype == space.dtype
 
 
 def test_spaces_with_other_members_are_not_the_same() -> None:

@@ -13,7 +13,6 @@ from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from torch import nn
 from toy_environments import (
-    IdentityDiscrete,
     Script,
     ScriptedEnv,
     UndeclaredVector,
@@ -103,16 +102,6 @@ def test_several_episodes_follow_one_another() -> None:
     assert rollout.final_observations.tolist() == [[0, 3]]
 
 
-def test_rollouts_hold_copies_where_the_environment_reuses_its_buffer() -> None:
-    expected, reusing = make_sampler(num_episodes=3), make_sampler(
-        partial(ScriptedEnv, SCRIPT, reuse_buffer=True), num_episodes=3
-    )  # fmt: skip
-    for _ in range(5):
-        rollout, other = reusing.collect(UniformActor()), expected.collect(UniformActor())
-        assert torch.equal(rollout.observations, other.observations)
-        assert torch.equal(rollout.final_observations, other.final_observations)
-
-
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_episodes_longer_than_the_room_for_them_are_whole(in_thread: bool) -> None:
     lengths = (3, module.FIRST_CAPACITY, 3 * module.FIRST_CAPACITY + 5, module.CHUNK, 2)
@@ -181,12 +170,6 @@ def test_box_actions_and_observations_have_their_spaces_shapes() -> None:
     np.testing.assert_array_equal(
         np.stack(env.actions).reshape(3, 4), rollout.actions[:, 0].numpy().clip(-0.125, 0.125)
     )
-
-
-def test_discrete_observations_are_one_hot() -> None:
-    rollout = make_sampler(IdentityDiscrete).collect(UniformActor(4))
-    assert rollout.observations.shape == (9, 1, 4)
-    assert (rollout.observations.sum(-1) == 1).all()
 
 
 @pytest.mark.parametrize("action_space", [Discrete(3), Box(-1.0, 1.0, (2,), np.float32)], ids=["discrete", "box"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from torch import Tensor, nn
 from toy_environments import (
@@ -62,27 +62,6 @@ class UniformActor(FixedActor):
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         return np.zeros((len(observations), self._output_size), dtype=np.float32)
-
-
-class OneBuffer(VectorWrapper):
-    """Returns the same arrays at every step, final observations included."""
-
-    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
-        super().__init__(env)
-        self._observations = np.zeros((env.num_envs, 2), dtype=np.float32)
-        self._finals = np.zeros((env.num_envs, 2), dtype=np.float32)
-
-    def reset(self, **options: Any) -> Any:
-        self._observations[:], infos = self.env.reset(**options)
-        return self._observations, infos
-
-    def step(self, actions: Any) -> Any:
-        self._observations[:], *rest, infos = self.env.step(actions)
-        if "final_obs" in infos:
-            for env in np.flatnonzero(infos["_final_obs"]):
-                self._finals[env] = infos["final_obs"][env]
-            infos["final_obs"] = self._finals
-        return self._observations, *rest, infos
 
 
 class DyadicCritic(nn.Module):
@@ -538,17 +517,6 @@ def test_a_rollout_of_rows_that_there_are_not_is_refused(name: str) -> None:
 
 
 # Memory
-
-
-@in_every_mode
-def test_rollouts_hold_copies_where_the_vector_reuses_its_buffers(mode: AutoresetMode) -> None:
-    expected, _ = make_sampler(scripted_vector(SCRIPTS, mode))
-    reusing, _ = make_sampler(OneBuffer(scripted_vector(SCRIPTS, mode)))
-    for _ in range(NUM_ROLLOUTS):
-        rollout, other = reusing.collect(UniformActor(2)), expected.collect(UniformActor(2))
-        assert torch.equal(rollout.observations, other.observations)
-        assert torch.equal(rollout.final_rows, other.final_rows)
-        assert torch.equal(rollout.final_observations, other.final_observations)
 
 
 def test_closing_twice_is_safe() -> None:

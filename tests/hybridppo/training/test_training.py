@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
 from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector

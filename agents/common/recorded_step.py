@@ -64,8 +64,7 @@ class RecordedStep:
         """Make a step of the loop; the minibatch is copied into the tensors of the recording."""
         passes = tuple(setting if isinstance(setting, str) else self._on_device(setting) for setting in passes)
         size = self._recorded_size(len(minibatch))
-        # A minibatch that has the recorded size is spared the arithmetic of padding.
-        kind = size, size > len(minibatch), *(setting for setting in passes if isinstance(setting, str))
+        kind = size, self._is_padded(minibatch), *(setting for setting in passes if isinstance(setting, str))
         if kind not in self._recordings:
             has_come_back = self._first_met.setdefault(kind, self._agent.version) < self._agent.version
             if not has_come_back or len(self._recordings) >= MAX_RECORDINGS:
@@ -78,6 +77,10 @@ class RecordedStep:
 
     def _recorded_size(self, size: int) -> int:
         return size if self._usual_size is None else padded_size(size, self._usual_size)
+
+    def _is_padded(self, minibatch: Any) -> bool:
+        """Whether the minibatch is padded, if only by no row; one of the usual size is spared the arithmetic of it."""
+        return self._usual_size not in (None, len(minibatch))
 
     def _on_device(self, number: float | Tensor) -> Tensor:
         """The tensor that recordings read, with this number in it."""
@@ -105,10 +108,10 @@ class RecordedStep:
                     "the versions of torch and the driver"
                 )
 
-        size = self._recorded_size(len(minibatch))
-        padded = minibatch.padded(size) if size > len(minibatch) else minibatch.map(torch.clone)
+        is_padded = self._is_padded(minibatch)
+        own = minibatch.padded(self._recorded_size(len(minibatch))) if is_padded else minibatch.map(torch.clone)
         return tried(
-            lambda: _Recording(lambda copied: self._plain(copied, passes), padded, self._record, self.extras),
+            lambda: _Recording(lambda copied: self._plain(copied, passes), own, self._record, self.extras),
             lambda recording: (recording.replay(minibatch), self.extras.pop(parameters.values)),
             check,
             [parameters.values.data, *slots.values(), *self._agent.learned_buffers()],

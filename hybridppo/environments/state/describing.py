@@ -69,7 +69,7 @@ CONSTANTS = (
     np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
 )  # fmt: skip
 NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-"""Constants that an attribute may have one after the other, and that are told apart by their names."""
+"""Constants with names, because an attribute may have one after the other. The owner of a method is described, too."""
 
 
 PLAIN_TYPES = {bool, int, str, type(None)}
@@ -199,8 +199,7 @@ class Walk:
         if type(value) is random.Random:
             return {"random": self._node(value.getstate(), f"{place}.state", path)}
         if issubclass(type(value), CONSTANTS) and not _is_seeded_space(value):
-            has_name = isinstance(value, NAMED) and self._restored in (None, FORMAT)
-            return {"constant": class_name(value), **({"name": value.__qualname__} if has_name else {})}
+            return self._constant(value, place, path)
         if sets_own_state(value, self._restored) is not None:
             state = self._own_state(value, f"{place}.get_state()") if self._restored is None else None
             return {"object": class_name(value), "state": state}
@@ -209,6 +208,15 @@ class Walk:
         owner = path.partition(".")[0]
         remedy = f": {REMEDY.format(owner=owner)}" if is_python_object(value) else ""
         raise EnvStateError(f"{path} is of type {full_class_name(value)}, which cannot be saved{remedy}")
+
+    def _constant(self, value: Any, place: str, path: str) -> Node:
+        node: Node = {"constant": class_name(value)}
+        if not isinstance(value, NAMED) or self._restored not in (None, FORMAT):
+            return node
+        owner = getattr(value, "__self__", None)
+        if not isinstance(owner, (type, types.ModuleType, type(None))):
+            node["owner"] = self._node(owner, f"{place}.__self__", f"{path}.__self__")
+        return {**node, "name": value.__qualname__}
 
     def _attributes(self, value: object, place: str) -> list[Node]:
         found = []
@@ -282,6 +290,8 @@ class Walk:
                     self._paths[f"{place}.{name}"] = f"{node['object'].rpartition('.')[2]}.{name}"
             return False
         kind = next(iter(node), "")
+        if kind == "constant":
+            return self._note_attributes(node.get("owner"), f"{place}.__self__")
         keep = kind in ("again", "generator", "random_state", "random", "object") or id(node) in self._kept_always
         if kind in ("tuple", "list", "deque"):
             return self._note_attributes(node[kind], place) or keep

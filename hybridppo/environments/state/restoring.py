@@ -128,6 +128,10 @@ class Restorer:
                     f"{path} was {node['name']} when it was saved, and is {fresh.__qualname__} after a reset: "
                     "functions and classes are not restored"
                 )
+            if "owner" in node:
+                owner = fresh.__self__
+                if self._value(node["owner"], owner, f"{place}.__self__", f"{path}.__self__") is not owner:
+                    raise EnvStateError(f"{path} is a method of a {full_class_name(owner)}, which is not restored")
             return fresh
         if kind == "object":
             return self._object(node, fresh, place, path)

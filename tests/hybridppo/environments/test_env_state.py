@@ -649,6 +649,36 @@ def test_another_function_or_class_than_at_the_reset_is_not_restored_and_not_ign
         restore(fresh, through_json(describe(environment, began)))
 
 
+class Hidden:
+    """A helper with a state, which an environment reaches by a method alone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("method", ["helper", "append", "draw"])
+def test_a_method_whose_owner_is_not_restored_is_not_restored(method: str) -> None:
+    def made() -> Any:
+        items, generator = [], np.random.default_rng(0)
+        acts: Any = {"helper": Hidden().step, "append": items.append, "draw": generator.normal}[method]
+        return Holder(items=items, generator=generator, acts=acts)
+
+    with pytest.raises(EnvStateError, match=r"Holder\.acts(\.__self__ is of type| is a method of a) .*"):
+        moved(made(), made())
+
+
+def test_methods_of_the_environment_and_of_constants_stay_as_they_are() -> None:
+    environment, fresh = (Holder(lookup={1: 2}.get, count=0) for _ in range(2))
+    environment.own, fresh.own = environment.close, fresh.close
+    began = digests(environment)
+    environment.count = 1
+    restore(fresh, through_json(describe(environment, began)))
+    assert (fresh.own, fresh.count) == (fresh.close, 1)
+
+
 def test_format_2_has_no_names_of_functions() -> None:
     fresh = Holder(acts=moved, count=0)
     attributes = [["acts", {"constant": "function"}], ["count", 1]]

@@ -51,6 +51,8 @@ class VectorEnvironments(Environments):
         self._seed: int | None = None
         self._num_steps = 0
         self._sum = self.encode.finite_test(self.num_envs)
+        self._shape, self._one_each = (self.num_envs, *self.encode.shape), (self.num_envs,)
+        """The shapes of all rows, and of rewards and flags."""
         self._resetting = np.zeros(self.num_envs, np.bool_)
         """Which rows of the next step are resets, while infos are summed up."""
         self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
@@ -72,6 +74,8 @@ class VectorEnvironments(Environments):
         self._num_steps += 1
         try:
             result = self._take_step(actions)
+            if not self._has_shapes(result):
+                check_vector_step(self.encode, self.num_envs, result)
             if self._infos is not None:
                 ended = result[2] | result[3]
                 self._infos.vector_step(result[4], ended, ~self._resetting, self._resets_at_once)
@@ -82,6 +86,13 @@ class VectorEnvironments(Environments):
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
         return result
+
+    def _has_shapes(self, result: Any) -> bool:
+        try:
+            _, rewards, terminated, truncated, _ = result
+            return bool(rewards.shape == terminated.shape == truncated.shape == self._one_each)
+        except (AttributeError, TypeError, ValueError):
+            return False
 
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         result: Any = self.vector.step(actions)
@@ -100,9 +111,10 @@ class VectorEnvironments(Environments):
         """Encode observations, and refuse numbers that are not finite."""
         try:
             encoded = self.encode(observations)
-        except BadValueError:
-            self._refuse_choices(observations)
-            raise
+            if encoded.shape != self._shape:
+                self.encode.check_shapes(observations, self.num_envs)
+        except Exception as error:
+            raise self._failure(f"in step {self._num_steps}", self._fault_of(observations, error)) from error
         if not isfinite(self._sum(encoded.ravel())):
             with self._in_step():
                 for i, row in enumerate(encoded):  # none is refused if only their sum is infinite
@@ -110,14 +122,20 @@ class VectorEnvironments(Environments):
                     self.encode.require_finite(name, row)
         return encoded
 
-    def _refuse_choices(self, observations: Any) -> None:
-        """Name the first environment whose observation cannot be encoded."""
-        for i, observation in enumerate(self.encode.each(observations)):
-            with self._in_step():
+    def _fault_of(self, observations: Any, error: Exception) -> Exception:
+        """The fault of observations that cannot be encoded, with the first environment whose observation it is."""
+        try:
+            self.encode.check_shapes(observations, self.num_envs)
+            for i, observation in enumerate(self.encode.each(observations)):
                 try:
                     self.encode.one(observation)
-                except BadValueError as error:
-                    raise BadValueError(f"environment {self._first + i}: {error}") from None
+                except BadValueError as fault:
+                    return BadValueError(f"environment {self._first + i}: {fault}")
+        except BadValueError as fault:
+            return fault
+        except Exception:  # any error of NumPy for what is no number
+            return error
+        return error
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
         if not np.isfinite(rewards).all():

@@ -6,8 +6,9 @@
 
 `describe` describes the attributes of an environment, of its wrappers, and of its copies if it is a vector: numbers,
 text, containers, NumPy arrays, random generators and dataclasses. Objects that cannot change (spaces, functions, types,
-modules) are only noted. A value that has not changed since the first reset is stored as a digest; the fresh environment
-must have the same value, or it is another environment.
+modules) are only noted, and those of `NAMED` by their names, because another may take their place. A value that has not
+changed since the first reset is stored as a digest; the fresh environment must have the same value, or it is another
+environment.
 
 Objects of other classes are never inspected, and none of their methods is called. Such an environment cannot be saved,
 unless the class belongs to a package in `KNOWN_PACKAGES`, or has the methods `get_state()`, which returns plain data,
@@ -51,8 +52,9 @@ from hybridppo.environments.state.nodes import (
 from hybridppo.environments.state.sharing import Shared
 from hybridppo.errors import EnvStateError
 
-FORMAT = 2
-"""Format of a description. Format 1, which has no number, inspected objects of any class written in Python."""
+FORMAT = 3
+"""Format of a description. Format 1, which has no number, inspected objects of any class written in Python. Formats 1
+and 2 did not have the names of functions and classes."""
 MAX_BYTES = 2**26
 """The largest description of one environment in bytes: an environment that stores its whole past is refused."""
 KNOWN_PACKAGES = ("gymnasium", "hybridppo", "minigrid", "minatar", "pettingzoo", "mpe2")
@@ -66,6 +68,8 @@ CONSTANTS = (
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial,
     np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
 )  # fmt: skip
+NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+"""Constants with names, because an attribute may have one after the other. The owner of a method is described, too."""
 
 
 PLAIN_TYPES = {bool, int, str, type(None)}
@@ -195,7 +199,7 @@ class Walk:
         if type(value) is random.Random:
             return {"random": self._node(value.getstate(), f"{place}.state", path)}
         if issubclass(type(value), CONSTANTS) and not _is_seeded_space(value):
-            return {"constant": class_name(value)}
+            return self._constant(value, place, path)
         if sets_own_state(value, self._restored) is not None:
             state = self._own_state(value, f"{place}.get_state()") if self._restored is None else None
             return {"object": class_name(value), "state": state}
@@ -204,6 +208,15 @@ class Walk:
         owner = path.partition(".")[0]
         remedy = f": {REMEDY.format(owner=owner)}" if is_python_object(value) else ""
         raise EnvStateError(f"{path} is of type {full_class_name(value)}, which cannot be saved{remedy}")
+
+    def _constant(self, value: Any, place: str, path: str) -> Node:
+        node: Node = {"constant": class_name(value)}
+        if not isinstance(value, NAMED) or self._restored not in (None, FORMAT):
+            return node
+        owner = getattr(value, "__self__", None)
+        if not isinstance(owner, (type, types.ModuleType, type(None))):
+            node["owner"] = self._node(owner, f"{place}.__self__", f"{path}.__self__")
+        return {**node, "name": value.__qualname__}
 
     def _attributes(self, value: object, place: str) -> list[Node]:
         found = []
@@ -277,6 +290,8 @@ class Walk:
                     self._paths[f"{place}.{name}"] = f"{node['object'].rpartition('.')[2]}.{name}"
             return False
         kind = next(iter(node), "")
+        if kind == "constant":
+            return self._note_attributes(node.get("owner"), f"{place}.__self__")
         keep = kind in ("again", "generator", "random_state", "random", "object") or id(node) in self._kept_always
         if kind in ("tuple", "list", "deque"):
             return self._note_attributes(node[kind], place) or keep

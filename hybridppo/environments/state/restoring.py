@@ -48,7 +48,7 @@ class Restorer:
 
     def __init__(self, environment: object, described: dict[str, Any], shared: Shared) -> None:
         self._format = described.get("format", 1)
-        if self._format not in (1, FORMAT):
+        if self._format not in range(1, FORMAT + 1):
             raise EnvStateError(f"its state is of format {shown(self._format)}, and this release reads up to {FORMAT}")
         walk = Walk(environment, shared, self._format)
         self._nodes, self._fresh, self._shared = walk.nodes, walk.objects, shared
@@ -123,6 +123,15 @@ class Restorer:
             return python_generator
         if kind == "constant":
             self._require_class(node[kind], fresh, path)
+            if "name" in node and node["name"] != fresh.__qualname__:
+                raise EnvStateError(
+                    f"{path} was {node['name']} when it was saved, and is {fresh.__qualname__} after a reset: "
+                    "functions and classes are not restored"
+                )
+            if "owner" in node:
+                owner = fresh.__self__
+                if self._value(node["owner"], owner, f"{place}.__self__", f"{path}.__self__") is not owner:
+                    raise EnvStateError(f"{path} is a method of a {full_class_name(owner)}, which is not restored")
             return fresh
         if kind == "object":
             return self._object(node, fresh, place, path)

@@ -267,9 +267,9 @@ def test_what_does_not_change_stays_that_of_the_fresh_environment() -> None:
     function = partial(int, base=2)
     fresh = moved(
         Holder(function=partial(int), kind=int, space=Discrete(2), numbers=np, own=len, phase=Phase.MOVING, step=1),
-        Holder(function=function, kind=float, space=Discrete(3), numbers=np, own=max, phase=Phase.RESTING, step=0),
+        Holder(function=function, kind=int, space=Discrete(3), numbers=np, own=len, phase=Phase.RESTING, step=0),
     )
-    assert (fresh.function, fresh.kind, fresh.space, fresh.own) == (function, float, Discrete(3), max)
+    assert (fresh.function, fresh.kind, fresh.space, fresh.own) == (function, int, Discrete(3), len)
     assert fresh.phase is Phase.MOVING
     assert vars(fresh)["step"] == 1
 
@@ -472,8 +472,8 @@ def test_what_format_1_describes_is_restored() -> None:
     fresh.plain.table[0] = 1.0
     with pytest.raises(EnvStateError, match=r"Plain\.table is not what it was when the run began"):
         restore(fresh, json.loads(FORMAT_1))
-    with pytest.raises(EnvStateError, match="is of format 3, and this release reads up to 2"):
-        restore(fresh, {**json.loads(FORMAT_1), "format": 3})
+    with pytest.raises(EnvStateError, match="is of format 4, and this release reads up to 3"):
+        restore(fresh, {**json.loads(FORMAT_1), "format": 4})
 
 
 FORMAT_1 = """
@@ -633,6 +633,57 @@ def test_generators_are_restored_even_where_nothing_was_drawn() -> None:
     environment, fresh = Holder(generator=np.random.default_rng()), Holder(generator=np.random.default_rng())
     restore(fresh, through_json(describe(environment, digests(environment))))
     assert fresh.generator.random() == environment.generator.random()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Helper, Holder), (len, abs), (moved, run), (Holder().reset, Holder().close), ([moved, run], [run, moved])],
+)
+def test_another_function_or_class_than_at_the_reset_is_not_restored_and_not_ignored(before: Any, after: Any) -> None:
+    environment, fresh = Holder(acts=before, count=1), Holder(acts=before, count=0)
+    began = digests(fresh)
+    restore(fresh, through_json(describe(environment, began)))
+    assert fresh.count == 1
+    environment.acts = after
+    with pytest.raises(EnvStateError, match=r"Holder\.acts\S* was .* when it was saved, and is .* after a reset"):
+        restore(fresh, through_json(describe(environment, began)))
+
+
+class Hidden:
+    """A helper with a state, which an environment reaches by a method alone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("method", ["helper", "append", "draw"])
+def test_a_method_whose_owner_is_not_restored_is_not_restored(method: str) -> None:
+    def made() -> Any:
+        items, generator = [], np.random.default_rng(0)
+        acts: Any = {"helper": Hidden().step, "append": items.append, "draw": generator.normal}[method]
+        return Holder(items=items, generator=generator, acts=acts)
+
+    with pytest.raises(EnvStateError, match=r"Holder\.acts(\.__self__ is of type| is a method of a) .*"):
+        moved(made(), made())
+
+
+def test_methods_of_the_environment_and_of_constants_stay_as_they_are() -> None:
+    environment, fresh = (Holder(lookup={1: 2}.get, count=0) for _ in range(2))
+    environment.own, fresh.own = environment.close, fresh.close
+    began = digests(environment)
+    environment.count = 1
+    restore(fresh, through_json(describe(environment, began)))
+    assert (fresh.own, fresh.count) == (fresh.close, 1)
+
+
+def test_format_2_has_no_names_of_functions() -> None:
+    fresh = Holder(acts=moved, count=0)
+    attributes = [["acts", {"constant": "function"}], ["count", 1]]
+    restore(fresh, {"object": "Holder", "attributes": attributes, "format": 2})
+    assert (fresh.acts, fresh.count) == (moved, 1)
 
 
 def test_nothing_is_changed_where_something_does_not_fit() -> None:

@@ -78,6 +78,44 @@ def test_steps_are_those_of_the_environment(mode: AutoresetMode) -> None:
         assert [tuple(final) for final in finals] == [rows[i].following for i in bootstrapped]
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({0: lambda rows: rows[:1]}, r"the 2 observations must be of shape \(2, 2\), not \(1, 2\)"),
+        ({0: lambda rows: None}, r"the 2 observations must be of shape \(2, 2\), not \(\)"),
+        (
+            {1: lambda rewards: rewards[:1]},
+            r"rewards must be an array of 2 numbers, and is of float64 and shape \(1,\)",
+        ),
+        ({2: lambda flags: None}, "terminated must be an array of 2 numbers, and is None"),
+        ({}, "its step returned a tuple of 4 instead of the five values"),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_later_step_of_another_form_is_refused_and_not_broadcast(
+    mode: AutoresetMode, changes: Any, words: str
+) -> None:
+    vector = scripted_vector([((9, "truncated"),)] * 2, mode)
+    environments = wrap(vector)
+    environments.reset(seed=0)
+    environments.step(np.zeros(2, dtype=np.int64))
+    result = list(vector.step(np.zeros(2, dtype=np.int64)))
+    for place, change in changes.items():
+        result[place] = change(result[place])
+    environments._take_step = lambda actions: tuple(result if changes else result[:4])
+    with pytest.raises(EnvError, match=f"failed in step 2.*{words}"):
+        environments.step(np.zeros(2, dtype=np.int64))
+
+
+def test_rows_of_those_alone_that_were_reset_are_refused() -> None:
+    vector = scripted_vector([((1, "truncated"),), ((9, "truncated"),)], AutoresetMode.DISABLED)
+    environments, reset = wrap(vector), vector.reset
+    environments.reset(seed=0)
+    vector.reset = lambda **options: (reset(**options)[0][:1], {})  # type: ignore[method-assign]
+    with pytest.raises(EnvError, match=r"the 2 observations must be of shape \(2, 2\), not \(1, 2\)"):
+        environments.step(np.zeros(2, dtype=np.int64))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_only_next_step_spends_rows_on_resets(mode: AutoresetMode) -> None:
     environments = wrap(scripted_vector(SCRIPTS, mode))

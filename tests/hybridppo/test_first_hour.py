@@ -352,6 +352,14 @@ def test_networks_of_other_sizes_are_refused_with_the_difference(
         train(start_from=tmp_path / "nothing")
 
 
+def test_networks_of_another_algorithm_are_refused_by_its_name(tmp_path: Path) -> None:
+    spaces = (getattr(gym.make("Pendulum-v1"), name) for name in ("observation_space", "action_space"))
+    path = hybridppo.TD3(*spaces, hybridppo.TD3Config(hidden_sizes=(8,))).save(tmp_path / "agent")
+    for config, name in ((CONFIG, "PPOConfig"), (hybridppo.DDPGConfig(hidden_sizes=(8,)), "DDPGConfig")):
+        with pytest.raises(CheckpointError, match=f"its config is a TD3Config, and this one's is a {name}"):
+            train("Pendulum-v1", start_from=path, config=config)
+
+
 @pytest.mark.parametrize("source", ["file", "run directory"])
 def test_networks_that_compute_something_else_are_refused(source: str, tmp_path: Path) -> None:
     first = train(run_dir=tmp_path / "first").agent

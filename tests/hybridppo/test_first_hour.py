@@ -124,8 +124,9 @@ def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str
 
 
 def test_its_name_is_enough_for_check_and_in_processes(folder: Path) -> None:
-    checked = hybridppo_in(folder, "check", "mazes_of_ones_own:Maze-v0", "--steps", 50)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    for name in (["mazes_of_ones_own:Maze-v0"], ["Maze-v0", "--import", "mazes_of_ones_own"]):
+        checked = hybridppo_in(folder, "check", *name, "--env-kwargs", '{"size": 6}', "--steps", 50)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
     options = ("--total-steps", 64, "--placement", "cpu", "--num-workers", 2, "--run-dir", "run", *SMALL)
     trained = hybridppo_in(folder, "train", "mazes_of_ones_own:Maze-v0", *options)
     assert trained.returncode == 0, trained.stderr

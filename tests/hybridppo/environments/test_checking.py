@@ -241,6 +241,21 @@ def test_a_mask_may_have_every_form_that_is_trained_with(form: str) -> None:
     assert report.is_usable, str(report)
 
 
+def test_an_environment_with_arguments_is_checked_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    made: list[int] = []
+
+    def make(size: int) -> Any:
+        made.append(size)
+        return Walk()
+
+    assert hybridppo.check_env(make, env_kwargs={"size": 3}, steps=20).is_usable
+    assert set(made) == {3}
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "CartPole-v1", "--env-kwargs", '{"lenght": 5}'])
+    assert ended.value.code == 2
+    assert "takes other arguments than env_kwargs has" in capsys.readouterr().err
+
+
 class MaskedAtFirst(Walk):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         return super().reset(seed=seed)[0], {"action_mask": np.array([0, 1], np.int8)}

@@ -158,6 +158,13 @@ class _Check:
                     f"its image{part.path} has bytes up to {largest}, and networks divide bytes by 255",
                     f"multiply them by {255 // max(largest, 1)}, and give the space such bounds",
                 )
+            elif part.image is None and _may_be_image(part.space):
+                report.add(
+                    "warning",
+                    f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}: "
+                    "networks flatten it, without convolutions",
+                    "return bytes, 0 to 255, in a Box of uint8",
+                )
         actions = environments.action_space
         if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
             bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
@@ -318,6 +325,12 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
         report.add("error", str(error))
     except Exception as error:
         report.add("error", f"{what}: {describe_error(error)}")
+
+
+def _may_be_image(space: gym.Space[Any]) -> bool:
+    """Whether an observation has the shape of an image: a short axis, first or last, and two longer ones."""
+    shape = space.shape or ()
+    return len(shape) == 3 and min(shape[0], shape[2]) <= 4 and sorted(shape)[1] >= 16
 
 
 def _mask_in(info: Any) -> bool:

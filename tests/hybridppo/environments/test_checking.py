@@ -104,6 +104,16 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "warning",
         "its image has bytes up to 1, and networks divide bytes by 255 -> multiply them by 255",
     ),
+    "image of floats": (
+        variant(observation_space=Box(0, 1, (16, 16, 3)), seen=lambda env: np.zeros((16, 16, 3), np.float32)),
+        "warning",
+        r"its observation \(16, 16, 3\) looks like an image of float32: .* without convolutions -> return bytes",
+    ),
+    "reset of old Gym": (
+        variant(reset=lambda env: np.zeros(1)),
+        "error",
+        r"unexpected keyword argument 'seed' \(write reset\(self, \*, seed=None, options=None\)",
+    ),
     "large observations": (
         variant(observation_space=FAR, seen=far),
         "note",

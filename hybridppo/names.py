@@ -36,6 +36,7 @@ _FIELDS = {
     "sequence_length": "max_seq_len",
     "train_frequency": "train_freq",
     "n_steps": "n_step",
+    "exploration": "action_noise",
     "exploration_std": "exploration_noise",
     "policy_delay": "policy_frequency",
     "target_noise_std": "policy_noise target_policy_noise",

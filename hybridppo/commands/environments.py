@@ -24,6 +24,10 @@ class Check(Command):
 
     env_id: EnvId
     """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
+    env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments for gymnasium.make, or for the function that makes the environment, as a JSON object."""
+    imports: str = ""
+    """Modules that register environments, to import first, with commas between them."""
     steps: int = 2000
     """The largest number of steps to make."""
     seconds: float = SECONDS_TO_STEP
@@ -35,7 +39,7 @@ class Check(Command):
 
     def run(self) -> int:
         """Check, and print the report; 1 if the environment cannot be trained in."""
-        report = check_env(self.env_id, steps=self.steps, seconds=self.seconds, seed=self.seed)
+        report = check_env(**self.arguments("env_id", "json"), env=self.env_id)
         print(as_json({**asdict(report), "is_usable": report.is_usable}).rstrip() if self.json else report)
         return EXIT_DONE if report.is_usable else EXIT_ERROR
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.registry import AnyConfig
 from hybridppo.commands.parsing import Command, RunDir
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.lines import as_json
+from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
 from hybridppo.system.figures import markdown_table, shown_number, shown_returns
@@ -58,9 +61,9 @@ class Evaluate(Command):
         if self.json:
             print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
         else:
+            config = Settings.read(RunDirectory.open(self.run_dir)).config
             actions = "most probable" if self.deterministic else "sampled"
-            returns = shown_returns(evaluation.return_mean, evaluation.return_std, self.episodes)
-            print(f"{returns}, {actions} actions")
+            print(f"{returns_of(evaluation, config, self.episodes)}, {actions} actions")
 
     def _round_robin(self) -> None:
         from hybridppo.training.self_play import round_robin
@@ -79,6 +82,18 @@ class Evaluate(Command):
         agents = {str(path): load(path, self.checkpoint) for path in given}
         scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **options)
         print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
+
+
+def returns_of(evaluation: Evaluation, config: AnyConfig, episodes: int | None = None) -> str:
+    """The returns of an evaluation as text, of each policy if there are several. None counts episodes of agents."""
+    found = {"": evaluation}
+    if isinstance(config, PoliciesConfig):
+        names = {policy: [name for name, own in config.agents.items() if own == policy] for policy in config.policies}
+        found = {f"{policy}: ": evaluation.of_agents(own) for policy, own in names.items()}
+    return ", ".join(
+        policy + shown_returns(own.return_mean, own.return_std, episodes or len(own.returns))
+        for policy, own in found.items()
+    )
 
 
 def scores_as_markdown(scores: Mapping[str, Mapping[str, float]]) -> str:

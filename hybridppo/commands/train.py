@@ -16,6 +16,7 @@ from hybridppo.agents.registry import AGENTS, name_of
 from hybridppo.auto.auto import Auto
 from hybridppo.auto.named import PlacementName, PlacementOptions, options_of
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
+from hybridppo.commands.runs import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
@@ -25,7 +26,7 @@ from hybridppo.reporting.advice import advice
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
 from hybridppo.runs.settings import Settings
-from hybridppo.system.figures import shown_return, shown_returns
+from hybridppo.system.figures import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training.resume import resume
 from hybridppo.training.train import TrainResult, train
@@ -304,8 +305,7 @@ def _report_evaluation(result: TrainResult) -> None:
         print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
         found = result.evaluation
-        text = shown_returns(found.return_mean, found.return_std, len(found.returns))
-        print(f"evaluation: {text}, most probable actions")
+        print(f"evaluation: {returns_of(found, result.agent.config)}, most probable actions")
     returns = result.evaluation.returns if result.evaluation is not None else None
     for sentence in advice(result.metrics, result.agent.config, returns):
         print(f"note: {sentence}")

@@ -115,7 +115,9 @@ def describe_error(error: Exception) -> str:
         return str(error)
     frames = error.__traceback__ and error.__traceback__.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    return f"{type(error).__name__}: {error}\n{trace}"
+    takes_no_seed = isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error)
+    remedy = " (write reset(self, *, seed=None, options=None), as gymnasium does)" if takes_no_seed else ""
+    return f"{type(error).__name__}: {error}{remedy}\n{trace}"
 
 
 def describe_action(action: Any) -> str:

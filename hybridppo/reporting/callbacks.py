@@ -263,6 +263,10 @@ class Callbacks:
             ) from error
 
 
+_METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
+"""The names of a callback's methods that are called."""
+
+
 def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """The callbacks in an argument, one or several.
 
@@ -276,6 +280,12 @@ def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
                 f"callbacks must be objects of classes derived from hybridppo.Callback, got {shown(callback)}: a "
                 "function of the metrics is for on_iteration=... or loggers=[...]"
             )
+        names = {name.lstrip("_") for name in dir(type(callback))} - set(_METHODS)
+        if unknown := sorted(name for name in names if name.startswith("on_")):
+            logger.warning(
+                "no training calls %s of %s: the methods of a callback are %s",
+                ", ".join(unknown), shown_name(callback), ", ".join(_METHODS),
+            )  # fmt: skip
     return found
 
 

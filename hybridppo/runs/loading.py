@@ -197,9 +197,11 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
             config = config_of_run(description["agent"], description["config"])
     try:
         require_spaces_of(before, agent, error=CheckpointError)
-        if type(config) is type(agent.config) and "networks" not in agent.own:
-            fields = (*MEANINGS, *SHAPES) if _differences(agent.state()[0], found) else MEANINGS
-            _require_equal(config, agent.config, fields)
+        is_other, kinds = bool(_differences(agent.state()[0], found)), (type(config), type(agent.config))
+        if is_other and kinds[0] is not kinds[1]:
+            raise CheckpointError(f"its config is a {kinds[0].__name__}, and this one's is a {kinds[1].__name__}")
+        if kinds[0] is kinds[1] and "networks" not in agent.own:
+            _require_equal(config, agent.config, (*MEANINGS, *SHAPES) if is_other else MEANINGS)
     except CheckpointError as error:
         raise CheckpointError(f"a training cannot start from {path}: {error}") from None
     take_networks(agent, found, f"a training cannot start from {path}")

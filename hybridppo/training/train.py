@@ -47,7 +47,7 @@ from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
-from hybridppo.system.figures import shown_returns
+from hybridppo.system.figures import shown_return, shown_returns
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
@@ -363,8 +363,10 @@ def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraini
 
     def report(line: dict[str, Any]) -> None:
         if job.reporting.progress:
+            of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
+            means = [f"{name.partition('/')[0]}: {shown_return(line[name])}" for name in of_policies]
             found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], run.evaluate_episodes)
-            say(f"evaluation after {line['env_steps']:,} steps: {found}")
+            say(f"evaluation after {line['env_steps']:,} steps: {', '.join(means) or found}")
         callbacks.evaluation(line)
 
     return EvaluationDuringTraining(evaluator, every=run.evaluate_every, run_directory=job.directory, tell=report)

@@ -22,6 +22,7 @@ from hybridppo import Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.commands.main import main, parse_command
 from hybridppo.errors import pip_install
+from hybridppo.system.figures import shown_return
 
 ROOT = Path(__file__).parents[2]
 HAS_MATPLOTLIB = find_spec("matplotlib") is not None
@@ -278,6 +279,30 @@ def test_functions_are_named_by_their_module_and_agents_play_each_other(
         assert said in capsys.readouterr().err
     assert run("train", "toy_agents:Nothing", "--total-steps", 48, "--run-dir", tmp_path / "none", *small) == 1
     assert "write module:id, or module:function" in capsys.readouterr().err
+
+
+def test_each_of_several_policies_has_its_own_return(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = [
+        "--num-envs",
+        2,
+        "--num-steps",
+        8,
+        "--num-minibatches",
+        2,
+        "--placement",
+        "cpu",
+        "--run-dir",
+        tmp_path / "run",
+    ]
+    own = ["--policies", '{"sign": {}, "pointer": {}}', "--evaluate-every", 16, "--evaluate-episodes", 2]
+    assert run("train", "toy_agents:Unlike", "--total-steps", 32, *small, *own, "--evaluation-episodes", 2) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"^evaluation: sign: return \S+ \+- \S+ over \d+ episodes, pointer: return ", out, re.MULTILINE)
+    assert re.search(r"evaluation after \d+ steps: sign: return \S+, pointer: return \S+$", err, re.MULTILINE)
+    assert run("evaluate", tmp_path / "run", "--episodes", 2, *QUIET) == 0
+    evaluation = hybridppo.evaluate(tmp_path / "run", episodes=2, progress=False)
+    mean = evaluation.of_agents([name for name in evaluation.agents if name.startswith("pointer")]).return_mean
+    assert f"episodes, pointer: {shown_return(mean)} +- " in capsys.readouterr().out
 
 
 def test_evaluate_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

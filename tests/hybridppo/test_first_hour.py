@@ -124,8 +124,9 @@ def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str
 
 
 def test_its_name_is_enough_for_check_and_in_processes(folder: Path) -> None:
-    checked = hybridppo_in(folder, "check", "mazes_of_ones_own:Maze-v0", "--steps", 50)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    for name in (["mazes_of_ones_own:Maze-v0"], ["Maze-v0", "--import", "mazes_of_ones_own"]):
+        checked = hybridppo_in(folder, "check", *name, "--env-kwargs", '{"size": 6}', "--steps", 50)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
     options = ("--total-steps", 64, "--placement", "cpu", "--num-workers", 2, "--run-dir", "run", *SMALL)
     trained = hybridppo_in(folder, "train", "mazes_of_ones_own:Maze-v0", *options)
     assert trained.returncode == 0, trained.stderr
@@ -350,6 +351,14 @@ def test_networks_of_other_sizes_are_refused_with_the_difference(
     assert not (tmp_path / "run").exists()
     with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):
         train(start_from=tmp_path / "nothing")
+
+
+def test_networks_of_another_algorithm_are_refused_by_its_name(tmp_path: Path) -> None:
+    spaces = (getattr(gym.make("Pendulum-v1"), name) for name in ("observation_space", "action_space"))
+    path = hybridppo.TD3(*spaces, hybridppo.TD3Config(hidden_sizes=(8,))).save(tmp_path / "agent")
+    for config, name in ((CONFIG, "PPOConfig"), (hybridppo.DDPGConfig(hidden_sizes=(8,)), "DDPGConfig")):
+        with pytest.raises(CheckpointError, match=f"its config is a TD3Config, and this one's is a {name}"):
+            train("Pendulum-v1", start_from=path, config=config)
 
 
 @pytest.mark.parametrize("source", ["file", "run directory"])

@@ -26,6 +26,7 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.pickling import pack
+from hybridppo.environments.registration import import_modules
 from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
@@ -46,21 +47,34 @@ SECONDS_TO_STEP = 10.0
 """The time limit for steps."""
 
 
-def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_STEP, seed: int = 0) -> EnvReport:
+def check_env(
+    env: EnvSource,
+    *,
+    env_kwargs: dict[str, Any] | None = None,
+    imports: str = "",
+    steps: int = 2000,
+    seconds: float = SECONDS_TO_STEP,
+    seed: int = 0,
+) -> EnvReport:
     """Make an environment, step it with random actions, and report.
 
     Args:
         env: an environment's id; a function that makes one, also of several agents or of tensors; or an environment of
             tensors.
+        env_kwargs: as for `train`.
+        imports: as for `train`.
         steps: the largest number of steps to make.
         seconds: seconds after which to stop stepping; the report has the number of steps made.
         seed: seed of the resets and of the actions.
 
     Raises:
-        ConfigurationError: for invalid numbers, and for a function that makes a vector: check one of its environments.
+        EnvError: if a module of `imports` cannot be imported.
+        ConfigurationError: for invalid numbers or arguments, and for a function that makes a vector: check one of its
+            environments.
     """
     steps = require_whole("steps", steps)
     require_seconds("seconds", seconds)
+    import_modules(imports)
     report = EnvReport(env if isinstance(env, str) else shown_name(env))
     if note := note_of(env):
         report.add("note", note)
@@ -69,7 +83,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
         env = entry_point if getattr(entry_point, "policies", None) else env
     with contextlib.ExitStack() as stack, _reported(report, "it fails"):
         with _reported(report, "it cannot be made"):
-            check = _Check(env, report, seed)
+            check = _Check(env, report, seed, env_kwargs)
         if report.is_usable:
             stack.callback(check.environments.close)
             check.look_at_spaces()
@@ -82,8 +96,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
 class _Check:
     """A check of the environments that a training would step: one, or as many as an object of tensors has."""
 
-    def __init__(self, source: EnvSource, report: EnvReport, seed: int) -> None:
-        self._source, self._report, self._seed = source, report, seed
+    def __init__(self, source: EnvSource, report: EnvReport, seed: int, env_kwargs: dict[str, Any] | None) -> None:
+        self._source, self._report, self._seed, self._env_kwargs = source, report, seed, env_kwargs
         self._has_masks = False
         self.environments = self._make()
         if isinstance(self.environments, VectorEnvironments):
@@ -102,7 +116,7 @@ class _Check:
     def _make(self) -> Environments:
         vectorization = "sync" if isinstance(self._source, str) else "auto"
         options: dict[str, Any] = {"vectorization": vectorization, "action_masks": self._has_masks}
-        return make_environments(self._source, 1, own_number=True, **options)
+        return make_environments(self._source, 1, own_number=True, env_kwargs=self._env_kwargs, **options)
 
     def _gives_masks(self) -> bool:
         """Whether a reset says which actions are allowed."""
@@ -143,6 +157,13 @@ class _Check:
                     "warning",
                     f"its image{part.path} has bytes up to {largest}, and networks divide bytes by 255",
                     f"multiply them by {255 // max(largest, 1)}, and give the space such bounds",
+                )
+            elif part.image is None and _may_be_image(part.space):
+                report.add(
+                    "warning",
+                    f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}: "
+                    "networks flatten it, without convolutions",
+                    "return bytes, 0 to 255, in a Box of uint8",
                 )
         actions = environments.action_space
         if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
@@ -304,6 +325,12 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
         report.add("error", str(error))
     except Exception as error:
         report.add("error", f"{what}: {describe_error(error)}")
+
+
+def _may_be_image(space: gym.Space[Any]) -> bool:
+    """Whether an observation has the shape of an image: a short axis, first or last, and two longer ones."""
+    shape = space.shape or ()
+    return len(shape) == 3 and min(shape[0], shape[2]) <= 4 and sorted(shape)[1] >= 16
 
 
 def _mask_in(info: Any) -> bool:

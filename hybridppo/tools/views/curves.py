@@ -287,7 +287,7 @@ def _shown(name: str, value: Any) -> str:
         return f"{short} not given"
     if name == "start_from" and value is not None:
         return f"{short} {Path(value).name}"
-    if isinstance(value, bool):
+    if isinstance(value, bool) or value == "":
         return short if value else f"no {short}"
     return f"{short} {'x'.join(map(str, value)) if isinstance(value, list) else value}"
 

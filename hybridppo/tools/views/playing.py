@@ -282,7 +282,7 @@ def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) ->
         try:
             made = with_arguments(source, 1, options)()
         except (gym.error.Error, TypeError, ConfigurationError) as error:  # the last two: it takes no render_mode
-            raise EnvError(f"the environment {what}: {remedy} ({error})") from error
+            raise EnvError(f"the environment {what}: {remedy} ({error.__cause__ or error})") from error
     if is_tensor_env(made):
         remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
         made = FirstOfTensors(made, render_mode, owns)

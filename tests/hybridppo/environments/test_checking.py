@@ -104,6 +104,16 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "warning",
         "its image has bytes up to 1, and networks divide bytes by 255 -> multiply them by 255",
     ),
+    "image of floats": (
+        variant(observation_space=Box(0, 1, (16, 16, 3)), seen=lambda env: np.zeros((16, 16, 3), np.float32)),
+        "warning",
+        r"its observation \(16, 16, 3\) looks like an image of float32: .* without convolutions -> return bytes",
+    ),
+    "reset of old Gym": (
+        variant(reset=lambda env: np.zeros(1)),
+        "error",
+        r"unexpected keyword argument 'seed' \(write reset\(self, \*, seed=None, options=None\)",
+    ),
     "large observations": (
         variant(observation_space=FAR, seen=far),
         "note",
@@ -239,6 +249,21 @@ def test_a_mask_may_have_every_form_that_is_trained_with(form: str) -> None:
 
     report = hybridppo.check_env(Masked, steps=60)
     assert report.is_usable, str(report)
+
+
+def test_an_environment_with_arguments_is_checked_with_them(capsys: pytest.CaptureFixture[str]) -> None:
+    made: list[int] = []
+
+    def make(size: int) -> Any:
+        made.append(size)
+        return Walk()
+
+    assert hybridppo.check_env(make, env_kwargs={"size": 3}, steps=20).is_usable
+    assert set(made) == {3}
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "CartPole-v1", "--env-kwargs", '{"lenght": 5}'])
+    assert ended.value.code == 2
+    assert "takes other arguments than env_kwargs has" in capsys.readouterr().err
 
 
 class MaskedAtFirst(Walk):

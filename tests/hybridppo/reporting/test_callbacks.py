@@ -12,6 +12,7 @@ from stop_after import interrupt_at
 
 import hybridppo
 from hybridppo import Callback, CallbackError, ConfigurationError, TrainingInterrupted
+from hybridppo.reporting.callbacks import require_callbacks
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.lines import finite
 
@@ -230,6 +231,19 @@ def test_what_is_no_callback_is_refused(wrong: Any) -> None:
 def test_what_is_no_function_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         train(**options)
+
+
+def test_methods_that_are_never_called_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Watching(Callback):
+        def _on_step(self) -> bool:  # as in stable-baselines3
+            return False
+
+        def on_end(self, run: Any) -> None:
+            """Called."""
+
+    require_callbacks([Watching(), Callback()])
+    said = "no training calls on_step of Watching: the methods of a callback are on_start, on_iteration, on_evaluation"
+    assert [record.getMessage().startswith(said) for record in caplog.records] == [True]
 
 
 def test_a_logger_may_be_given_alone(tmp_path: Path) -> None:

@@ -187,6 +187,11 @@ def test_labels_say_in_a_few_words_what_groups_differ_in(tmp_path: Path) -> None
     ]
 
 
+def test_an_empty_setting_has_a_label(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / f"run{name}", [1.0], schedules=name) for name in ("", "gamma=linear")]
+    assert [group.label for group in groups_of([*map(read_run, paths)])] == ["no schedules", "schedules gamma=linear"]
+
+
 def plotted(tmp_path: Path, *arguments: object) -> int:
     with pytest.raises(SystemExit) as exited:
         main(["plot", *map(str, arguments), "--output", str(tmp_path / "curves.png")])

@@ -20,7 +20,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
-from processes import run_python, start_python
+from processes import run_python, start_python, wait_until
 from run_files import lines_of
 from selection import only_by_default
 from toy_environments import IdentityDiscrete, ScriptedEnv
@@ -117,11 +117,8 @@ def test_killed_in_the_middle_of_writing_a_checkpoint_the_previous_one_is_whole(
     cut_short, newest = 0, 0
     for _ in range(60):  # as many kills as it takes until some came while one was written
         writer = start_python("-c", WRITES_FOR_EVER, tmp_path)
+        wait_until(lambda n=newest: checkpoints.folders(folder)[-1:] not in ([], [folder / f"{n:012d}"]), writer)
         deadline = time.monotonic() + 60
-        while checkpoints.folders(folder)[-1:] in ([], [folder / f"{newest:012d}"]):
-            assert writer.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
         while not any(folder.glob(".*.tmp")):  # the next one is being written
             assert time.monotonic() < deadline
         time.sleep(moments.uniform(0.0, 0.002))

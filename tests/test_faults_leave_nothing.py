@@ -265,12 +265,12 @@ def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 @pytest.mark.parametrize("placement", ["cpu", "workers", "overlap"])
 def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None:
-    process = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "soak.py"), "--placement", placement],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run_script("soak.py", "--placement", placement)
+
+
+def run_script(name: str, *arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / name), *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
 
 
@@ -284,10 +284,4 @@ def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None
     ],
 )
 def test_random_faults_lose_nothing(flags: str, tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "chaos.py"), *flags.split(), "--folder", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
+    run_script("chaos.py", *flags.split(), "--folder", str(tmp_path))

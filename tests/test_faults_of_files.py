@@ -170,19 +170,21 @@ def test_checkpoint_truncated_or_altered_the_previous_one_is_used_aloud(
 def test_checkpoint_truncated_or_altered_there_is_never_a_silent_start_from_scratch(run_dir: Path, file: str) -> None:
     for folder in checkpoints.folders(run_dir / "checkpoints"):
         damage(folder / file, "altered")
+    assert_refused(run_dir, CheckpointError, file)
+
+
+def assert_refused(run_dir: Path, error: type[Exception], match: str, resume: Any = resume) -> None:
+    """A run is neither resumed nor loaded nor evaluated, and nothing in it changes."""
     before = contents(run_dir)
     for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(CheckpointError, match=file):
+        with pytest.raises(error, match=match):
             use(run_dir)
     assert contents(run_dir) == before
 
 
 def test_checkpoint_truncated_or_altered_none_at_all_is_an_error(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
-    before = contents(run_dir)
-    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
-        resume(run_dir)
-    assert contents(run_dir) == before
+    assert_refused(run_dir, CheckpointError, "there is no checkpoint in")
 
 
 # Disk full
@@ -356,11 +358,8 @@ def test_resume_with_another_space_is_refused_with_the_difference(tmp_path: Path
 
 def test_resume_with_another_network_is_refused_with_the_difference(run_dir: Path) -> None:
     edit(run_dir / "config.json", lambda config: config["config"].update(hidden_sizes=[9]))
-    before = contents(run_dir)
-    for use in (lambda path: resume(path, 8), hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(CheckpointError, match=r"does not fit the network(.|\n)*\[8, 4\](.|\n)*\[9, 4\]"):
-            use(run_dir)
-    assert contents(run_dir) == before
+    words = r"does not fit the network(.|\n)*\[8, 4\](.|\n)*\[9, 4\]"
+    assert_refused(run_dir, CheckpointError, words, lambda path: resume(path, 8))
 
 
 def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:
@@ -384,11 +383,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(run_dir: P
 
 def test_a_run_directory_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
     edit(run_dir / "config.json", lambda config: config.update(format_version=99))
-    before = contents(run_dir)
-    for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(RunDirectoryError, match=f"version 99, but .* up to {FORMAT_VERSION}: update"):
-            use(run_dir)
-    assert contents(run_dir) == before
+    assert_refused(run_dir, RunDirectoryError, f"version 99, but .* up to {FORMAT_VERSION}: update")
 
 
 def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
@@ -681,11 +676,7 @@ MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 
 )
 def test_a_damaged_configuration_is_refused_by_field(run_dir: Path, change: dict[str, Any], message: str) -> None:
     edit(run_dir / "config.json", lambda config: config.update(change))
-    before = contents(run_dir)
-    for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(RunDirectoryError, match=f"config.json is damaged: {message}"):
-            use(run_dir)
-    assert contents(run_dir) == before
+    assert_refused(run_dir, RunDirectoryError, f"config.json is damaged: {message}")
 
 
 def test_a_configuration_without_a_field_is_refused_by_field(run_dir: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from loops import loop_of
 from ppo_settings import ppo_config
 from selection import only_by_default
+from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import (
@@ -563,13 +564,7 @@ def failing_now_and_then(env: FaultyEnv, result: Any) -> Any:
 def test_an_update_that_is_stopped_changes_nothing() -> None:
     agent, rollouts = rollouts_of(replace(SMALL, normalize_rewards=True), partial(TMaze, 3), 2)
     agent.update(rollouts[0])
-    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
-    calls = iter(range(100))
-    agent.should_stop = lambda: next(calls) == 3
-    with pytest.raises(hybridppo.system.interruption.Stopped):
-        agent.update(rollouts[1])
-    after = agent.state()[0]
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert_stopped_update_changes_nothing(agent, rollouts[1], after=3)
 
 
 @every_cell

@@ -8,6 +8,7 @@ import pytest
 import torch
 from loops import loop_of
 from ppo_settings import ppo_config
+from stop_after import assert_stopped_update_changes_nothing
 
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
@@ -21,7 +22,6 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.rollouts.advantages import gae, vtrace
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2, pool_size=3,
@@ -200,13 +200,7 @@ def test_the_rate_is_lowered_where_an_update_goes_too_far() -> None:
 
 def test_an_update_that_is_stopped_keeps_nothing() -> None:
     agent, rollouts, _ = agent_and_rollouts(CONFIG, 3)
-    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
-    calls = iter(range(100))
-    agent.should_stop = lambda: next(calls) == 2
-    with pytest.raises(Stopped):
-        agent.update(rollouts[0])
-    after = agent.state()[0]
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert_stopped_update_changes_nothing(agent, rollouts[0], after=2)
 
 
 def test_a_loss_of_ones_own_is_given_the_clip_range_of_each_row() -> None:

@@ -15,8 +15,9 @@ from network_kinds import KINDS, env_of, marks_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 from run_files import remove_last_checkpoint
-from same_bits import assert_same, assert_same_agents, state_of
+from same_bits import assert_same_agents
 from selection import only_by_default
+from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
 
 import hybridppo
@@ -25,7 +26,6 @@ from hybridppo.distribution.dividing import require_shareable
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training
-from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
 SMALL: dict[str, Any] = {
@@ -188,12 +188,7 @@ def own_agent() -> PPO:
 def test_an_update_that_is_stopped_changes_no_statistics() -> None:
     agent = own_agent()
     rollout = rollout_of(agent)
-    before = state_of(agent)
-    calls = iter(range(100))
-    agent.should_stop = lambda: next(calls) == 3
-    with pytest.raises(Stopped):
-        agent.update(rollout)
-    assert_same(state_of(agent), before)
+    assert_stopped_update_changes_nothing(agent, rollout, after=3)
     assert not agent.actor.training
 
 

@@ -388,21 +388,20 @@ def rollout_of(agent: hybridppo.PPO, placement: Placement) -> Any:
         return sampler.collect(actor)
 
 
-def accelerated(env: str, config: PPOConfig, machine: Machine) -> Search:
-    """A search with the device as a candidate."""
+def assert_the_device_is_tried(env: str, config: PPOConfig, machine: Machine, patch: pytest.MonkeyPatch) -> None:
+    """By a search with the device as a candidate."""
+    patch.setattr(search, "MAX_SHARE", 100.0)
+    patch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     device = str(machine.device)
     found = Search(Training(env, config, EnvironmentOptions()), Limits(10**7, cores=2, accelerator=device))
     found.run()
-    return found
+    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
+    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
 
 
 def test_auto_tries_the_device_with_recorded_steps(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
-    monkeypatch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     config = replace(CONFIG, cuda_graphs=True, num_steps=4, num_epochs=1)
-    found = accelerated("CartPole-v1", config, machine)
-    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
-    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
+    assert_the_device_is_tried("CartPole-v1", config, machine, monkeypatch)
 
 
 @pytest.mark.slow
@@ -410,12 +409,8 @@ def test_auto_tries_the_device_with_recorded_steps(machine: Machine, monkeypatch
 def test_auto_tries_the_device_whatever_is_learned(
     kind: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
-    monkeypatch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     config = replace(CONFIG, num_steps=8, cuda_graphs="memory" not in kind, **KINDS_OF_UPDATES[kind][0])
-    found = accelerated("Pendulum-v1", config, machine)
-    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
-    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
+    assert_the_device_is_tried("Pendulum-v1", config, machine, monkeypatch)
 
 
 # Gaps between flat parameters

@@ -24,7 +24,7 @@ from processes import start_python, wait_until, workers_of
 from run_files import lines_of, timeless_lines_of
 from selection import only_by_default
 from space_kinds import KINDS
-from stop_after import Stops
+from stop_after import Stops, assert_stopped_update_changes_nothing, rollouts_of
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
@@ -32,7 +32,7 @@ from hybridppo import Mirrored, SingleDevice
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.settings import Settings
-from hybridppo.system.interruption import Interruption, Stopped, requests_to_end
+from hybridppo.system.interruption import Interruption, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 ITERATIONS = 5
@@ -470,25 +470,10 @@ def test_what_is_said_of_saving_is_true(saves: bool, expected: str, caplog: pyte
 
 def test_an_update_that_is_broken_off_leaves_the_agent_as_it_was(tmp_path: Path) -> None:
     result = train("CartPole-v1", tmp_path / "run", IN_TURN, total_steps=2 * CONFIG.batch_size)
-    agent, asked = result.agent, iter([False, False, True])
-    rollout: list[Any] = []
-    agent_update = type(agent).update
-
-    def remember(self: Any, given: Any) -> Any:
-        rollout.append(given.map(torch.clone))
-        return agent_update(self, given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(agent), "update", remember)
-        copy = train("CartPole-v1", tmp_path / "copy", IN_TURN, total_steps=CONFIG.batch_size).agent
-    for one in (agent, copy):
-        before = {name: tensor.clone() for name, tensor in one.state()[0].items()}, one.state()[1]
-        asked = iter([False, False, True])
-        one.should_stop = lambda asked=asked: next(asked)
-        with pytest.raises(Stopped):
-            one.update(rollout[0])
-        assert all(torch.equal(tensor, before[0][name]) for name, tensor in one.state()[0].items())
-        assert one.state()[1] == before[1]
+    agent, short = result.agent, {"total_steps": CONFIG.batch_size}
+    copy, rollouts = rollouts_of(type(agent), lambda: train("CartPole-v1", tmp_path / "copy", IN_TURN, **short))
+    for one in (agent, copy.agent):
+        assert_stopped_update_changes_nothing(one, rollouts[0], after=2)
     assert np.isfinite(agent.parameters.values.detach().numpy()).all()
     shutil.rmtree(tmp_path / "copy")
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from loops import loop_of
 from ppo_settings import ppo_config
+from sampling import sampler_of
 from selection import only_by_default
 from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
@@ -41,7 +42,6 @@ from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.interruption import Stopped
 
 CELLS = ("lstm", "gru", "mingru")
@@ -393,10 +393,7 @@ def test_turns_that_are_paused_and_loaded_go_on_with_what_they_remembered(paused
 
     def sampler() -> Any:
         environments = make_environments(lambda: TakingTurns(Matching()), config.num_envs)
-        return Sampler(
-            environments, agent.distribution, num_steps=config.num_steps, env_seed=0, noise=np.random.default_rng(0),
-            memory=agent.memory,
-        )  # fmt: skip
+        return sampler_of(environments, agent.distribution, num_steps=config.num_steps, memory=agent.memory)
 
     placement = SingleDevice("cpu")
     placement.prepare(agent)

@@ -16,6 +16,7 @@ from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 from run_files import remove_last_checkpoint
 from same_bits import assert_same_agents
+from sampling import collecting
 from selection import only_by_default
 from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
@@ -171,14 +172,7 @@ def test_resumed_it_goes_on_exactly(placement: str, tmp_path: Path) -> None:
 
 
 def rollout_of(agent: PPO) -> Any:
-    from hybridppo.runners.samplers.in_process import Sampler
-
-    environments = make_environments("CartPole-v1", 4, EnvironmentOptions(vectorization="sync"))
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    sampler = Sampler(environments, agent.distribution, num_steps=16, env_seed=0, noise=np.random.default_rng(0))
-    with placement.sampling(agent) as actor:
-        return sampler.collect(actor)
+    return collecting(agent, make_environments("CartPole-v1", 4, vectorization="sync"))()
 
 
 def own_agent() -> PPO:

@@ -15,6 +15,7 @@ from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accele
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
 from same_bits import values_of
+from sampling import collecting
 from selection import only_by_default
 from torch import Tensor
 
@@ -31,7 +32,6 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
 from hybridppo.placements import base, crossing
 from hybridppo.placements.base import Placement
-from hybridppo.runners.samplers.in_process import Sampler
 
 CARTPOLE = gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space
 CONFIG = ppo_config(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
@@ -349,16 +349,7 @@ def test_all_recordings_have_one_stream_and_their_device_selected(machine: Machi
     placement = SingleDevice(machine.device)
     placement.prepare(agent)
     for num_steps in (4, 5) * 2:
-        sampler = Sampler(
-            make_environments("CartPole-v1", 2, vectorization="sync"),
-            agent.distribution,
-            num_steps=num_steps,
-            env_seed=0,
-            noise=np.random.default_rng(0),
-        )
-        with placement.sampling(agent) as actor:
-            rollout = sampler.collect(actor)
-        agent.update(placement.to_learner(rollout))
+        agent.update(placement.to_learner(rollout_of(agent, placement, num_steps)))
     assert len(machine.graphs) == 2
     (stream,) = {graph.stream for graph in machine.graphs}
     assert stream is not machine.streams[0]
@@ -371,21 +362,13 @@ def test_rates_on_the_device_are_forgotten_with_it(machine: Machine) -> None:
     assert agent.optimizer._rates_on_device
     placement = SingleDevice("cpu")
     placement.prepare(agent)
-    rollout = rollout_of(agent, placement)
-    assert agent.update(rollout)["grad_norm"] > 0
+    assert agent.update(rollout_of(agent, placement))["grad_norm"] > 0
     assert not agent.optimizer._rates_on_device
 
 
-def rollout_of(agent: hybridppo.PPO, placement: Placement) -> Any:
-    sampler = Sampler(
-        make_environments("CartPole-v1", 2, vectorization="sync"),
-        agent.distribution,
-        num_steps=8,
-        env_seed=0,
-        noise=np.random.default_rng(0),
-    )
-    with placement.sampling(agent) as actor:
-        return sampler.collect(actor)
+def rollout_of(agent: hybridppo.PPO, placement: Placement, num_steps: int = 8) -> Any:
+    environments = make_environments("CartPole-v1", 2, vectorization="sync")
+    return collecting(agent, environments, placement, num_steps=num_steps)()
 
 
 def assert_the_device_is_tried(env: str, config: PPOConfig, machine: Machine, patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
+from sampling import collecting, log_probs_of, sampler_of
 from torch import Tensor, nn
 from toy_environments import (
     MODES,
@@ -25,7 +26,6 @@ from toy_environments import (
 
 from hybridppo.agents import PPO
 from hybridppo.environments.vector import wrap
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
@@ -73,10 +73,8 @@ class DyadicCritic(nn.Module):
 
 def make_sampler(vector: Any, num_steps: int = NUM_STEPS, noise_seed: int = 0) -> tuple[Sampler, FixedActor]:
     environments = wrap(vector)
-    distribution = distribution_for(environments.action_space)
-    noise = np.random.default_rng(noise_seed)
-    sampler = Sampler(environments, distribution, num_steps=num_steps, env_seed=0, noise=noise)
-    return sampler, FixedActor(distribution.output_size)
+    sampler = sampler_of(environments, num_steps=num_steps, noise_seed=noise_seed)
+    return sampler, FixedActor(distribution_for(environments.action_space).output_size)
 
 
 def collect_with_expectation(
@@ -303,17 +301,9 @@ def test_log_probs_are_those_of_the_actor(action_space: gym.Space[Any]) -> None:
     torch.manual_seed(0)
     for parameter in agent.actor.parameters():
         nn.init.normal_(parameter, std=0.2)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(environments, agent.distribution, num_steps=NUM_STEPS, env_seed=0, noise=noise)
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    with placement.sampling(agent) as actor:
-        rollout = sampler.collect(actor)
-    with torch.no_grad():
-        outputs = agent.actor(rollout.observations[:-1])
-        log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, rollout.actions)
+    rollout = collecting(agent, environments)()
     assert rollout.log_probs.std() > 0.01
-    torch.testing.assert_close(rollout.log_probs, log_probs)
+    torch.testing.assert_close(rollout.log_probs, log_probs_of(agent, rollout))
 
 
 def test_the_environment_gets_the_actions_of_the_rollout() -> None:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -62,6 +62,15 @@ def run_python(
     if check and done.returncode:
         raise AssertionError(f"exit code {done.returncode} of {done.args}:\n{output}\n{errors}")
     return done
+
+
+def wait_until(holds: Callable[[], object], process: Any = None, *, what: str = "so", seconds: float = 120.0) -> None:
+    """Until something holds, which a process, if it is given, must not have ended before."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"not {what} within {seconds} s"
+        time.sleep(0.01)
 
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -145,6 +154,15 @@ def started_processes() -> set[psutil.Process]:
 def worker_processes() -> list[psutil.Process]:
     """This process's workers."""
     return processes_of("hybridppo.runners.workers.process")
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """The workers and learners of a process, without git, which a trainer asks for the commit."""
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended meanwhile
+            found += [child] * any(part.startswith("hybridppo.") for part in child.cmdline())
+    return found
 
 
 class _WarmProcess:

@@ -16,8 +16,9 @@ def timeless_lines_of(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if "second" not in k} for line in lines_of(run_dir)]
 
 
-def remove_last_checkpoint(run_dir: Path) -> int:
-    """Make a run as if it had been stopped before its last checkpoint; the number of the one before."""
-    *_, before, last = sorted((run_dir / "checkpoints").iterdir())
-    shutil.rmtree(last)
-    return int(before.name)
+def remove_last_checkpoint(run_dir: Path, keep: int = -1) -> int:
+    """Make a run as if it had been stopped before its last checkpoint, or after so many; the number of its last one."""
+    found = sorted((run_dir / "checkpoints").iterdir())
+    for later in found[keep:]:
+        shutil.rmtree(later)
+    return int(found[:keep][-1].name)

@@ -21,14 +21,19 @@ def counted(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def state_of(agent: Any) -> dict[str, Any]:
-    """Parameters, buffers and moments, on the CPU."""
-    return {name: tensor.detach().cpu() for name, tensor in agent.state()[0].items()}
+    """Parameters, buffers and moments, on the CPU, copies."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in agent.state()[0].items()}
 
 
-def assert_same(some: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+def assert_same_agents(one: Any, other: Any, about: str = "") -> None:
+    """With the same bits in all that they save."""
+    assert_same(state_of(one), state_of(other), about)
+
+
+def assert_same(some: Mapping[str, Any], others: Mapping[str, Any], about: str = "") -> None:
     """Tensors by name, with the same bits."""
     import torch
 
     assert some.keys() == others.keys()
     for name, tensor in some.items():
-        assert torch.equal(tensor, others[name]), name
+        assert torch.equal(tensor, others[name]), f"{name} {about}"

@@ -43,6 +43,31 @@ def interrupt_at_call(patch: pytest.MonkeyPatch, owner: Any, name: str, number: 
     patch.setattr(owner, name, counted)
 
 
+def rollouts_of(kind: Any, train: Callable[[], Any]) -> tuple[Any, list[Any]]:
+    """The result of a training, and copies of what its agents learned from."""
+    import torch
+
+    rollouts, update = list[Any](), kind.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "update", lambda self, one: update(self, rollouts.append(one.map(torch.clone)) or one))
+        return train(), rollouts
+
+
+def assert_stopped_update_changes_nothing(agent: Any, given: Any, after: int) -> None:
+    """The update is stopped when it asks for it, after it has gone on so many times."""
+    from same_bits import assert_same, state_of
+
+    from hybridppo.system.interruption import Stopped
+
+    (before, state), asked = (state_of(agent), agent.state()[1]), iter(range(10_000))
+    agent.should_stop = lambda: next(asked) == after
+    with pytest.raises(Stopped):
+        agent.update(given)
+    assert_same(state_of(agent), before)
+    assert agent.state()[1] == state
+    agent.should_stop = lambda: False
+
+
 class Stops:
     """Raises a signal at the n-th event of a run: a step sampled, a step learned, or an iteration."""
 

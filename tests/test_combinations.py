@@ -1,7 +1,7 @@
 """Every pair of features in one small training: it trains and resumes to the same bits, or a clear error refuses it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, product
@@ -151,13 +151,17 @@ def test_a_pair_trains_and_goes_on_to_the_same_bits(pair: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("pair", sorted(REFUSED))
 def test_a_pair_that_cannot_be_had_is_refused_in_words(pair: str, tmp_path: Path) -> None:
-    def train() -> None:
-        env, options = settings_of(pair)  # some are refused when the configuration is made
-        hybridppo.train(env, total_steps=STEPS, run_dir=tmp_path / "run", **options)
+    assert_refused(partial(settings_of, pair), REFUSED[pair], tmp_path / "run")
 
-    with pytest.raises(hybridppo.HybridPPOError, match=REFUSED[pair]):
+
+def assert_refused(settings: Callable[[], tuple[Any, dict[str, Any]]], words: str, run: Path) -> None:
+    def train() -> None:
+        env, options = settings()  # some are refused when the configuration is made
+        hybridppo.train(env, total_steps=STEPS, run_dir=run, **options)
+
+    with pytest.raises(hybridppo.HybridPPOError, match=words):
         train()
-    assert not (tmp_path / "run").exists()
+    assert not run.exists()
 
 
 def test_the_page_says_which_pairs_combine() -> None:
@@ -269,13 +273,8 @@ def test_many_agents_train_with_it(way: str, other: str, tmp_path: Path) -> None
     ("option", "way"), [(option, way) for option, ways in REFUSED_OF_AGENTS.items() for way in ways]
 )
 def test_what_many_agents_cannot_have_is_refused_in_words(option: str, way: str, tmp_path: Path) -> None:
-    def train() -> None:
-        env, options = settings_of_agents(way, option)
-        hybridppo.train(env, total_steps=STEPS, run_dir=tmp_path / "run", **options)
-
-    with pytest.raises(hybridppo.HybridPPOError, match=re.escape(REFUSED_OF_AGENTS[option][way])):
-        train()
-    assert not (tmp_path / "run").exists()
+    words = re.escape(REFUSED_OF_AGENTS[option][way])
+    assert_refused(partial(settings_of_agents, way, option), words, tmp_path / "run")
 
 
 def test_the_page_of_many_agents_says_what_is_refused() -> None:

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from ppo_settings import ppo_config
-from processes import start_python, started_processes
+from processes import start_python, started_processes, wait_until
 from selection import only_by_default
 from toy_environments import FailingEnv, raise_an_error
 
@@ -64,13 +62,6 @@ def held() -> dict[str, Any]:
     }
 
 
-def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not {what} within {seconds} s"
-        time.sleep(0.01)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts handles as Linux does")
 @pytest.mark.parametrize(
     ("way", "ending"), only_by_default(SOME_ENDINGS, [(way, end) for way in WAYS for end in ENDINGS], pytest.mark.slow)
@@ -94,7 +85,7 @@ def test_nothing_stays_when_a_training_ends(way: str, ending: str, tmp_path: Pat
     once(0)  # what is made once for all, as a resource tracker, is made here
     before = held()
     once(1)
-    wait_until(lambda: held() == before, f"as before: {before} and {held()}", 10.0)
+    wait_until(lambda: held() == before, what=f"as before: {before} and {held()}", seconds=10.0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -166,7 +157,7 @@ def test_a_killed_trainer_leaves_no_worker_that_is_stuck_in_a_step(tmp_path: Pat
     trainer = start_python(script)
     workers: list[psutil.Process] = []
     try:
-        wait_until(mark.exists, "in a step")
+        wait_until(mark.exists, trainer)
         workers = psutil.Process(trainer.pid).children(recursive=True)
         trainer.kill()
         trainer.wait()
@@ -207,13 +198,12 @@ def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp
     workers: list[psutil.Process] = []
 
     def have_begun() -> bool:
-        assert trainer.poll() is None
         workers[:] = mine.children(recursive=True)
         metrics = run / "metrics.jsonl"
         return bool(workers) and (when == "while workers start" or (metrics.exists() and metrics.stat().st_size > 0))
 
     try:
-        wait_until(have_begun, "begun")
+        wait_until(have_begun, trainer)
         trainer.send_signal(signal.SIGKILL)
         trainer.wait()
         gone, alive = psutil.wait_procs(workers, timeout=20)
@@ -249,7 +239,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
     )
     trainers: list[psutil.Process] = []
     try:
-        wait_until((tmp_path / "run" / "metrics.jsonl").exists, "training")
+        wait_until((tmp_path / "run" / "metrics.jsonl").exists, tests)
         trainers = psutil.Process(tests.pid).children(recursive=True)
         tests.kill()
         tests.wait()
@@ -275,12 +265,12 @@ def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 @pytest.mark.parametrize("placement", ["cpu", "workers", "overlap"])
 def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None:
-    process = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "soak.py"), "--placement", placement],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run_script("soak.py", "--placement", placement)
+
+
+def run_script(name: str, *arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / name), *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
 
 
@@ -294,10 +284,4 @@ def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None
     ],
 )
 def test_random_faults_lose_nothing(flags: str, tmp_path: Path) -> None:
-    process = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "chaos.py"), *flags.split(), "--folder", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
+    run_script("chaos.py", *flags.split(), "--folder", str(tmp_path))

@@ -20,7 +20,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
-from processes import run_python, start_python
+from processes import run_python, start_python, wait_until
 from run_files import lines_of
 from selection import only_by_default
 from toy_environments import IdentityDiscrete, ScriptedEnv
@@ -117,11 +117,8 @@ def test_killed_in_the_middle_of_writing_a_checkpoint_the_previous_one_is_whole(
     cut_short, newest = 0, 0
     for _ in range(60):  # as many kills as it takes until some came while one was written
         writer = start_python("-c", WRITES_FOR_EVER, tmp_path)
+        wait_until(lambda n=newest: checkpoints.folders(folder)[-1:] not in ([], [folder / f"{n:012d}"]), writer)
         deadline = time.monotonic() + 60
-        while checkpoints.folders(folder)[-1:] in ([], [folder / f"{newest:012d}"]):
-            assert writer.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
         while not any(folder.glob(".*.tmp")):  # the next one is being written
             assert time.monotonic() < deadline
         time.sleep(moments.uniform(0.0, 0.002))
@@ -173,19 +170,21 @@ def test_checkpoint_truncated_or_altered_the_previous_one_is_used_aloud(
 def test_checkpoint_truncated_or_altered_there_is_never_a_silent_start_from_scratch(run_dir: Path, file: str) -> None:
     for folder in checkpoints.folders(run_dir / "checkpoints"):
         damage(folder / file, "altered")
+    assert_refused(run_dir, CheckpointError, file)
+
+
+def assert_refused(run_dir: Path, error: type[Exception], match: str, resume: Any = resume) -> None:
+    """A run is neither resumed nor loaded nor evaluated, and nothing in it changes."""
     before = contents(run_dir)
     for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(CheckpointError, match=file):
+        with pytest.raises(error, match=match):
             use(run_dir)
     assert contents(run_dir) == before
 
 
 def test_checkpoint_truncated_or_altered_none_at_all_is_an_error(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
-    before = contents(run_dir)
-    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
-        resume(run_dir)
-    assert contents(run_dir) == before
+    assert_refused(run_dir, CheckpointError, "there is no checkpoint in")
 
 
 # Disk full
@@ -359,11 +358,8 @@ def test_resume_with_another_space_is_refused_with_the_difference(tmp_path: Path
 
 def test_resume_with_another_network_is_refused_with_the_difference(run_dir: Path) -> None:
     edit(run_dir / "config.json", lambda config: config["config"].update(hidden_sizes=[9]))
-    before = contents(run_dir)
-    for use in (lambda path: resume(path, 8), hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(CheckpointError, match=r"does not fit the network(.|\n)*\[8, 4\](.|\n)*\[9, 4\]"):
-            use(run_dir)
-    assert contents(run_dir) == before
+    words = r"does not fit the network(.|\n)*\[8, 4\](.|\n)*\[9, 4\]"
+    assert_refused(run_dir, CheckpointError, words, lambda path: resume(path, 8))
 
 
 def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:
@@ -387,11 +383,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(run_dir: P
 
 def test_a_run_directory_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
     edit(run_dir / "config.json", lambda config: config.update(format_version=99))
-    before = contents(run_dir)
-    for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(RunDirectoryError, match=f"version 99, but .* up to {FORMAT_VERSION}: update"):
-            use(run_dir)
-    assert contents(run_dir) == before
+    assert_refused(run_dir, RunDirectoryError, f"version 99, but .* up to {FORMAT_VERSION}: update")
 
 
 def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
@@ -684,11 +676,7 @@ MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 
 )
 def test_a_damaged_configuration_is_refused_by_field(run_dir: Path, change: dict[str, Any], message: str) -> None:
     edit(run_dir / "config.json", lambda config: config.update(change))
-    before = contents(run_dir)
-    for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(RunDirectoryError, match=f"config.json is damaged: {message}"):
-            use(run_dir)
-    assert contents(run_dir) == before
+    assert_refused(run_dir, RunDirectoryError, f"config.json is damaged: {message}")
 
 
 def test_a_configuration_without_a_field_is_refused_by_field(run_dir: Path) -> None:

@@ -14,7 +14,7 @@ from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from run_files import lines_of
 from selection import only_by_default
-from stop_after import interrupt_at
+from stop_after import assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
 from toy_agents import Matching, Unlike
 
 import hybridppo
@@ -31,7 +31,6 @@ from hybridppo import (
 from hybridppo.agents.common.schedules import AdaptiveRate, parsed, share_left
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.commands.main import main
-from hybridppo.system.interruption import Stopped
 from hybridppo.training.agent_arguments import with_schedules
 
 CONFIG = ppo_config(
@@ -184,20 +183,10 @@ def test_an_adaptive_rate_brings_the_divergence_near_what_is_desired(form: str) 
 
 def test_an_update_that_is_broken_off_leaves_the_adaptive_rate_as_it_was() -> None:
     agent = train(config=replace(CONFIG, schedules="learning_rate=adaptive", desired_kl=0.9, learning_rate=1e-4)).agent
-    rollouts: list[Any] = []
-    update = PPO.update
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PPO, "update", lambda self, given: (rollouts.append(given.map(torch.clone)), update(self, given))[1]
-        )
-        train()
+    _, rollouts = rollouts_of(PPO, train)
     before, rates = agent.state()[1], dict(agent.optimizer.learning_rates)
-    asked = iter([False, False, False, True])  # in the second epoch
-    agent.should_stop = lambda: next(asked)
-    with pytest.raises(Stopped):
-        agent.update(rollouts[0])
-    assert (agent.state()[1], agent.optimizer.learning_rates) == (before, rates)
-    agent.should_stop = lambda: False
+    assert_stopped_update_changes_nothing(agent, rollouts[0], after=3)  # in the second epoch
+    assert agent.optimizer.learning_rates == rates
     agent.update(rollouts[0])
     assert agent.state()[1]["learning_rate"] > before["learning_rate"]
 

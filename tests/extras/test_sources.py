@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv
 from ppo_settings import ppo_config
 from run_files import remove_last_checkpoint
 from same_bits import values_of
+from sampling import sampler_of
 from toy_agents import noughts_and_crosses
 
 import hybridppo
@@ -27,8 +28,6 @@ from hybridppo import ConfigurationError, EnvError, SingleDevice
 from hybridppo.commands.main import main
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.turns import TurnEnvironment
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import distribution_for
 
 pytestmark = [
     pytest.mark.extras,
@@ -277,10 +276,7 @@ def test_each_players_steps_are_those_worked_out_by_hand(name: str) -> None:
     make, (actions, rewards) = pytest.importorskip(f"pettingzoo.classic.{name}").env, GAMES[name]
     environments = make_environments(make, 1, action_masks=True)
     size = environments.action_space.n
-    sampler = Sampler(
-        environments, distribution_for(environments.action_space), num_steps=len(actions), env_seed=0,
-        noise=np.random.default_rng(0),
-    )  # fmt: skip
+    sampler = sampler_of(environments, num_steps=len(actions))
     rollout = sampler.collect(Says(actions, int(size)))
     number = rollout.rewards.shape[1]
     for seat, own in enumerate(rewards):

@@ -12,10 +12,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from everywhere import WAYS
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
 from run_files import remove_last_checkpoint
+from same_bits import assert_same_agents
 from selection import only_by_default
 from stop_after import interrupt_at_call
 from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTensors
@@ -36,13 +38,6 @@ SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hid
 def train(env: Any, config: PPOConfig = SMALL, iterations: int = 4, **options: Any) -> Any:
     arguments: dict[str, Any] = {"seed": 3, "progress": False, "on_interrupt": "return", **options}
     return hybridppo.train(env, total_steps=iterations * config.batch_size, config=config, **arguments)
-
-
-def assert_same(one: Any, other: Any) -> None:
-    mine, theirs = one.state()[0], other.state()[0]
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        assert torch.equal(tensor.cpu(), theirs[name].cpu()), name
 
 
 # How they are given
@@ -69,7 +64,7 @@ def test_an_instance_a_function_and_a_class_are_the_same() -> None:
         )
     ]
     for agent in agents[1:]:
-        assert_same(agent, agents[0])
+        assert_same_agents(agent, agents[0])
     assert closed == []  # it is whoever's who made it
     assert len(made) == 1
 
@@ -145,7 +140,7 @@ def test_rewards_are_clipped_where_they_are_learned_from() -> None:
 
     plain = train(partial(TorchCartPole, episode_length=7))
     clipped = train(partial(Rich, episode_length=7), clip_rewards=True)
-    assert_same(plain.agent, clipped.agent)
+    assert_same_agents(plain.agent, clipped.agent)
     assert clipped.metrics["episode_return_mean"] == 50.0 * plain.metrics["episode_return_mean"]
 
 
@@ -161,7 +156,7 @@ def test_evaluation_needs_an_environment_of_its_own_meanwhile() -> None:
     result = train(TorchCartPole, evaluate_every=32, evaluate_episodes=4, evaluation_episodes=4)
     assert len(result.evaluation.returns) == 4
     plain = train(TorchCartPole)
-    assert_same(result.agent, plain.agent)  # whom nobody has looked at
+    assert_same_agents(result.agent, plain.agent)  # whom nobody has looked at
 
 
 def test_an_agent_is_evaluated_and_loaded_by_itself(tmp_path: Path) -> None:
@@ -354,7 +349,7 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     assert stopped.interrupted
     assert stopped.metrics["iteration"] == 1
     result = hybridppo.resume(tmp_path / "run", env=make, progress=False)
-    assert_same(result.agent, expected.agent)
+    assert_same_agents(result.agent, expected.agent)
     found, wanted = (load_latest(tmp_path / run / "checkpoints")[1] for run in ("run", "expected"))
     for key in wanted.tensors:
         if not key.startswith("placement"):
@@ -497,10 +492,10 @@ def test_groups_are_trained_in_everywhere(name: str, tmp_path: Path) -> None:
     env, config = partial(Grouped, episode_length=6), GROUPED[name]
     run = tmp_path / "run"
     plain = train(env, config, run_dir=run, checkpoint_seconds=0, placement=SingleDevice("cpu"))
-    for placement in (Mirrored("cpu", "cpu", force_copy=True, verify=True), Migrating("cpu", "cpu", force_copy=True)):
-        assert_same(train(env, config, placement=placement).agent, plain.agent)
+    for way in ("mirrored", "migrating"):
+        assert_same_agents(train(env, config, **WAYS[way]).agent, plain.agent)
     remove_last_checkpoint(run)
-    assert_same(hybridppo.resume(run, env=env, progress=False).agent, plain.agent)
+    assert_same_agents(hybridppo.resume(run, env=env, progress=False).agent, plain.agent)
     loaded, state = hybridppo.load(run), {"state": None} if config.recurrent else {}
     pole = {"policy": np.array([0.1, 0.2, 0.03, -0.2], np.float32)}
     acted = repr(loaded.act(pole, **state))

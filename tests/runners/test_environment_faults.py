@@ -22,6 +22,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
 from processes import worker_processes
+from sampling import sampler_of
 from selection import only_by_default
 from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
@@ -35,7 +36,6 @@ from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers import local, pool
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.seeds import seed_of
 
 NUM_ENVS = 6
@@ -88,9 +88,7 @@ class WatchedActor:
 
 def collect(environments: Environments, num_steps: int = 40) -> WatchedActor:
     actor = WatchedActor()
-    noise = np.random.default_rng(0)
-    distribution = distribution_for(environments.action_space)
-    sampler = Sampler(environments, distribution, num_steps=num_steps, env_seed=FIRST_SEED, noise=noise)
+    sampler = sampler_of(environments, num_steps=num_steps, env_seed=FIRST_SEED)
     try:
         sampler.collect(actor)
     finally:
@@ -248,13 +246,7 @@ def failing_once(steps: int, index: int = 1) -> Callable[[FaultyEnv, Any], Any]:
 def restarting_sampler(fault: Any, num_steps: int = 8, num_envs: int = 3, **options: Any) -> Sampler:
     source = partial(FaultyEnv, fault, **options)
     environments = make_environments(source, num_envs, on_env_error="restart")
-    return Sampler(
-        environments,
-        distribution_for(environments.action_space),
-        num_steps=num_steps,
-        env_seed=FIRST_SEED,
-        noise=np.random.default_rng(0),
-    )
+    return sampler_of(environments, num_steps=num_steps, env_seed=FIRST_SEED)
 
 
 def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -887,9 +879,7 @@ def test_terminated_wins_where_both_are_true(kind: Any) -> None:
     environments = make_environments(source, 1) if kind == "in turn" else wrap(
         SyncVectorEnv([source], autoreset_mode=kind)
     )  # fmt: skip
-    sampler = Sampler(
-        environments, distribution_for(Discrete(2)), num_steps=3, env_seed=0, noise=np.random.default_rng(0)
-    )
+    sampler = sampler_of(environments, num_steps=3)
     rollout = sampler.collect(WatchedActor())
     sampler.close()
     assert rollout.terminated[2, 0]

@@ -16,17 +16,15 @@ import numpy as np
 import pytest
 import torch
 from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
-from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
 from same_bits import values_of
+from sampling import sampler_of
 from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.interruption import Stopped
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
@@ -211,13 +209,10 @@ def test_columns_are_environments_times_agents() -> None:
 
 def test_a_rollout_under_way_of_an_earlier_release_is_gone_on_with() -> None:
     """Earlier releases had no entry for agents that have left."""
-    samplers = []
-    for _ in range(2):
-        environments = make_environments("CartPole-v1", 4, vectorization="sync")
-        noise = np.random.default_rng(0)
-        samplers.append(Sampler(environments, distribution_for(Discrete(2)), num_steps=16, env_seed=0, noise=noise))
+    before, after = (
+        sampler_of(make_environments("CartPole-v1", 4, vectorization="sync"), num_steps=16) for _ in range(2)
+    )
     actor = Pushing()
-    before, after = samplers
     before.collect(actor)
     actor.ask_at = (5, before.request_stop)
     with pytest.raises(Stopped):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from toy_environments import Catch, HighestAllowed, IdentityBox
@@ -19,7 +20,6 @@ from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, EnvError, 
 from hybridppo.agents.ddpg import memory
 from hybridppo.agents.ddpg.memory import memory_needs
 from hybridppo.rollouts.replay import Transitions
-from hybridppo.system.interruption import Stopped
 
 OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (3,), np.float32), Box(-2.0, 2.0, (2,), np.float32)
 SMALL: dict[str, Any] = {"hidden_sizes": (8, 6), "batch_size": 5, "learning_rate": 1e-2, "tau": 0.1}
@@ -153,22 +153,8 @@ def test_a_stopped_update_leaves_the_agent_as_it_was_and_draws_the_same_again() 
     other = agent_of(replace(CONFIGS["td3"], gradient_steps=40))
     other.update(other.minibatches(replay))
 
-    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
-    state = agent.state()[1]
-    for stop_after in (0, 1, 35):
-        left = [stop_after]
-
-        def should_stop(left: list[int] = left) -> bool:
-            left[0] -= 1
-            return left[0] < 0
-
-        agent.should_stop = should_stop
-        with pytest.raises(Stopped):
-            agent.update(agent.minibatches(replay))
-        tensors = agent.state()[0]
-        assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
-        assert agent.state()[1] == state
-    agent.should_stop = lambda: False
+    for after in (0, 1, 35):
+        assert_stopped_update_changes_nothing(agent, agent.minibatches(replay), after)
     agent.update(agent.minibatches(replay))
     assert torch.equal(agent.parameters.values.data, other.parameters.values.data)
     assert agent.state()[1] == other.state()[1]

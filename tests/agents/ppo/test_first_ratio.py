@@ -12,16 +12,16 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from loops import record_steps
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
+from sampling import collecting
 from selection import only_by_default
 
-from hybridppo import PPO, SingleDevice
+from hybridppo import PPO
 from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.compiled_backend import CompiledBackend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.precision import supports_bf16
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
 
 LARGEST_KL = 1e-8
 """Half the mean square of log-ratios, which are at most about 1e-4."""
@@ -113,19 +113,9 @@ def agent_of(precision: Any, form: str, distribution: str, monkeypatch: pytest.M
 
 
 def rollouts_of(agent: PPO) -> Callable[[], Rollout]:
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
     environments = make_environments(lambda: Anything(agent.action_space), agent.config.num_envs)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(
-        environments, agent.distribution, num_steps=agent.config.num_steps, env_seed=3, noise=noise, memory=agent.memory
-    )
-
-    def sample() -> Rollout:
-        with placement.sampling(agent) as actor:
-            return sampler.collect(actor).map(torch.clone)
-
-    return sample
+    collect = collecting(agent, environments, env_seed=3)
+    return lambda: collect().map(torch.clone)
 
 
 @pytest.mark.parametrize(("precision", "form", "distribution"), only_by_default(CHOSEN, CASES, pytest.mark.slow))

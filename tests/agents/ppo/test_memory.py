@@ -13,7 +13,9 @@ import pytest
 import torch
 from loops import loop_of
 from ppo_settings import ppo_config
+from sampling import sampler_of
 from selection import only_by_default
+from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import (
@@ -40,7 +42,6 @@ from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.interruption import Stopped
 
 CELLS = ("lstm", "gru", "mingru")
@@ -392,10 +393,7 @@ def test_turns_that_are_paused_and_loaded_go_on_with_what_they_remembered(paused
 
     def sampler() -> Any:
         environments = make_environments(lambda: TakingTurns(Matching()), config.num_envs)
-        return Sampler(
-            environments, agent.distribution, num_steps=config.num_steps, env_seed=0, noise=np.random.default_rng(0),
-            memory=agent.memory,
-        )  # fmt: skip
+        return sampler_of(environments, agent.distribution, num_steps=config.num_steps, memory=agent.memory)
 
     placement = SingleDevice("cpu")
     placement.prepare(agent)
@@ -563,13 +561,7 @@ def failing_now_and_then(env: FaultyEnv, result: Any) -> Any:
 def test_an_update_that_is_stopped_changes_nothing() -> None:
     agent, rollouts = rollouts_of(replace(SMALL, normalize_rewards=True), partial(TMaze, 3), 2)
     agent.update(rollouts[0])
-    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
-    calls = iter(range(100))
-    agent.should_stop = lambda: next(calls) == 3
-    with pytest.raises(hybridppo.system.interruption.Stopped):
-        agent.update(rollouts[1])
-    after = agent.state()[0]
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert_stopped_update_changes_nothing(agent, rollouts[1], after=3)
 
 
 @every_cell

@@ -16,7 +16,7 @@ from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 from run_files import lines_of
 from selection import only_by_default
-from stop_after import interrupt_at
+from stop_after import assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
 from torch import nn
 
 import hybridppo
@@ -26,7 +26,6 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.rollouts.advantages import gae
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2)
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -152,17 +151,9 @@ def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) 
 
 
 def test_an_update_that_is_broken_off_leaves_the_state_of_a_loss_as_it_was() -> None:
-    agent, rollouts, update = train(loss=Adaptive()).agent, [], PPO.update
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PPO, "update", lambda self, one: update(self, rollouts.append(one.map(torch.clone)) or one))
-        train()
+    agent, (_, rollouts) = train(loss=Adaptive()).agent, rollouts_of(PPO, train)
     before = agent.state()[1]
-    asked = iter([False, False, True])
-    agent.should_stop = lambda: next(asked)
-    with pytest.raises(Stopped):
-        agent.update(rollouts[0])
-    assert agent.state()[1] == before
-    agent.should_stop = lambda: False
+    assert_stopped_update_changes_nothing(agent, rollouts[0], after=2)
     metrics = agent.update(rollouts[0])
     steps = [before["loss"]["coefficient"] * 1.1**i for i in range(1, 5)]
     assert metrics["coefficient"] == pytest.approx(sum(steps) / 4)  # of the steps that were made, and no others

@@ -8,6 +8,8 @@ import pytest
 import torch
 from loops import loop_of
 from ppo_settings import ppo_config
+from sampling import collecting
+from stop_after import assert_stopped_update_changes_nothing
 
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
@@ -20,8 +22,6 @@ from hybridppo.agents.ppo.pool import Pool
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.rollouts.advantages import gae, vtrace
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2, pool_size=3,
@@ -104,18 +104,13 @@ def test_advantages_are_normalised_as_they_are_weighed() -> None:
 def agent_and_rollouts(config: PPOConfig, number: int, learns: bool = True) -> tuple[PPO, list[Any], list[Any]]:
     made = make_environments("CartPole-v1", config.num_envs, EnvironmentOptions(vectorization="sync"))
     agent = PPO(made.observation_space, made.action_space, config, seed=1)
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(made, agent.distribution, num_steps=config.num_steps, env_seed=0, noise=noise)
-    rollouts, metrics = [], []
+    collect, rollouts, metrics = collecting(agent, made), [], []
     for _ in range(number):
-        with placement.sampling(agent) as actor:
-            rollouts.append(sampler.collect(actor))
+        rollouts.append(collect())
         if learns:
             metrics.append(agent.update(rollouts[-1]))
             rollouts[-1] = rollouts[-1].map(torch.clone)
-    sampler.close()
+    made.close()
     return agent, rollouts, metrics
 
 
@@ -200,13 +195,7 @@ def test_the_rate_is_lowered_where_an_update_goes_too_far() -> None:
 
 def test_an_update_that_is_stopped_keeps_nothing() -> None:
     agent, rollouts, _ = agent_and_rollouts(CONFIG, 3)
-    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
-    calls = iter(range(100))
-    agent.should_stop = lambda: next(calls) == 2
-    with pytest.raises(Stopped):
-        agent.update(rollouts[0])
-    after = agent.state()[0]
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert_stopped_update_changes_nothing(agent, rollouts[0], after=2)
 
 
 def test_a_loss_of_ones_own_is_given_the_clip_range_of_each_row() -> None:

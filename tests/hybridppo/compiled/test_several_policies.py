@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import run_python
 from run_files import lines_of
+from sampling import collecting
 from stop_after import interrupt_at
 
 import hybridppo
@@ -39,7 +40,6 @@ from hybridppo.environments.making import make_environments
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused
-from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.figures import shown_return
 from hybridppo.tools.export import numpy_policy
 
@@ -182,15 +182,8 @@ def test_rollouts_filled_by_compiled_loops_agree_with_those_filled_row_by_row(mo
         environments: Any = make_environments(Hunt, 5, vectorization="compiled", env_threads=2)
         config = PoliciesConfig(CONFIGS).with_agents(environments.agents)
         agent = Policies(environments.observation_space, environments.action_space, config, seed=1)
-        placement = hybridppo.SingleDevice("cpu")
-        placement.prepare(agent)
-        noise = np.random.default_rng(0)
-        sampler = Sampler(environments, agent.distribution, num_steps=40, env_seed=4, noise=noise)
-        found = []
-        for _ in range(2):
-            with placement.sampling(agent) as actor:
-                found.append({n: t.clone() for n, t in sampler.collect(actor).tensors().items()})
-        return found
+        collect = collecting(agent, environments, num_steps=40, env_seed=4)
+        return [{n: t.clone() for n, t in collect().tensors().items()} for _ in range(2)]
 
     compiled = rollouts()
     monkeypatch.setattr(fused, "actors_of_kinds", lambda *_: None)

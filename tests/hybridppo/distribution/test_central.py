@@ -1,10 +1,8 @@
 """A parameter server and its learners: with one learner the bits of one process, and the effects of a lost one."""
 
 import json
-import os
 import re
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from failing import failing, killed, raising, silent
 from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
@@ -133,43 +132,6 @@ def test_gradients_are_no_older_than_was_allowed_and_each_learner_learns_its_sha
     assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == f"central:2:{max_lag}"
 
 
-class Once(gym.Wrapper):  # type: ignore[type-arg]
-    """CartPole that does something else in its 100th step, in the first process that reaches it, and in no other."""
-
-    def __init__(self, mark: Path, what: Callable[[], object], everywhere: bool) -> None:
-        super().__init__(gym.make("CartPole-v1"))
-        self._mark, self._what, self._steps, self._everywhere = mark, what, 0, everywhere
-
-    def step(self, action: Any) -> Any:
-        self._steps += 1
-        if self._steps == 100 and (self._everywhere or self._is_first()):
-            self._what()
-        return super().step(action)
-
-    def _is_first(self) -> bool:
-        try:
-            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
-
-def once(what: Callable[[], object], mark: Path, everywhere: bool = False) -> Callable[[], gym.Env[Any, Any]]:
-    return lambda: Once(mark, what, everywhere)
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def silent() -> None:
-    threading.Event().wait()
-
-
-def raising() -> None:
-    raise ValueError("no more of this")
-
-
 class Watching(hybridppo.Callback):
     """Ends the training when a learner was lost and each present one has since learned from ten rollouts."""
 
@@ -201,7 +163,7 @@ def test_the_others_go_on_without_a_learner_that_is_lost_or_with_another_in_its_
 ) -> None:
     watching = Watching(2 if restarts else 0)
     result = train(
-        once(what, tmp_path / "mark"), distribution=Central(2), total_steps=10**9, callbacks=watching,
+        failing(what, tmp_path / "mark"), distribution=Central(2), total_steps=10**9, callbacks=watching,
         worker_timeout=3.0, on_env_error="restart" if restarts else "raise",
     )  # fmt: skip
     assert watching.lines[0]["learners"] == 2
@@ -221,7 +183,7 @@ def test_where_no_learner_is_left_one_error_says_so_and_what_was_saved_goes_on_l
     with pytest.raises(
         DistributionError, match=r"no learner is left; the last: learner [01] .* SIGKILL.*resume goes on"
     ):
-        train(once(killed, tmp_path / "mark", everywhere=True), distribution=Central(2), run_dir=tmp_path / "run")
+        train(failing(killed), distribution=Central(2), run_dir=tmp_path / "run")
     result = hybridppo.resume(
         tmp_path / "run", env=lambda: gym.make("CartPole-v1"), distribution="local", progress=False
     )
@@ -233,7 +195,7 @@ def test_where_no_learner_is_left_one_error_says_so_and_what_was_saved_goes_on_l
 def test_a_learner_that_is_lost_over_and_over_ends_the_training(tmp_path: Path) -> None:
     with pytest.raises(DistributionError, match=r"lost 4 times without a whole rollout between, the last: learner 0"):
         train(
-            once(killed, tmp_path / "mark", everywhere=True), distribution=Central(1), on_env_error="restart",
+            failing(killed), distribution=Central(1), on_env_error="restart",
             config=replace(CONFIG, num_steps=128),
         )  # fmt: skip
 
@@ -241,7 +203,7 @@ def test_a_learner_that_is_lost_over_and_over_ends_the_training(tmp_path: Path) 
 @beside_the_extras
 def test_an_error_of_an_environment_is_told_with_its_learner(tmp_path: Path) -> None:
     with pytest.raises(DistributionError, match=r"learner [01] .* failed: .*environment \d .*no more of this"):
-        train(once(raising, tmp_path / "mark"), distribution=Central(2))
+        train(failing(raising, tmp_path / "mark"), distribution=Central(2))
 
 
 @beside_the_extras

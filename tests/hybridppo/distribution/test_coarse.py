@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ import gymnasium as gym
 import psutil
 import pytest
 import torch
-from processes import start_python
+from processes import start_python, wait_until
 from same_bits import counted, values_of
 from short_runs import trainer
 from stop_after import interrupt_at
@@ -32,7 +31,8 @@ from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored,
 
 ray = pytest.importorskip("ray")
 
-from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster, stopped  # noqa: E402
+from clusters import processes_of_ray, small_cluster  # noqa: E402
+from failing import failing, killed, raising, silent, stopped  # noqa: E402
 from killed_driver import assert_nothing_outlives_it  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
@@ -234,11 +234,7 @@ def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path
         *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     metrics = run_dir / "metrics.jsonl"
-    deadline = time.monotonic() + SECONDS
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert driver.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, driver)
     others = psutil.Process(driver.pid).children(recursive=True)
     os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to all that are of its group
     _, err = driver.communicate(timeout=SECONDS)

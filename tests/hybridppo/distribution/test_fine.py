@@ -26,7 +26,8 @@ from hybridppo import ConfigurationError, EnvError, Environments, Mirrored, Sing
 
 pytest.importorskip("ray")
 
-from clusters import failing, killed, raising, silent, small_cluster, stopped
+from clusters import small_cluster
+from failing import failing, killed, raising, silent, stopped
 from ppo_settings import ppo_config
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]

@@ -18,6 +18,7 @@ import gymnasium as gym
 import psutil
 import pytest
 import torch
+from failing import failing, failing_loss, killed, raising, silent
 from killed_driver import assert_nothing_outlives_it
 from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
@@ -233,37 +234,6 @@ def test_learners_take_what_is_ones_own_and_an_agent_that_has_learned_already() 
     assert several.agent.version > 4
 
 
-class Failing(gym.Wrapper):  # type: ignore[type-arg]
-    """CartPole that does something else in its 20th step, in any process other than `here`."""
-
-    def __init__(self, here: int, what: Callable[[], object]) -> None:
-        super().__init__(gym.make("CartPole-v1"))
-        self._here, self._what, self._steps = here, what, 0
-
-    def step(self, action: Any) -> Any:
-        self._steps += 1
-        if self._steps == 20 and os.getpid() != self._here:
-            self._what()
-        return super().step(action)
-
-
-def failing(what: Callable[[], object]) -> Callable[[], gym.Env[Any, Any]]:
-    here = os.getpid()
-    return lambda: Failing(here, what)
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def silent() -> None:
-    threading.Event().wait()
-
-
-def raising() -> None:
-    raise ValueError("no more of this")
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
 @pytest.mark.parametrize(
     ("what", "options", "message"),
@@ -279,24 +249,11 @@ def test_a_learner_that_is_lost_ends_the_training_in_one_error_and_what_was_save
     what: Callable[[], None], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DistributionError) as lost:
-        train(failing(what), distribution=MultiLearner(2), run_dir=tmp_path / "run", **options)
+        train(failing(what, step=20), distribution=MultiLearner(2), run_dir=tmp_path / "run", **options)
     assert re.search(message, str(lost.value), re.DOTALL), str(lost.value)
-    env = failing(what)  # made in this process alone, which does nothing of the kind
+    env = failing(what, step=20)  # made in this process alone, which does nothing of the kind
     result = hybridppo.resume(tmp_path / "run", env=env, distribution="local", progress=False)
     assert result.metrics["env_steps"] == STEPS
-
-
-def failing_loss(what: Callable[[], object]) -> Any:
-    """PPO's loss, which does something else at the 20th gradient, in any process but this one."""
-    here, calls = os.getpid(), []
-
-    def loss(*arguments: Any) -> Loss:
-        calls.append(1)
-        if len(calls) == 20 and os.getpid() != here:
-            what()
-        return ppo_loss(*arguments)
-
-    return loss
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
@@ -315,7 +272,7 @@ def test_a_learner_that_is_lost_within_an_update_is_waited_for_no_longer(
 ) -> None:
     config = replace(CONFIG, target_kl=None)
     with pytest.raises(DistributionError, match=message):
-        train(loss=failing_loss(what), distribution=MultiLearner(2), config=config, **options)
+        train(loss=failing_loss(what, 20), distribution=MultiLearner(2), config=config, **options)
 
 
 def test_an_error_of_the_first_learner_is_raised_as_it_is_and_the_others_go() -> None:

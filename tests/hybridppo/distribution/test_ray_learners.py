@@ -14,7 +14,8 @@ from hybridppo import Central
 
 ray = pytest.importorskip("ray")
 
-from clusters import failing, killed, silent, small_cluster  # noqa: E402
+from clusters import small_cluster  # noqa: E402
+from failing import failing, killed, silent  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]

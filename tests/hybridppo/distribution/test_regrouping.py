@@ -1,7 +1,5 @@
 """A lost learner: another group continues from the last checkpoint, and ends with the bits of an undisturbed run."""
 
-import contextlib
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,14 +10,13 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import torch
-from clusters import failing, killed, silent
+from failing import failing, failing_loss, killed, silent
 from gymnasium.spaces import Box
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import DistributionError, MultiLearner, PPOConfig, TD3Config
-from hybridppo.agents.ppo.loss import Loss, ppo_loss
 from hybridppo.distribution import team
 from hybridppo.distribution.team import Losses
 from hybridppo.errors import LearnerLostError
@@ -63,26 +60,12 @@ def test_the_update_of_a_learner_that_is_killed_or_silent_is_done_again_by_anoth
         assert len(lines) == 5
 
 
-def failing_loss(mark: Path) -> Any:
-    """PPO's loss; it kills its process once, at the 10th gradient, in the midst of the third update of four steps."""
-    here, calls = os.getpid(), list[int]()
-
-    def loss(*arguments: Any) -> Loss:
-        calls.append(1)
-        if len(calls) == 10 and os.getpid() != here:
-            with contextlib.suppress(FileExistsError):  # made in one go: of learners that come here at once one dies
-                mark.touch(exist_ok=False)
-                killed()
-        return ppo_loss(*arguments)
-
-    return loss
-
-
 @pytest.mark.extras
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 @pytest.mark.parametrize("name", ["rows", "gru"])
 def test_of_an_update_in_the_midst_of_which_a_learner_is_killed_nothing_stays(name: str, tmp_path: Path) -> None:
-    config, loss = replace(CONFIG, normalize_rewards=True, **KINDS[name].config), failing_loss(tmp_path / "mark")
+    loss = failing_loss(killed, 10, tmp_path / "mark")  # in the midst of the third update of four steps
+    config = replace(CONFIG, normalize_rewards=True, **KINDS[name].config)
     several = train("CartPole-v1", 2, config, run_dir=tmp_path / "run", checkpoint_seconds=0.0, loss=loss)
     assert (tmp_path / "mark").exists()
     expected = train("CartPole-v1", 1, config, loss=loss)

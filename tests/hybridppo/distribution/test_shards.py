@@ -11,6 +11,7 @@ import pytest
 import torch
 from learner_kinds import KINDS, Kind, marks_of
 from ppo_settings import ppo_config
+from sampling import collecting
 from selection import only_by_default
 from torch import Tensor
 
@@ -24,7 +25,6 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.interruption import Interruption, Stopped
 
 CONFIG = ppo_config(
@@ -55,14 +55,9 @@ def agent_of(config: PPOConfig = CONFIG, kind: Kind = KINDS["rows"]) -> PPO:
 
 def rollouts_of(agent: PPO, kind: Kind = KINDS["rows"]) -> Iterator[Rollout]:
     """One after the other, as the agent is at that moment."""
-    sampler = Sampler(
-        environments_of(agent.config, kind), agent.distribution, num_steps=agent.config.num_steps, env_seed=3,
-        noise=np.random.default_rng(2), memory=agent.memory,
-    )  # fmt: skip
+    collect = collecting(agent, environments_of(agent.config, kind), env_seed=3, noise_seed=2)
     while True:
-        with SingleDevice("cpu").sampling(agent) as actor:
-            rollout = sampler.collect(actor)
-        yield rollout.map(torch.clone)
+        yield collect().map(torch.clone)
 
 
 class Told(Wire):

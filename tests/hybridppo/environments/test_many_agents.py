@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from sampling import sampler_of
 from toy_agents import AgentScript, FaultyAgents, Matching, ScriptedAgents, scripted_reward
 
 import hybridppo
@@ -17,7 +18,6 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.runners.evaluation import evaluate
-from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
 
 SCRIPTS: list[AgentScript] = [
@@ -39,12 +39,6 @@ class FirstAction:
         outputs = np.zeros((len(observations), 2), np.float32)
         outputs[:, 0] = 100.0
         return outputs
-
-
-def sampler_of(environments: Environments, num_steps: int) -> Sampler:
-    distribution = distribution_for(environments.action_space)
-    noise = np.random.default_rng(0)
-    return Sampler(environments, distribution, num_steps=num_steps, env_seed=5, noise=noise)
 
 
 def expected_column(agent: int, num_rows: int) -> list[dict[str, Any] | None]:
@@ -72,7 +66,7 @@ def test_every_row_is_what_its_agent_met(num_steps: int) -> None:
     environments = make_environments(partial(ScriptedAgents, SCRIPTS), 2)
     assert environments.agents == ("agent_0", "agent_1", "agent_2")
     assert environments.num_envs == 6
-    sampler = sampler_of(environments, num_steps)
+    sampler = sampler_of(environments, num_steps=num_steps, env_seed=5)
     columns = [expected_column(column % 3, 3 * num_steps) for column in range(6)]
     num_seen = num_truncated = 0
     for turn in range(3):
@@ -104,7 +98,7 @@ def test_every_row_is_what_its_agent_met(num_steps: int) -> None:
 
 def test_returns_and_lengths_are_those_of_each_agent() -> None:
     environments = make_environments(partial(ScriptedAgents, SCRIPTS), 1)
-    sampler = sampler_of(environments, 9)  # two episodes of the environment, of 5 and of 4 steps
+    sampler = sampler_of(environments, num_steps=9, env_seed=5)  # two episodes of the environment, of 5 and of 4 steps
     sampler.collect(FirstAction())
     first, second = [[(3, 0), (5, 1), (2, 2)], [(2, 0), (4, 2)]]
     returns = [sum(scripted_reward(episode, agent, step) for step in range(length))
@@ -116,7 +110,7 @@ def test_returns_and_lengths_are_those_of_each_agent() -> None:
 
 def test_only_those_who_are_there_act() -> None:
     environments = ManyAgents(partial(ScriptedAgents, SCRIPTS), 1)
-    sampler_of(environments, 9).collect(FirstAction())
+    sampler_of(environments, num_steps=9, env_seed=5).collect(FirstAction())
     (env,) = [sub_env.env.env for sub_env in environments.sub_environments]  # type: ignore[attr-defined]
     who = [
         [f"agent_{i}" for i in there] for there in ([0, 1, 2], [0, 1, 2], [0, 1], [1], [1], [0, 2], [0, 2], [2], [2])
@@ -374,7 +368,7 @@ def raise_at(*steps: int) -> Callable[[FaultyAgents, Any], Any]:
 
 def test_a_restart_breaks_off_the_episodes_of_all_agents_of_the_environment_alone() -> None:
     environments = make_environments(partial(FaultyAgents, raise_at(7)), 2, on_env_error="restart")
-    sampler = sampler_of(environments, 20)
+    sampler = sampler_of(environments, num_steps=20, env_seed=5)
     rollout = sampler.collect(FirstAction())
     valid = np.zeros(80, bool)
     valid[rollout.valid_rows.numpy()] = True

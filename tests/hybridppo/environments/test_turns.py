@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from sampling import sampler_of
 from toy_agents import Matching, ScriptedAgents, TakingTurns
 
 from hybridppo import EnvError, TwoPlayers
 from hybridppo.environments.making import make_environments
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import distribution_for
 
 
 class Push:
@@ -36,10 +35,7 @@ def rollouts_of(
     **options: Any,
 ) -> list[Rollout]:
     environments = make_environments(make, num_envs, on_env_error=on_env_error)
-    sampler = Sampler(
-        environments, distribution_for(Discrete(2)), num_steps=num_steps, env_seed=0, noise=np.random.default_rng(0),
-        **options,
-    )  # fmt: skip
+    sampler = sampler_of(environments, num_steps=num_steps, **options)
     found = [sampler.collect(Push()).map(torch.clone) for _ in range(number)]
     sampler.close()
     return found
@@ -173,9 +169,7 @@ def test_a_game_that_ends_in_a_step_that_is_open_leaves_no_return() -> None:
 def test_what_is_open_is_neither_learned_from_nor_lost_to_the_statistics() -> None:
     script = [(1.0, 10.0, False, False), (2.0, 20.0, False, False), (3.0, 30.0, True, False)]
     environments = make_environments(partial(Game, script), 1)
-    sampler = Sampler(
-        environments, distribution_for(Discrete(2)), num_steps=5, env_seed=0, noise=np.random.default_rng(0)
-    )
+    sampler = sampler_of(environments, num_steps=5)
     for _ in range(6):
         sampler.collect(Push())
     assert sampler.env_steps == 30  # turns
@@ -201,9 +195,7 @@ def test_the_turns_of_a_parallel_environment_give_the_same_steps(name: str) -> N
     # As many rounds in turns: agents that have left have none.
     made = make_environments(lambda: TakingTurns(ScriptedAgents(scripts)), 1)
     num_turns = len(parallel.valid_rows)
-    sampler = Sampler(
-        made, distribution_for(Discrete(2)), num_steps=num_turns, env_seed=0, noise=np.random.default_rng(0)
-    )
+    sampler = sampler_of(made, num_steps=num_turns)
     turns = sampler.collect(Push())
     for column in range(count):
         expected, found = every_step(parallel, column), every_step(turns, column)

@@ -1,7 +1,6 @@
 """What holds for every kind of network: where and when it is sampled and learned changes nothing."""
 
 import json
-import shutil
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +13,8 @@ from everywhere import WAYS
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from network_kinds import KINDS, acts_by_numbers, env_of, marks_of
 from ppo_settings import ppo_config
+from run_files import remove_last_checkpoint
+from same_bits import assert_same, assert_same_agents, state_of
 from selection import only_by_default
 from stop_after import StopAfter
 from toy_environments import MODES, HighestAllowed
@@ -45,17 +46,6 @@ def train(kind: str, env: Any = None, config: PPOConfig = SMALL, **options: Any)
     return hybridppo.train(env, config=config, progress=False, **{**arguments, **options})
 
 
-def state_of(agent: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in agent.state()[0].items()}
-
-
-def assert_same(found: hybridppo.TrainResult, expected: hybridppo.TrainResult, about: str = "") -> None:
-    some, others = state_of(found.agent), state_of(expected.agent)
-    assert some.keys() == others.keys()
-    for name, tensor in some.items():
-        assert torch.equal(tensor, others[name]), f"{name} {about}"
-
-
 @cache
 def expected_of(kind: str, overlaps: bool = False) -> hybridppo.TrainResult:
     """A training's final agent, which is only read: the result is shared."""
@@ -73,7 +63,7 @@ def test_who_samples_and_where_changes_nothing(kind: str, env: str) -> None:
     expected = expected_of(kind) if env == "discrete" else train(kind, source)
     for way, options in WAYS.items():
         if way != "migrating" or kind in MIGRATING:
-            assert_same(train(kind, source, **options), expected, way)
+            assert_same_agents(train(kind, source, **options).agent, expected.agent, way)
     other = train(kind, source, seed=1)
     assert not torch.equal(other.agent.parameters.values, expected.agent.parameters.values)
 
@@ -90,7 +80,7 @@ def test_it_is_no_other_network_in_disguise(kind: str) -> None:
 @some_kinds("gru", "lstm, normalised", "state-dependent exploration")
 def test_overlap_gives_what_its_seed_says(kind: str) -> None:
     workers = train(kind, placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=2)
-    assert_same(workers, expected_of(kind, overlaps=True))
+    assert_same_agents(workers.agent, expected_of(kind, overlaps=True).agent)
 
 
 @pytest.mark.parametrize(
@@ -101,15 +91,13 @@ def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_p
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
 
-    expected, run = expected_of(kind, overlaps), tmp_path / "run"
-    assert_same(train(kind, placement=placement(), run_dir=run, checkpoint_seconds=0, keep_checkpoints=9), expected)
-    checkpoints = sorted((run / "checkpoints").iterdir())
-    for later in checkpoints[2:]:  # as if it had been stopped before
-        shutil.rmtree(later)
-    assert 0 < int(checkpoints[1].name) < STEPS
+    expected, run = expected_of(kind, overlaps).agent, tmp_path / "run"
+    whole = train(kind, placement=placement(), run_dir=run, checkpoint_seconds=0, keep_checkpoints=9)
+    assert_same_agents(whole.agent, expected)
+    assert 0 < remove_last_checkpoint(run, keep=2) < STEPS
     source = env_of(kind)
     again = {} if isinstance(source, str) else {"env": source}
-    assert_same(hybridppo.resume(run, progress=False, **again), expected)
+    assert_same_agents(hybridppo.resume(run, progress=False, **again).agent, expected)
 
 
 @every_kind
@@ -131,7 +119,7 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
         assert env.action_space.contains(action)
         assert (expected == action).all()
         observation, *_ = env.step(action)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(loaded).items())  # acting changes nothing
+    assert_same(state_of(loaded), before)  # acting changes nothing
 
 
 @some_kinds("mingru", "lstm, normalised", "state-dependent exploration")
@@ -144,7 +132,7 @@ def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None
 
     history: list[Any] = []
     found = train(kind, placement=placement(), evaluate_every=64, evaluate_episodes=2, on_iteration=history.append)
-    assert_same(found, expected_of(kind, overlaps))
+    assert_same_agents(found.agent, expected_of(kind, overlaps).agent)
     assert any("evaluation_return_mean" in metrics for metrics in history)
 
 

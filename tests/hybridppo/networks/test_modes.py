@@ -1,6 +1,5 @@
 """A user's networks learn in `train()` mode and do everything else in `eval()` mode, wherever they are."""
 
-import shutil
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,11 @@ from loops import record_steps
 from network_kinds import KINDS, env_of, marks_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
+from run_files import remove_last_checkpoint
+from same_bits import assert_same_agents
+from sampling import collecting
 from selection import only_by_default
+from stop_after import assert_stopped_update_changes_nothing
 from torch import Tensor, nn
 
 import hybridppo
@@ -24,7 +27,6 @@ from hybridppo.distribution.dividing import require_shareable
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training
-from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
 SMALL: dict[str, Any] = {
@@ -147,12 +149,11 @@ def test_an_agent_acts_the_same_each_time(agent: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("placement", [name for name in PLACEMENTS if name != "overlapping"])
 def test_where_it_samples_changes_nothing(placement: str) -> None:
     """Neither noise of dropout nor statistics of batch normalization change; torch's own generator is left alone."""
-    expected = trained().state()[0]
     before = torch.random.get_rng_state()
     torch.rand(3)
-    found = train(placement=PLACEMENTS[placement]()).agent.state()[0]
-    assert any("running_mean" in name and tensor.abs().sum() > 0.0 for name, tensor in found.items())
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    found = train(placement=PLACEMENTS[placement]()).agent
+    assert any("running_mean" in name and tensor.abs().sum() > 0.0 for name, tensor in found.state()[0].items())
+    assert_same_agents(found, trained())
     torch.random.set_rng_state(before)
     state = torch.random.get_rng_state()
     if placement == "one device":
@@ -163,25 +164,15 @@ def test_where_it_samples_changes_nothing(placement: str) -> None:
 
 @pytest.mark.parametrize("placement", ["one device", "mirrored", "overlapping"])
 def test_resumed_it_goes_on_exactly(placement: str, tmp_path: Path) -> None:
-    expected = train(
-        placement=PLACEMENTS[placement](), run_dir=tmp_path / "run", checkpoint_seconds=0, keep_checkpoints=9
-    ).agent.state()[0]
-    checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    for later in checkpoints[2:]:  # as if it had been stopped before
-        shutil.rmtree(later)
-    found = hybridppo.resume(tmp_path / "run", networks=own_networks, progress=False).agent.state()[0]
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    options = {"run_dir": tmp_path / "run", "checkpoint_seconds": 0, "keep_checkpoints": 9}
+    expected = train(placement=PLACEMENTS[placement](), **options)
+    remove_last_checkpoint(tmp_path / "run", keep=2)
+    found = hybridppo.resume(tmp_path / "run", networks=own_networks, progress=False)
+    assert_same_agents(found.agent, expected.agent)
 
 
 def rollout_of(agent: PPO) -> Any:
-    from hybridppo.runners.samplers.in_process import Sampler
-
-    environments = make_environments("CartPole-v1", 4, EnvironmentOptions(vectorization="sync"))
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    sampler = Sampler(environments, agent.distribution, num_steps=16, env_seed=0, noise=np.random.default_rng(0))
-    with placement.sampling(agent) as actor:
-        return sampler.collect(actor)
+    return collecting(agent, make_environments("CartPole-v1", 4, vectorization="sync"))()
 
 
 def own_agent() -> PPO:
@@ -191,12 +182,7 @@ def own_agent() -> PPO:
 def test_an_update_that_is_stopped_changes_no_statistics() -> None:
     agent = own_agent()
     rollout = rollout_of(agent)
-    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
-    calls = iter(range(100))
-    agent.should_stop = lambda: next(calls) == 3
-    with pytest.raises(Stopped):
-        agent.update(rollout)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in agent.state()[0].items())
+    assert_stopped_update_changes_nothing(agent, rollout, after=3)
     assert not agent.actor.training
 
 

@@ -15,6 +15,7 @@ from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accele
 from ppo_settings import ppo_config
 from safetensors.torch import load_file
 from same_bits import values_of
+from sampling import collecting
 from selection import only_by_default
 from torch import Tensor
 
@@ -31,7 +32,6 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
 from hybridppo.placements import base, crossing
 from hybridppo.placements.base import Placement
-from hybridppo.runners.samplers.in_process import Sampler
 
 CARTPOLE = gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space
 CONFIG = ppo_config(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
@@ -349,16 +349,7 @@ def test_all_recordings_have_one_stream_and_their_device_selected(machine: Machi
     placement = SingleDevice(machine.device)
     placement.prepare(agent)
     for num_steps in (4, 5) * 2:
-        sampler = Sampler(
-            make_environments("CartPole-v1", 2, vectorization="sync"),
-            agent.distribution,
-            num_steps=num_steps,
-            env_seed=0,
-            noise=np.random.default_rng(0),
-        )
-        with placement.sampling(agent) as actor:
-            rollout = sampler.collect(actor)
-        agent.update(placement.to_learner(rollout))
+        agent.update(placement.to_learner(rollout_of(agent, placement, num_steps)))
     assert len(machine.graphs) == 2
     (stream,) = {graph.stream for graph in machine.graphs}
     assert stream is not machine.streams[0]
@@ -371,38 +362,29 @@ def test_rates_on_the_device_are_forgotten_with_it(machine: Machine) -> None:
     assert agent.optimizer._rates_on_device
     placement = SingleDevice("cpu")
     placement.prepare(agent)
-    rollout = rollout_of(agent, placement)
-    assert agent.update(rollout)["grad_norm"] > 0
+    assert agent.update(rollout_of(agent, placement))["grad_norm"] > 0
     assert not agent.optimizer._rates_on_device
 
 
-def rollout_of(agent: hybridppo.PPO, placement: Placement) -> Any:
-    sampler = Sampler(
-        make_environments("CartPole-v1", 2, vectorization="sync"),
-        agent.distribution,
-        num_steps=8,
-        env_seed=0,
-        noise=np.random.default_rng(0),
-    )
-    with placement.sampling(agent) as actor:
-        return sampler.collect(actor)
+def rollout_of(agent: hybridppo.PPO, placement: Placement, num_steps: int = 8) -> Any:
+    environments = make_environments("CartPole-v1", 2, vectorization="sync")
+    return collecting(agent, environments, placement, num_steps=num_steps)()
 
 
-def accelerated(env: str, config: PPOConfig, machine: Machine) -> Search:
-    """A search with the device as a candidate."""
+def assert_the_device_is_tried(env: str, config: PPOConfig, machine: Machine, patch: pytest.MonkeyPatch) -> None:
+    """By a search with the device as a candidate."""
+    patch.setattr(search, "MAX_SHARE", 100.0)
+    patch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     device = str(machine.device)
     found = Search(Training(env, config, EnvironmentOptions()), Limits(10**7, cores=2, accelerator=device))
     found.run()
-    return found
+    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
+    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
 
 
 def test_auto_tries_the_device_with_recorded_steps(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
-    monkeypatch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     config = replace(CONFIG, cuda_graphs=True, num_steps=4, num_epochs=1)
-    found = accelerated("CartPole-v1", config, machine)
-    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
-    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
+    assert_the_device_is_tried("CartPole-v1", config, machine, monkeypatch)
 
 
 @pytest.mark.slow
@@ -410,12 +392,8 @@ def test_auto_tries_the_device_with_recorded_steps(machine: Machine, monkeypatch
 def test_auto_tries_the_device_whatever_is_learned(
     kind: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
-    monkeypatch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     config = replace(CONFIG, num_steps=8, cuda_graphs="memory" not in kind, **KINDS_OF_UPDATES[kind][0])
-    found = accelerated("Pendulum-v1", config, machine)
-    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
-    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
+    assert_the_device_is_tried("Pendulum-v1", config, machine, monkeypatch)
 
 
 # Gaps between flat parameters

@@ -13,6 +13,7 @@ import pytest
 import torch
 from handmade_agents import OBSERVATIONS, HandmadeAgent
 from ppo_settings import ppo_config
+from sampling import collecting, log_probs_of
 from torch import Tensor, nn
 
 import hybridppo
@@ -23,7 +24,6 @@ from hybridppo.interfaces import Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import PLACEMENT_NAMES, make_placement, placement_from_settings
 from hybridppo.placements.crossing import available_device
-from hybridppo.runners.samplers.in_process import Sampler
 
 SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 
@@ -130,19 +130,14 @@ def test_rollouts_come_from_the_parameters_that_were_published(publish_every: in
     agent = hybridppo.PPO(environments.observation_space, environments.action_space, SMALL)
     placement = Mirrored("cpu", "cpu", force_copy=True, publish_every=publish_every)
     placement.prepare(agent)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(environments, agent.distribution, num_steps=SMALL.num_steps, env_seed=0, noise=noise)
+    collect = collecting(agent, environments, placement)
     actors: dict[int, nn.Module] = {}
     for iteration in range(6):
         actors[agent.version] = copy.deepcopy(agent.actor)
-        with placement.sampling(agent) as actor:
-            rollout = sampler.collect(actor)
-        assert actor.version == rollout.version == iteration - iteration % publish_every
+        rollout = collect()
+        assert rollout.version == iteration - iteration % publish_every
         for version, module in actors.items():
-            with torch.no_grad():
-                outputs = module(rollout.observations[:-1])
-            log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, rollout.actions)
-            is_close = torch.allclose(log_probs, rollout.log_probs, rtol=0, atol=1e-6)
+            is_close = torch.allclose(log_probs_of(agent, rollout, module), rollout.log_probs, rtol=0, atol=1e-6)
             assert is_close == (version == rollout.version)
         with placement.learning(agent):
             agent.update(placement.to_learner(rollout))
@@ -153,10 +148,7 @@ def test_rollouts_stay_where_they_are_on_one_device() -> None:
     agent = hybridppo.PPO(environments.observation_space, environments.action_space, SMALL)
     placement = Mirrored("cpu", "cpu", force_copy=True)
     placement.prepare(agent)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(environments, agent.distribution, num_steps=4, env_seed=0, noise=noise)
-    with placement.sampling(agent) as actor:
-        rollout = sampler.collect(actor)
+    rollout = collecting(agent, environments, placement)()
     assert placement.to_learner(rollout) is rollout
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
+from sampling import sampler_of
 from toy_environments import MODES, Script, ScriptedEnv, scripted_reward, scripted_vector
 
 from hybridppo.environments.making import make_environments
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.deterministic import DeterministicActions
 
 
@@ -212,7 +212,7 @@ def test_transitions_are_what_happened_in_every_mode(mode: Any, num_steps: int, 
     source = vector if mode is not None else (lambda: ScriptedEnv(SCRIPTS[1], ACTIONS))
     environments = make_environments(source, len(scripts))
     actions = DeterministicActions(ACTIONS.low, ACTIONS.high, std=0.1)
-    sampler = Sampler(environments, actions, num_steps=num_steps, env_seed=0, noise=np.random.default_rng(0))
+    sampler = sampler_of(environments, actions, num_steps=num_steps)
     replay = Replay(100, len(scripts), observation=(2,), dtype=torch.float32, action=(1,))
 
     class Actor:

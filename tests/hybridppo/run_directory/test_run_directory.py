@@ -1,19 +1,15 @@
 """Run directories: their contents, and what is never overwritten."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import lines_of
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.lines import as_json
-
-
-def lines_of(run: RunDirectory) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_create_then_open(tmp_path: Path) -> None:
@@ -54,7 +50,7 @@ def test_a_line_is_on_disk_at_once_and_strict_json(tmp_path: Path) -> None:
     text = (tmp_path / "metrics.jsonl").read_text()
     assert "NaN" not in text
     assert "Infinity" not in text
-    assert lines_of(run) == [{"iteration": 1, "loss": 0.5, "mean": None, "best": None}]
+    assert lines_of(tmp_path) == [{"iteration": 1, "loss": 0.5, "mean": None, "best": None}]
     run.close()
     run.close()
 
@@ -68,7 +64,7 @@ def test_rewinding_drops_what_comes_after(tmp_path: Path) -> None:
         file.write('{"iteration": 6, "lo')  # cut short by a crash
     run.rewind(iteration=3, env_steps=300)
     run.log({"iteration": 4})
-    assert [line["iteration"] for line in lines_of(run)] == [1, 2, 3, 4]
+    assert [line["iteration"] for line in lines_of(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_rewinding_sets_damaged_newer_checkpoints_aside(tmp_path: Path) -> None:

@@ -4,13 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
-from processes import run_python, start_python
+from processes import run_python, start_python, wait_until
 
 from hybridppo.commands.main import main
 from hybridppo.run_directory.checkpoints import load_latest
@@ -61,14 +59,6 @@ def python(*arguments: object, **options: object) -> "subprocess.Popen[str]":
     )  # type: ignore[call-overload, no-any-return]  # fmt: skip
 
 
-def wait_until(process: "subprocess.Popen[str]", holds: Callable[[], object], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
-
-
 @posix
 def test_a_closed_terminal_saves_and_ends_with_130(tmp_path: Path) -> None:
     path = tmp_path / "run"
@@ -88,7 +78,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     )
     command = ["train", "CartPole-v1", "--total-steps", 6_400, "--run-dir", path, *SMALL, "--no-progress"]
     process = start_python("-c", nohup, *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    wait_until(process, (path / "metrics.jsonl").exists)
+    wait_until((path / "metrics.jsonl").exists, process)
     process.send_signal(signal.SIGHUP)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
@@ -110,7 +100,7 @@ def test_signals_that_are_ignored_are_left_alone() -> None:
 @posix
 def test_ctrl_c_while_everything_is_imported_is_quiet(tmp_path: Path) -> None:
     with python("-c", IMPORTING_FOREVER, tmp_path / "importing", stdout=subprocess.PIPE) as process:
-        wait_until(process, (tmp_path / "importing").exists)
+        wait_until((tmp_path / "importing").exists, process)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (130, "", "")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,11 +20,11 @@ import psutil
 import pytest
 import torch
 from ppo_settings import ppo_config
-from processes import start_python
+from processes import start_python, wait_until, workers_of
 from run_files import lines_of, timeless_lines_of
 from selection import only_by_default
 from space_kinds import KINDS
-from stop_after import Stops
+from stop_after import Stops, assert_stopped_update_changes_nothing, rollouts_of
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
@@ -33,7 +32,7 @@ from hybridppo import Mirrored, SingleDevice
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.settings import Settings
-from hybridppo.system.interruption import Interruption, Stopped, requests_to_end
+from hybridppo.system.interruption import Interruption, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 ITERATIONS = 5
@@ -289,13 +288,6 @@ class Process:
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.communicate()
 
-    def wait_until(self, holds: Callable[[], object], timeout: float = 120.0) -> None:
-        deadline = time.monotonic() + timeout
-        while not holds():
-            assert self.popen.poll() is None, self.popen.communicate()
-            assert time.monotonic() < deadline, "timed out"
-            time.sleep(0.01)
-
     def send_to_all(self, number: signal.Signals) -> None:
         os.killpg(self.popen.pid, number)
 
@@ -337,7 +329,7 @@ def test_signals_to_the_whole_group_save_and_exit_with_130(
     with Process(
         *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, *stepped
     ) as process:
-        process.wait_until(lambda: lines(path) >= 2)
+        wait_until(lambda: lines(path) >= 2, process.popen)
         process.send_to_all(number)
         code, errors = process.finished()
     assert code == 130, errors
@@ -355,20 +347,11 @@ def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) 
     path = tmp_path / "run"
     arguments = ["--total-steps", 256, "--run-dir", path, "--evaluation-episodes", 100_000, *SMALL]
     with Process(*HYBRIDPPO, "train", "CartPole-v1", *arguments) as process:
-        process.wait_until(lambda: (path / "checkpoints" / f"{256:012d}").exists() or lines(path) >= 3)
+        wait_until(lambda: (path / "checkpoints" / f"{256:012d}").exists() or lines(path) >= 3, process.popen)
         process.send_to_all(signal.SIGTERM)
         code, errors = process.finished()
     assert code == 130, errors
     assert not (path / "result.json").exists()
-
-
-def workers_of(pid: int) -> list[str]:
-    """The commands of a trainer's workers, without git, which the trainer asks for the commit before."""
-    found = []
-    for child in psutil.Process(pid).children():
-        with suppress(psutil.NoSuchProcess):
-            found.append(" ".join(child.cmdline()))
-    return [command for command in found if "hybridppo.runners.workers.process" in command]
 
 
 @posix
@@ -378,7 +361,7 @@ def test_a_signal_while_preparing_leaves_a_run_to_resume(name: str, tmp_path: Pa
     with Process(
         *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 2
     ) as process:
-        process.wait_until(lambda: workers_of(process.popen.pid))  # the first has started
+        wait_until(lambda: workers_of(process.popen.pid), process.popen)  # the first has started
         process.send_to_all(signal.Signals[name])
         code, errors = process.finished()
     assert code == 130, errors
@@ -418,7 +401,7 @@ sys.exit(run_command(Command))
 def test_a_second_ctrl_c_ends_a_step_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HANGING)
     with Process(tmp_path / "script.py", tmp_path / "stepping") as process:
-        process.wait_until(lambda: (tmp_path / "stepping").exists())
+        wait_until(lambda: (tmp_path / "stepping").exists(), process.popen)
         process.send_to_all(signal.SIGTERM)
         stderr = process.popen.stderr
         assert stderr is not None
@@ -435,7 +418,7 @@ def test_commands_that_save_nothing_end_with_130_too(tmp_path: Path) -> None:
     train("CartPole-v1", tmp_path / "run", CPU, total_steps=64)
     with Process(*HYBRIDPPO, "evaluate", tmp_path / "run", "--episodes", 10**7, "--no-progress") as process:
         # Handlers are set when the command begins; until then the default ends the process.
-        process.wait_until(lambda: _catches(process.popen.pid, signal.SIGUSR1))
+        wait_until(lambda: _catches(process.popen.pid, signal.SIGUSR1), process.popen)
         process.send_to_all(signal.SIGUSR1)
         code, errors = process.finished()
     assert (code, errors) == (130, "interrupted\n")
@@ -487,25 +470,10 @@ def test_what_is_said_of_saving_is_true(saves: bool, expected: str, caplog: pyte
 
 def test_an_update_that_is_broken_off_leaves_the_agent_as_it_was(tmp_path: Path) -> None:
     result = train("CartPole-v1", tmp_path / "run", IN_TURN, total_steps=2 * CONFIG.batch_size)
-    agent, asked = result.agent, iter([False, False, True])
-    rollout: list[Any] = []
-    agent_update = type(agent).update
-
-    def remember(self: Any, given: Any) -> Any:
-        rollout.append(given.map(torch.clone))
-        return agent_update(self, given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(agent), "update", remember)
-        copy = train("CartPole-v1", tmp_path / "copy", IN_TURN, total_steps=CONFIG.batch_size).agent
-    for one in (agent, copy):
-        before = {name: tensor.clone() for name, tensor in one.state()[0].items()}, one.state()[1]
-        asked = iter([False, False, True])
-        one.should_stop = lambda asked=asked: next(asked)
-        with pytest.raises(Stopped):
-            one.update(rollout[0])
-        assert all(torch.equal(tensor, before[0][name]) for name, tensor in one.state()[0].items())
-        assert one.state()[1] == before[1]
+    agent, short = result.agent, {"total_steps": CONFIG.batch_size}
+    copy, rollouts = rollouts_of(type(agent), lambda: train("CartPole-v1", tmp_path / "copy", IN_TURN, **short))
+    for one in (agent, copy.agent):
+        assert_stopped_update_changes_nothing(one, rollouts[0], after=2)
     assert np.isfinite(agent.parameters.values.detach().numpy()).all()
     shutil.rmtree(tmp_path / "copy")
 

@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
+from sampling import collecting, log_probs_of, sampler_of
 from torch import nn
 from toy_environments import (
     Script,
@@ -28,10 +29,8 @@ from hybridppo.environments.vector import wrap
 from hybridppo.interfaces import Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers import in_process as module
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import distribution_for
 
 SCRIPT: Script = ((3, "truncated"), (1, "terminated"), (5, "both"), (2, "terminated"), (4, "truncated"))
 
@@ -57,14 +56,7 @@ def make_sampler(
     make: Any = scripted, *, num_episodes: int = 1, noise_seed: int = 0, in_thread: bool = False
 ) -> Sampler:
     environments = make_environments(make, 1, vectorization="sync")
-    return Sampler(
-        environments,
-        distribution_for(environments.action_space),
-        num_episodes=num_episodes,
-        env_seed=100,
-        noise=np.random.default_rng(noise_seed),
-        in_thread=in_thread,
-    )
+    return sampler_of(environments, num_episodes=num_episodes, env_seed=100, noise_seed=noise_seed, in_thread=in_thread)
 
 
 def length_of(episode: int) -> int:
@@ -174,20 +166,14 @@ def test_box_actions_and_observations_have_their_spaces_shapes() -> None:
 
 @pytest.mark.parametrize("action_space", [Discrete(3), Box(-1.0, 1.0, (2,), np.float32)], ids=["discrete", "box"])
 def test_log_probs_are_those_that_the_first_epoch_would_recompute(action_space: gym.Space[Any]) -> None:
-    sampler = make_sampler(partial(ScriptedEnv, SCRIPT, action_space), num_episodes=5)
     agent = PPO(ScriptedEnv.observation_space, action_space, ppo_config(num_envs=1, episodes_per_rollout=5))
     generator = torch.Generator().manual_seed(0)
     for parameter in agent.actor.parameters():
         nn.init.normal_(parameter, std=0.2, generator=generator)
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    with placement.sampling(agent) as actor:
-        rollout = sampler.collect(actor)
-    with torch.no_grad():
-        outputs = agent.actor(rollout.observations[:-1])
-        log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, rollout.actions)
+    environments = make_environments(partial(ScriptedEnv, SCRIPT, action_space), 1)
+    rollout = collecting(agent, environments, num_steps=None, num_episodes=5)()
     assert rollout.log_probs.std() > 0.01
-    torch.testing.assert_close(rollout.log_probs, log_probs)
+    torch.testing.assert_close(rollout.log_probs, log_probs_of(agent, rollout))
 
 
 class SeedsOf(ScriptedEnv):
@@ -313,14 +299,7 @@ def test_an_environment_made_anew_begins_its_episode_anew() -> None:
         made.append(Fragile(sticks if not made else lambda *values: values[-1]))
         return made[-1]
 
-    environments = make_environments(make, 1, on_env_error="restart")
-    sampler = Sampler(
-        environments,
-        distribution_for(Discrete(2)),
-        num_episodes=3,
-        env_seed=100,
-        noise=np.random.default_rng(0),
-    )
+    sampler = sampler_of(make_environments(make, 1, on_env_error="restart"), num_episodes=3, env_seed=100)
     sampler.collect(UniformActor())
     rollout = sampler.collect(UniformActor())
     assert len(made) == 2
@@ -357,7 +336,7 @@ def test_closing_twice_is_safe() -> None:
 def test_what_cannot_be_stepped_by_itself_is_refused(environments: Any) -> None:
     made = environments()
     with pytest.raises(ConfigurationError, match="num_envs=1"):
-        Sampler(made, distribution_for(made.action_space), num_episodes=1, env_seed=0, noise=np.random.default_rng(0))
+        sampler_of(made, num_episodes=1)
     made.close()
 
 

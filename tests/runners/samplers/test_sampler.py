@@ -13,6 +13,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
+from sampling import collecting, log_probs_of, sampler_of
 from torch import Tensor, nn
 from toy_environments import (
     MODES,
@@ -25,7 +26,6 @@ from toy_environments import (
 
 from hybridppo.agents import PPO
 from hybridppo.environments.vector import wrap
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
@@ -73,18 +73,18 @@ class DyadicCritic(nn.Module):
 
 def make_sampler(vector: Any, num_steps: int = NUM_STEPS, noise_seed: int = 0) -> tuple[Sampler, FixedActor]:
     environments = wrap(vector)
-    distribution = distribution_for(environments.action_space)
-    noise = np.random.default_rng(noise_seed)
-    sampler = Sampler(environments, distribution, num_steps=num_steps, env_seed=0, noise=noise)
-    return sampler, FixedActor(distribution.output_size)
+    sampler = sampler_of(environments, num_steps=num_steps, noise_seed=noise_seed)
+    return sampler, FixedActor(distribution_for(environments.action_space).output_size)
 
 
-def collect_with_expectation(mode: AutoresetMode) -> Iterator[tuple[Rollout, list[list[ScriptedRow]]]]:
+def collect_with_expectation(
+    mode: AutoresetMode, actor: FixedActor | None = None
+) -> Iterator[tuple[Rollout, list[list[ScriptedRow]]]]:
     """Consecutive rollouts, each with the rows it must hold, `rows[t][n]`."""
-    sampler, actor = make_sampler(scripted_vector(SCRIPTS, mode))
+    sampler, own = make_sampler(scripted_vector(SCRIPTS, mode))
     rows = [scripted_rows(script, mode) for script in SCRIPTS]
     for _ in range(NUM_ROLLOUTS):
-        yield sampler.collect(actor), [[next(of_env) for of_env in rows] for _ in range(NUM_STEPS)]
+        yield sampler.collect(actor or own), [[next(of_env) for of_env in rows] for _ in range(NUM_STEPS)]
 
 
 def field(rows: list[list[ScriptedRow]], name: str) -> np.ndarray:
@@ -130,40 +130,18 @@ def test_the_scripts_end_episodes_at_every_row() -> None:
 
 
 @in_every_mode
-def test_rewards_and_flags_of_all_steps_are_exact(mode: AutoresetMode) -> None:
-    for rollout, rows in collect_with_expectation(mode):
-        np.testing.assert_array_equal(rollout.rewards, field(rows, "reward"))
-        np.testing.assert_array_equal(rollout.terminated, field(rows, "terminated"))
-        np.testing.assert_array_equal(rollout.truncated, field(rows, "truncated"))
-
-
-@in_every_mode
-def test_valid_rows_are_the_steps(mode: AutoresetMode) -> None:
-    for rollout, rows in collect_with_expectation(mode):
+def test_rows_are_exact_and_their_observations_those_acted_upon(mode: AutoresetMode) -> None:
+    actor, last = FixedActor(2), None
+    for rollout, rows in collect_with_expectation(mode, actor):
+        for name in ("rewards", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(rollout, name), field(rows, name.removesuffix("s")), name)
+        np.testing.assert_array_equal(rollout.observations[:-1], field(rows, "observation"))
+        np.testing.assert_array_equal(rollout.observations[:-1], actor.seen)
         np.testing.assert_array_equal(rollout.valid_rows, np.flatnonzero(field(rows, "is_step")))
         assert rollout.valid_rows.dtype == torch.int64
-
-
-@in_every_mode
-def test_observations_are_those_acted_upon(mode: AutoresetMode) -> None:
-    sampler, actor = make_sampler(scripted_vector(SCRIPTS, mode))
-    rows = [scripted_rows(script, mode) for script in SCRIPTS]
-    for _ in range(NUM_ROLLOUTS):
-        actor.seen.clear()
-        rollout = sampler.collect(actor)
-        expected = [[next(of_env).observation for of_env in rows] for _ in range(NUM_STEPS)]
-        np.testing.assert_array_equal(rollout.observations[:-1], expected)
-        np.testing.assert_array_equal(rollout.observations[:-1], actor.seen)
-
-
-@in_every_mode
-def test_the_last_observation_begins_the_next_rollout(mode: AutoresetMode) -> None:
-    sampler, actor = make_sampler(scripted_vector(SCRIPTS, mode))
-    last = sampler.collect(actor).observations[-1].clone()
-    for _ in range(NUM_ROLLOUTS):
-        rollout = sampler.collect(actor)
-        assert torch.equal(rollout.observations[0], last)
+        assert last is None or torch.equal(rollout.observations[0], last)
         last = rollout.observations[-1].clone()
+        actor.seen.clear()
 
 
 @in_every_mode
@@ -323,17 +301,9 @@ def test_log_probs_are_those_of_the_actor(action_space: gym.Space[Any]) -> None:
     torch.manual_seed(0)
     for parameter in agent.actor.parameters():
         nn.init.normal_(parameter, std=0.2)
-    noise = np.random.default_rng(0)
-    sampler = Sampler(environments, agent.distribution, num_steps=NUM_STEPS, env_seed=0, noise=noise)
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
-    with placement.sampling(agent) as actor:
-        rollout = sampler.collect(actor)
-    with torch.no_grad():
-        outputs = agent.actor(rollout.observations[:-1])
-        log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, rollout.actions)
+    rollout = collecting(agent, environments)()
     assert rollout.log_probs.std() > 0.01
-    torch.testing.assert_close(rollout.log_probs, log_probs)
+    torch.testing.assert_close(rollout.log_probs, log_probs_of(agent, rollout))
 
 
 def test_the_environment_gets_the_actions_of_the_rollout() -> None:

@@ -1,20 +1,17 @@
 """How worker processes start: from any process, with the trainer's imports, and within a time limit."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 from ppo_settings import ppo_config
-from processes import run_python, start_python, worker_processes
+from processes import run_python, start_python, wait_until, worker_processes, workers_of
 
 import hybridppo
 from hybridppo import EnvError
@@ -120,14 +117,6 @@ def test_a_worker_that_never_connects_is_named(tmp_path: Path, monkeypatch: pyte
     assert not worker_processes()
 
 
-def workers_of(pid: int) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended meanwhile
-            found += [child] * any(part.startswith("hybridppo.") for part in child.cmdline())
-    return found
-
-
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("options", ["num_workers=2", "distribution='multi:2'", "distribution='central:2'"])
 def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, tmp_path: Path) -> None:
@@ -143,10 +132,7 @@ def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, t
     )
     process = start_python("-c", code, env=environment, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 60
-        while process.poll() is None and not workers_of(process.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: workers_of(process.pid), process)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
     finally:

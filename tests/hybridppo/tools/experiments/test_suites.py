@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import wait_until
 
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
@@ -114,11 +114,8 @@ def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", steps=10_000_000)
     running = RunningRun(run)
     try:
-        deadline = time.monotonic() + 60
-        while running.env_steps == 0:
-            assert time.monotonic() < deadline
-            assert not running.ended()
-            time.sleep(0.05)
+        wait_until(lambda: running.ended() or running.env_steps)
+        assert not running.ended()
     finally:
         running.stop()
     assert result_of(run) is None
@@ -148,15 +145,8 @@ def test_whoever_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", steps=10_000_000)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", code, run.to_line()], env=environment) as parent:
-        deadline = time.monotonic() + 60
-        while not read_lines(tmp_path / "run" / "metrics.jsonl"):
-            assert time.monotonic() < deadline
-            assert parent.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: read_lines(tmp_path / "run" / "metrics.jsonl"), parent)
         parent.send_signal(signal.SIGKILL)
-    log = tmp_path / "run.log"
-    while "interrupted" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "interrupted" in (tmp_path / "run.log").read_text())
     wait_until_free(tmp_path / "run", 60.0)  # it is being saved
     hybridppo.resume(tmp_path / "run", total_steps=1, progress=False)  # a lock of nobody's, and a whole checkpoint

@@ -1,0 +1,46 @@
+"""Samplers in this process, with the noise of a seed, for the tests to import."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hybridppo.environments.base import Environments
+from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import distribution_for
+
+
+def sampler_of(
+    environments: Environments, distribution: Any = None, *, env_seed: int = 0, noise_seed: int = 0, **options: Any
+) -> Sampler:
+    """The distribution is by default that of the action space; further options are the sampler's."""
+    distribution = distribution_for(environments.action_space) if distribution is None else distribution
+    return Sampler(environments, distribution, env_seed=env_seed, noise=np.random.default_rng(noise_seed), **options)
+
+
+def collecting(
+    agent: Any, environments: Environments, placement: Placement | None = None, **options: Any
+) -> Callable[[], Rollout]:
+    """Each call samples a rollout of the agent's; without a placement that is prepared, everything is on the CPU."""
+    if placement is None:
+        placement = SingleDevice("cpu")
+        placement.prepare(agent)
+    options = {"num_steps": agent.config.num_steps, "memory": agent.memory} | options
+    sampler = sampler_of(environments, agent.distribution, **options)
+
+    def collect() -> Rollout:
+        with placement.sampling(agent) as actor:
+            return sampler.collect(actor)
+
+    return collect
+
+
+def log_probs_of(agent: Any, rollout: Rollout, actor: Any = None) -> torch.Tensor:
+    """Those of the rollout's actions as the agent is now, or for another actor of its kind."""
+    with torch.no_grad():
+        outputs = (agent.actor if actor is None else actor)(rollout.observations[:-1])
+    return agent.distribution.log_prob_and_entropy(outputs, rollout.actions)[0]  # type: ignore[no-any-return]

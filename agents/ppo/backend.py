@@ -16,6 +16,7 @@ from hybridppo.agents.common.loop import Extras, LearningAgent, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import STATISTICS, TAKEN, Loss, LossInputs, approx_kl, clip_fraction
 from hybridppo.agents.ppo.stacked_rows import StackedRows
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
@@ -125,6 +126,12 @@ class Backend:
             agent=self._agent,
         )
         loss = self._agent.loss(inputs, clip_range)
+        total = getattr(loss, "total", None)
+        if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
+            raise ConfigurationError(
+                "a loss must return a Loss (hybridppo.agents.ppo.loss), whose total is a scalar with a gradient, got "
+                f"{shown(loss if total is None else total)}"
+            )
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
             return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))

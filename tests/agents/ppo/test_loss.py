@@ -315,6 +315,14 @@ REFUSED = {
         lambda: {"agent": PPO(Box(-1, 1, (3,)), Discrete(2)), "config": None},
         "the environment is not the one that was trained in",
     ),
+    "a loss that returns its total alone": (
+        lambda: {"loss": lambda *inputs: ppo_loss(*inputs).total},
+        r"a loss must return a Loss \(hybridppo.agents.ppo.loss\), whose total is a scalar with a gradient, got tensor",
+    ),
+    "a loss without a gradient": (
+        lambda: {"loss": lambda *inputs: replace(ppo_loss(*inputs), total=torch.tensor(1.0))},
+        r"scalar with a gradient, got tensor\(1.\)",
+    ),
     "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict"),
     "no configuration": (
         lambda: {"config": {"num_envs": 2}},

@@ -235,5 +235,6 @@ def _outputs(name: str, module: nn.Module, rows: Tensor) -> Any:
         return module(rows)
     except Exception as error:  # a custom module may raise any error
         raise ConfigurationError(
-            f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {type(error).__name__}: {error}"
+            f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {type(error).__name__}: {error} "
+            "(a row has all parts of an observation: docs/networks.md, Networks of your own)"
         ) from error

@@ -11,7 +11,8 @@ SPACES = " ".join(
 )
 # The tests that should find the mistakes of each room or file, the quickest first; the longest row that fits holds.
 TESTS: dict[str, str] = {
-    "hybridppo/spaces": f"{SPACES} agents/ppo/test_ppo.py runners/test_evaluation.py",
+    "hybridppo/spaces": f"{SPACES} agents/ppo/test_ppo.py runners/test_evaluation.py "
+    "hybridppo/environments/test_envs.py::test_unsupported_action_spaces_are_refused_by_name",
     "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",
     "hybridppo/networks/numpy_forms": f"hybridppo/networks {SPACES} hybridppo/test_golden.py",
     "hybridppo/networks/numpy_forms/recurrent.py": "agents/ppo/test_memory.py",

@@ -61,6 +61,11 @@ class PolicyAgent:
                 f"torch's default device is {default}, and agents are made on the CPU, from which a placement moves "
                 "them: turn it off, torch.set_default_device('cpu')"
             )
+        if isinstance(observation_space, str):  # as in stable-baselines3
+            raise ConfigurationError(
+                f"an agent is made for two spaces, got {observation_space!r}: train one with hybridppo.train(ENV, "
+                "total_steps=..., config=...)"
+            )
         self.config = config
         self._schedules = Scheduled(schedules, schedulable, config)
         self.observation_space, self.action_space = observation_space, action_space

@@ -89,8 +89,8 @@ def make_environments(
         environments = _of_function(make, num_envs, options, first, own_number, copies)
     else:
         raise ConfigurationError(
-            "env must be an environment's id, a function that makes one, or an environment of tensors "
-            f"(docs/tensors.md), got {shown(source)}"
+            "env must be an environment's id, a function that makes one, as lambda: MyEnv(), or an environment of "
+            f"tensors (docs/tensors.md), got {shown(source)}"
         )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards

@@ -38,6 +38,12 @@ def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float
                 f"the critic explains next to nothing of the returns (explained_variance {explained:.2f}), and is off "
                 f"by {math.sqrt(2.0 * error):.0f} (root mean square): the returns are large. Try {what}"
             )
+    if metrics.get("gradient_steps") == 0:
+        steps = f"{metrics['env_steps']:,} steps are within learning_starts, {config.learning_starts:,}"
+        found.append(
+            f"nothing was learned: {steps}. Raise total_steps (--total-steps), or lower learning_starts "
+            "(--learning-starts)"
+        )
     sampled = metrics.get("episode_return_mean", math.nan)
     if evaluation and len(evaluation) >= ENOUGH_EPISODES and math.isfinite(sampled):
         mean = sum(evaluation) / len(evaluation)

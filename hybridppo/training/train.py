@@ -7,6 +7,7 @@
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
+from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.interfaces import Metrics
@@ -47,6 +49,7 @@ from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
+from hybridppo.spaces.of_agents import any_space
 from hybridppo.system.figures import shown_return, shown_returns
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
@@ -56,6 +59,8 @@ from hybridppo.training.evaluate import evaluate_agent, like_training
 from hybridppo.training.self_play import Ladder, for_seats
 from hybridppo.training.stage import Stage, staged
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -64,7 +69,7 @@ class TrainResult:
     agent: AnyAgent
     """The trained agent, on its learning device."""
     metrics: Metrics
-    """The last iteration's metrics; a run directory's `metrics.jsonl` holds those of all."""
+    """The last iteration's metrics, empty before the first has ended. A run directory has those of all iterations."""
     run_dir: Path | None
     """Where everything was written, or None."""
     seed: int
@@ -192,6 +197,11 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
     environments, run = stage.environments, stage.run
     assert run.seed is not None  # `train` has seen to that
     spaces = environments.observation_space, environments.action_space
+    if environments.agents and not stage.options.action_masks and has_mask(any_space(spaces[0])):
+        logger.warning(
+            "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
+            "see it as numbers; action_masks=True (--action-masks) obeys it"
+        )
     with explaining_memory(asked.config, *spaces):
         trained = asked.made_for(environments, seed_of(run.seed, "agent"))
         choice = stage.choose(asked.config, trained, run.total_steps)

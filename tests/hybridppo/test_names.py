@@ -37,6 +37,14 @@ def test_configurations_name_the_field_that_was_meant(name: str, kind: type[Any]
     assert str(raised.value) == (f"{said}: did you mean {ours}?" if ours in fields else said)
 
 
+def test_an_agent_made_as_in_another_library_is_an_error_that_names_train() -> None:
+    make: Any = hybridppo.PPO
+    with pytest.raises(
+        hybridppo.ConfigurationError, match=r"made for two spaces, got 'MlpPolicy': train one with hybridppo.t"
+    ):
+        make("MlpPolicy", "CartPole-v1")
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -80,7 +80,9 @@ def test_what_is_no_environment_says_what_is() -> None:
         EnvError, match=r"must be a gymnasium.Space, not a types.SimpleNamespace: .* IsaacLab and Mjlab"
     ):
         train(inner)
-    with pytest.raises(ConfigurationError, match=r"or an environment of tensors .docs/tensors.md., got 3"):
+    with pytest.raises(
+        ConfigurationError, match=r"as lambda: MyEnv\(\), or an environment of tensors .docs/tensors.md., got 3"
+    ):
         train(3)
 
 

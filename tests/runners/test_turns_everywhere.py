@@ -202,6 +202,14 @@ def test_it_is_evaluated_and_acts_once_loaded(tmp_path: Path) -> None:
     assert len(again.returns) == len(again.agents)
 
 
+def test_a_mask_that_is_not_obeyed_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    train("masked", total_steps=96)
+    assert "obeys it" not in caplog.text
+    with pytest.raises(hybridppo.EnvError, match="may not do"):
+        train("masked", action_masks=False)
+    assert "have an action_mask, and action_masks is False" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["plain", "masked"])
 def test_it_can_be_checked(name: str) -> None:
     report = hybridppo.check_env(SOURCES[name][0], steps=60)

@@ -43,8 +43,8 @@ class Run:
     """A run's settings and metrics."""
 
     path: Path
-    config: dict[str, Any]
-    lines: list[dict[str, Any]]
+    config: dict[str, Any] = field(repr=False)
+    lines: list[dict[str, Any]] = field(repr=False)
     """The lines of `metrics.jsonl`."""
     policy: str = ""
     """The policy's name, if several were trained together."""

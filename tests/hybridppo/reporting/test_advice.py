@@ -18,6 +18,13 @@ def test_if_all_is_well_there_is_no_advice() -> None:
     assert advice({"iteration": 50, "episode_return_mean": 1.0}, TD3Config(), [1.0]) == []
 
 
+def test_a_training_that_ends_before_learning_begins() -> None:
+    metrics = {"iteration": 1, "env_steps": 600, "gradient_steps": 0}
+    (found,) = advice(metrics, TD3Config())
+    assert found.startswith("nothing was learned: 600 steps are within learning_starts, 1,000. Raise total_steps")
+    assert advice({**metrics, "gradient_steps": 1}, TD3Config()) == []
+
+
 LARGE = 0.5 * 60.0**2
 """The value loss if values are off by 60."""
 

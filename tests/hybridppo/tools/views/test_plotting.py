@@ -187,6 +187,11 @@ def test_labels_say_in_a_few_words_what_groups_differ_in(tmp_path: Path) -> None
     ]
 
 
+def test_a_run_is_shown_without_its_settings_and_metrics(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", [1.0])
+    assert repr(read_run(path)) == f"Run(path={path!r}, policy='', label='')"
+
+
 def test_an_empty_setting_has_a_label(tmp_path: Path) -> None:
     paths = [make_run(tmp_path / f"run{name}", [1.0], schedules=name) for name in ("", "gamma=linear")]
     assert [group.label for group in groups_of([*map(read_run, paths)])] == ["no schedules", "schedules gamma=linear"]

@@ -228,6 +228,8 @@ def _hint(name: str, ours: list[str]) -> str:
     for kind in AGENTS.values():
         if "config" in ours and setting in fields_of(kind.config):
             return f": did you mean config={kind.config.__name__}({setting}=...)?"
+        if "run_dir" in ours and setting in ("config", *fields_of(kind.config)):  # of `resume`
+            return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, config=...) begins another one"
     if "placement" in ours and name in ("max_lag", "publish_every"):
         return f": did you mean placement=Mirrored(..., {name}=...)?"
     near = meant_by(name, ours)

@@ -39,7 +39,7 @@ class RecordedStep:
         loop: the loop whose step is recorded.
         agent: the agent; its parameters must not move any more.
         record: records a function. It may run the step several times first; the effect is undone.
-        usual_size: the usual size of minibatches, if they may be padded (`padded`); None if they may not, because the
+        usual_size: the usual size of minibatches, if they may be padded (`Batch.padded`); None if they may not, as the
             library does not know what the loss and the networks do with rows that do not count.
     """
 

@@ -1,7 +1,7 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
 # make test     the default tests, in more processes than cores (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings, types and plain English
-# make slow     the tests that take minutes
+# make slow     the tests that take minutes, also those of the extras
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
@@ -31,7 +31,7 @@ train: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-slow: $(VENV)/installed-dev
+slow: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 gpu: $(VENV)/installed-dev

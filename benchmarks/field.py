@@ -2,7 +2,7 @@
 
     make bench-peers
     python benchmarks/field.py --peers stable-baselines3,skrl,SBX --cases small --rounds 3
-        python benchmarks/field.py --checkouts ~/src         # which holds clones of `cleanrl` and `purejaxrl`
+    python benchmarks/field.py --checkouts ~/src         # which holds clones of `cleanrl` and `purejaxrl`
     python benchmarks/field.py --install-only            # versions and sizes
 
 Each peer gets a virtual environment below `--venvs`: torch of `constraints.txt` first, then the peer. What cannot be

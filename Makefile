@@ -4,6 +4,7 @@
 # make slow     the tests that take minutes, also those of the extras
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
+# make oldest   the default tests with the oldest packages that setup.cfg allows, but the torch of constraints.txt
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
@@ -15,7 +16,7 @@
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test lint slow gpu mutants extras docs wheel bench bench-peers bench-published bench-all bench-gpu clean
+.PHONY: train test oldest lint slow gpu mutants extras docs wheel bench bench-peers bench-published bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -30,6 +31,10 @@ train: $(VENV)/installed
 # Where a process has nothing left, it takes tests from another: few of them take most of the time.
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# An older pytest or OpenCV is not what users have.
+oldest: build/oldest/installed
+	build/oldest/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 
 slow: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
@@ -90,6 +95,13 @@ $(VENV)/installed: setup.cfg constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) torch
 	$(INSTALL) --editable ".[plot]"
+	touch $@
+
+build/oldest/installed: setup.cfg constraints.txt
+	$(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install --quiet --no-compile --constraint constraints.txt torch
+	sed -n '/^install_requires/,/^$$/s/ *\(.*\)>=\(.*\)/\1==\2/p' setup.cfg | grep --invert-match torch > build/oldest/versions
+	build/oldest/bin/python -m pip install --quiet --no-compile --requirement build/oldest/versions --editable ".[test,plot]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -17,7 +17,7 @@ from hybridppo.spaces.checks import as_numbers, as_scalar, as_truths, checked_wh
 Array = NDArray[Any]
 
 
-class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
+class DiscreteKind(Kind["gym.spaces.Discrete[Any]"]):  # not generic in older releases of gymnasium
     """One-hot in a row. A mask has a boolean for each option."""
 
     type_name = "Discrete"

@@ -29,6 +29,7 @@ from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
 from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP
+from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.distributions import distribution_for
@@ -206,8 +207,7 @@ def checked_networks(
                 f"{field} is for the library's networks, and networks= was given: let the networks select their inputs"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         made = networks(observation_space, action_space, config, torch.Generator().manual_seed(seed))
     if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
         raise ConfigurationError(

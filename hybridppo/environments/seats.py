@@ -1,6 +1,7 @@
 """A game of several agents in which one policy learns in each episode, and opponents have the other seats."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Seat(gym.Env[Any, Any]):
         low, high = (0, 255) if self._rows.dtype == np.uint8 else (-np.inf, np.inf)
         self.observation_space = Box(low, high, self._rows.shape, dtype=self._rows.dtype.type)
         actions: Any = inner.action_space
-        self._random_actions: Any = actions
+        self._random_actions: Any = deepcopy(actions)  # to seed them; the game may draw from its own
         self.action_space = gym.spaces.Tuple([actions[column] for column in range(len(self.agents))])
         self._folder = Path()
         self._pools: Mapping[str, tuple[list[str], list[float]]] = {}

@@ -226,6 +226,19 @@ def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
     assert seat.take_results()[-1] == ["", "", "somebody", 1.0]
 
 
+def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
+    space = Discrete(2)  # which all environments of this process may share
+
+    class Shared(Counting):
+        def action_space(self, agent: str) -> Any:
+            return space
+
+    seat = Seat(TurnEnvironment(Shared()), SeatOptions(opponent_of=Plays(0)), [])
+    seat.reset(seed=0)
+    seat.step([0])
+    assert space._np_random is None
+
+
 def test_games_that_ended_before_a_restart_are_rated() -> None:
     class Fails(Duel):
         steps = 0

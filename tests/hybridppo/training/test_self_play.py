@@ -525,7 +525,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Counting, num_envs=0)
     with pytest.raises(EnvError, match="observation_space was Box"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Duel)
-    with pytest.raises(ConfigurationError, match="self_play is for PettingZoo's environments of several agents"):
+    with pytest.raises(ConfigurationError, match="self_play, and agents against each other, are for PettingZoo's"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, lambda: gym.make("CartPole-v1"))
     seen = Dict(own=Box(0.0, 5.0, (1,)), others=Box(-np.inf, np.inf, (1,)))
     sees_all = hybridppo.PPO(seen, Discrete(2), replace(SMALL, critic_observes="all"))
@@ -542,7 +542,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": {"opponents": "best"}}, "opponents must be one of uniform, prioritised, got 'best'"),
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
-        ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
+        ({"env": lambda: gym.make("CartPole-v1")}, "self_play, and agents against each other, are for PettingZoo's"),
         ({"config": {"one": SMALL, "other": SMALL}}, "agent 'left' has the policy 'left'"),
         ({"distribution": hybridppo.Central(learners=2)}, "self_play=.* does not work with 2 learners of a server"),
         ({"distribution": hybridppo.MultiLearner(learners=2)}, "several learners needs a run directory"),

@@ -23,7 +23,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
 from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
@@ -191,8 +191,14 @@ def checked_networks(
     """Custom networks, tried on two observations. Their draws from torch's generator follow from the seed.
 
     Raises:
-        ConfigurationError: if they are not two modules, or their inputs or outputs have wrong shapes.
+        ConfigurationError: if `networks` is no function, or they are not two modules, or their inputs or outputs have
+            wrong shapes.
     """
+    if not callable(networks) or isinstance(networks, nn.Module):
+        raise ConfigurationError(
+            f"networks must be a function that makes actor and critic (docs/networks.md, Networks of your own), got "
+            f"{shown(networks)}"
+        )
     if config.recurrent is not None:
         raise ConfigurationError(
             f"recurrent={config.recurrent!r} is for the library's networks, and networks= was given: leave one out"

@@ -488,6 +488,19 @@ def always(action: int) -> hybridppo.PPO:
     return agent
 
 
+class Grab(Counting):
+    """Whoever takes one first has won."""
+
+    def step(self, action: Any) -> None:
+        self._left = 1 if action == 0 else 9
+        super().step(action)
+
+
+def test_a_game_that_ends_before_the_learners_turn_counts() -> None:
+    scores = hybridppo.round_robin({"one": always(0), "other": always(0)}, Grab, games=40)
+    assert 0.2 < scores["one"]["other"] < 0.8  # who begins wins
+
+
 def test_a_round_robin_has_the_score_of_each_against_each(tmp_path: Path) -> None:
     """Taking two beats taking one from either seat: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
     agents = {"twos": always(1), "ones": always(0), "saved": always(1).save(tmp_path / "twos")}

@@ -634,8 +634,9 @@ def test_slow_steps_are_no_hang() -> None:
 def test_a_timeout_without_workers_is_a_warning(
     num_workers: int, timeout: float, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train("CartPole-v1", num_workers=num_workers, worker_timeout=timeout, total_steps=96)
+    train("CartPole-v1", num_workers=num_workers, worker_timeout=timeout, total_steps=96, env_threads=2)
     assert ("worker_timeout=60 does not end a step that hangs" in caplog.text) == warns
+    assert ("env_threads=2 has no effect" in caplog.text) == (num_workers == 0)
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan])

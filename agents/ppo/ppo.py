@@ -102,6 +102,9 @@ class PPO(PolicyAgent):
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
         config = config if config is not None else PPOConfig()
+        for name, part in {"loss": loss, "advantages": advantages}.items():
+            if part is not None and not callable(part):
+                raise ConfigurationError(f"{name} must be a function, got {shown(part)}")
         super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
         require_not_recorded(config, self._schedules.functions)
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE

@@ -1,5 +1,6 @@
 """The team of a distribution policy, and the run directory that it resumes."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from hybridppo.runs.distribution_policies import (
     distribution_of,
 )
 from hybridppo.runs.options import RunOptions
+
+logger = logging.getLogger(__name__)
 
 
 def run_directory_of(run_dir: str | Path, distribution: str | Distribution | None) -> RunDirectory:
@@ -54,4 +57,10 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
         from hybridppo.distribution.central_server import ServerOfParameters
 
         return ServerOfParameters(policy, run.address)
+    if run.address is not None:
+        logger.warning(
+            "address=%s has no effect with distribution='local', which trains in this process alone: name another one, "
+            "such as distribution='coarse' (--distribution coarse)",
+            run.address,
+        )
     return LocalTeam()

@@ -8,6 +8,7 @@ import numpy as np
 
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.frames import StackedFrames, num_frames_of
+from hybridppo.system.validation import require_whole
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
@@ -21,12 +22,13 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         num_frames: observations in a stack.
 
     Raises:
+        ConfigurationError: if `num_frames` is not at least 1.
         EnvError: if the observation space is not a `Box`.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]", num_frames: int) -> None:
         super().__init__(env)
-        self._space = StackedFrames(env.observation_space, num_frames)
+        self._space = StackedFrames(env.observation_space, require_whole("num_frames", num_frames))
         self.observation_space = self._space
         self._stack = np.zeros(self._space.shape, self._space.dtype)
 

@@ -107,8 +107,8 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
         if environments.is_compiled and environments.agents:
             return "self_play does not work with compiled environments: use vectorization='sync'"
         return (
-            "self_play is for PettingZoo's environments of several agents: leave it out, or give it "
-            "hybridppo.TwoPlayers of a gymnasium environment"
+            "self_play, and agents against each other, are for PettingZoo's environments of several agents: leave out "
+            "self_play or the other agents, or use hybridppo.TwoPlayers of a gymnasium environment"
         )
     if isinstance(options, CriticsOptions) and not environments.agents:
         given = f"={options.critic_observes!r}" if isinstance(options.critic_observes, str) else ""

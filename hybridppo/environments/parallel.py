@@ -310,11 +310,15 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:
             if not any(bool(of.get(agent)) for of in ends):  # the environment may still report that an agent has left
-                what = "has left" if agent in self._slots else "is not in its possible_agents"
-                raise BadValueError(
-                    f"agent {agent!r} appeared in the middle of an episode, and {what}: agents may leave before its "
-                    "end, and come with its reset alone"
-                )
+                raise self._newcomer(agent)
+
+    def _newcomer(self, agent: Any) -> BadValueError:
+        """The error for an agent that appears in the middle of an episode."""
+        what = "was not in its reset, or has left" if agent in self._slots else "is not in its possible_agents"
+        return BadValueError(
+            f"agent {agent!r} appeared in the middle of an episode, and {what}: agents may leave before its end, and "
+            "come with its reset alone"
+        )
 
 
 def _agents_of(env: Any) -> tuple[Any, ...]:

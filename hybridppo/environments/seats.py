@@ -1,6 +1,7 @@
 """A game of several agents in which one policy learns in each episode, and opponents have the other seats."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Seat(gym.Env[Any, Any]):
         low, high = (0, 255) if self._rows.dtype == np.uint8 else (-np.inf, np.inf)
         self.observation_space = Box(low, high, self._rows.shape, dtype=self._rows.dtype.type)
         actions: Any = inner.action_space
-        self._random_actions: Any = actions
+        self._random_actions: Any = deepcopy(actions)  # to seed them; the game may draw from its own
         self.action_space = gym.spaces.Tuple([actions[column] for column in range(len(self.agents))])
         self._folder = Path()
         self._pools: Mapping[str, tuple[list[str], list[float]]] = {}
@@ -140,6 +141,7 @@ class Seat(gym.Env[Any, Any]):
             }
             if self._others_play():
                 break
+            self._add_result()  # the others have ended the game before the learner's turn
         else:
             raise BadValueError(f"{MOST_RESETS} episodes in a row have ended before the learner's turn")
         self._rows[:], self.is_over, self.present[:] = 0, False, False
@@ -148,7 +150,7 @@ class Seat(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         """As `ParallelEnvironment.step`, up to the learner's next turn or the end of its episode."""
-        memory, inner = self._memory, self._inner
+        inner = self._inner
         self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0
@@ -158,11 +160,7 @@ class Seat(gym.Env[Any, Any]):
         self._show()
         self.is_over = not self.present.any()
         if self.is_over:
-            own = memory.gains[memory.team].max()
-            for policy, name in memory.opponents.items():
-                others = memory.gains[self._seats_of(policy)].max()
-                score = 0.5 if own == others else float(own > others)
-                self._results.append([self._policies[memory.team[0]], policy, name, score])
+            self._add_result()
         return self._rows, self.rewards, self.terminated, self.truncated, {}
 
     def require_finite(self) -> None:
@@ -193,6 +191,15 @@ class Seat(gym.Env[Any, Any]):
             column = self._columns[seat]
             self._rows[column], self.present[column] = inner.rows[seat], inner.present[seat]
         self.turn = self._columns[inner.turn]
+
+    def _add_result(self) -> None:
+        """Note the result of the episode against the snapshot of each policy."""
+        memory = self._memory
+        own = memory.gains[memory.team].max()
+        for policy, name in memory.opponents.items():
+            others = memory.gains[self._seats_of(policy)].max()
+            score = 0.5 if own == others else float(own > others)
+            self._results.append([self._policies[memory.team[0]], policy, name, score])
 
     def _seats_of(self, policy: str) -> list[int]:
         """The seats of a policy that opponents have."""

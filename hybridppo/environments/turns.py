@@ -103,6 +103,8 @@ class TurnEnvironment(ParallelEnvironment):
                 truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
             self.infos[agent] = info
             if not (terminated or truncated):
+                if not self.present[slot]:
+                    raise self._newcomer(agent)
                 self._write(slot, observation, info)
                 self.turn = slot
                 break

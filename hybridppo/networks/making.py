@@ -23,12 +23,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
 from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP
+from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.distributions import distribution_for
@@ -190,8 +191,14 @@ def checked_networks(
     """Custom networks, tried on two observations. Their draws from torch's generator follow from the seed.
 
     Raises:
-        ConfigurationError: if they are not two modules, or their inputs or outputs have wrong shapes.
+        ConfigurationError: if `networks` is no function, or they are not two modules, or their inputs or outputs have
+            wrong shapes.
     """
+    if not callable(networks) or isinstance(networks, nn.Module):
+        raise ConfigurationError(
+            f"networks must be a function that makes actor and critic (docs/networks.md, Networks of your own), got "
+            f"{shown(networks)}"
+        )
     if config.recurrent is not None:
         raise ConfigurationError(
             f"recurrent={config.recurrent!r} is for the library's networks, and networks= was given: leave one out"
@@ -206,8 +213,7 @@ def checked_networks(
                 f"{field} is for the library's networks, and networks= was given: let the networks select their inputs"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         made = networks(observation_space, action_space, config, torch.Generator().manual_seed(seed))
     if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
         raise ConfigurationError(

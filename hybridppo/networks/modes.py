@@ -4,6 +4,7 @@ Networks are in `train()` while gradients are computed, and in `eval()` otherwis
 depend on the mode, and are never switched.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -20,6 +21,9 @@ INDEPENDENT = (
     nn.Sigmoid, nn.Softplus,
 )  # fmt: skip
 """Modules of torch that do not depend on the mode; any other module may."""
+
+HOST = torch.device("cpu")
+_one_thread = threading.RLock()
 
 
 def depend_on_training(*networks: nn.Module) -> bool:
@@ -72,7 +76,18 @@ def noise_from(seed: Sequence[int], device: torch.device) -> Iterator[None]:
 
     Dropout can only draw from torch's global generators.
     """
+    with torch_seeded(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1), device):
+        yield
+
+
+@contextmanager
+def torch_seeded(seed: int, device: torch.device = HOST) -> Iterator[None]:
+    """A context in which torch's global generators have this seed; it restores them.
+
+    Other threads wait for its end, because their trainings have the same generators.
+    """
     is_on_host = device.type == "cpu"
-    with torch.random.fork_rng([] if is_on_host else [device], device_type="cuda" if is_on_host else device.type):
-        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
+    devices, kind = ([], "cuda") if is_on_host else ([device], device.type)
+    with _one_thread, torch.random.fork_rng(devices, device_type=kind):
+        torch.manual_seed(seed)
         yield

@@ -114,13 +114,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: if it is no run directory, or of a newer format.
         """
-        try:
-            path = Path(path)
-        except TypeError:
-            raise RunDirectoryError(
-                f"a run directory, or an agent's file, must be a path, got {shown(path)}: save an agent with "
-                "agent.save(FILE), and pass FILE; evaluate_agent takes the agent itself"
-            ) from None
+        path = path_of(path)
         file = path if path.is_file() else path / "config.json"
         try:
             config = json.loads(file.read_bytes())
@@ -324,6 +318,21 @@ def require_free(path: str | Path) -> None:
     """
     with contextlib.suppress(OSError):  # there is no folder yet; `create` says what else is wrong
         _require_empty(Path(path))
+
+
+def path_of(given: Any) -> Path:
+    """The path of a run directory or of an agent's file.
+
+    Raises:
+        RunDirectoryError: if it is no path.
+    """
+    try:
+        return Path(given)
+    except TypeError:
+        raise RunDirectoryError(
+            f"a run directory, or an agent's file, must be a path, got {shown(given)}: let train have a run_dir, or "
+            "save an agent with agent.save(FILE), and pass FILE; evaluate_agent takes the agent itself"
+        ) from None
 
 
 def fresh_path(env_id: str, seed: int) -> Path:

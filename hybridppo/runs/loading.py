@@ -1,6 +1,7 @@
 """Loads agents and runners from checkpoints."""
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,7 +74,7 @@ def load(
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
-    if not isinstance(run_dir, AnyAgent) and is_agent_file(Path(run_dir)):  # `open` refuses an agent
+    if is_agent_file(run_dir):
         return _agent_in_file(Path(run_dir), agent, networks, modules)
     directory = RunDirectory.open(run_dir)
     settings = Settings.read(directory)
@@ -84,9 +85,9 @@ def load(
     return agent_of(settings, found, agent=agent, networks=networks, modules=modules)
 
 
-def is_agent_file(path: Path) -> bool:
+def is_agent_file(path: object) -> bool:
     """Whether a path is a file of `agent.save`, and not the `config.json` of a run."""
-    return path.is_file() and path.name != "config.json"
+    return isinstance(path, str | os.PathLike) and Path(path).is_file() and Path(path).name != "config.json"
 
 
 def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
@@ -105,7 +106,7 @@ def policies_of_run(run_dir: str | Path, agent: AnyAgent) -> dict[str, AnyAgent]
     Raises:
         RunDirectoryError: if `run_dir` is neither.
     """
-    if is_agent_file(Path(run_dir)):
+    if is_agent_file(run_dir):
         return agents_by_policy(agent)
     return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)
 
@@ -120,6 +121,8 @@ def agent_of(
     """The agent of a run at a checkpoint, with its own parts; None for a new agent."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config
     kind = agent if agent is not None else agent_class(config)
+    if not (isinstance(kind, type) and issubclass(kind, AnyAgent)):
+        raise ConfigurationError(f"agent must be the class that was trained, got {shown(kind)}")
     with explaining_memory(config, *spaces):
         made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
     if checkpoint is None:

@@ -91,8 +91,14 @@ def evaluate_agent(
         EnvError: if the environment has other spaces than the agent.
     """
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
-    if isinstance(agent, str | Path):
-        raise ConfigurationError(f"evaluate_agent takes an agent, got {shown(agent)}: use evaluate(RUN_DIR)")
+    if not hasattr(agent, "config"):
+        raise ConfigurationError(
+            f"evaluate_agent takes an agent, got {shown(agent)}: use evaluate(RUN_DIR), or result.agent of a training"
+        )
+    if not isinstance(placement, Placement | None):
+        raise ConfigurationError(
+            f"placement must be one that the agent is prepared for, or None, got {shown(placement)}"
+        )
     environments = environments_for(
         agent,
         env,
@@ -208,6 +214,7 @@ def evaluate_policies(
     for name, number in {"episodes": episodes, "num_envs": num_envs}.items():
         require_whole(name, number)
     require_whole("seed", seed, 0, below=2**128)
+    require_names(agents)
     for name, agent in agents.items():
         if not isinstance(agent, PPO) and not callable(agent):
             raise ConfigurationError(f"policy {name!r} must be an agent of PPO or a function, got {shown(agent)}")
@@ -221,6 +228,16 @@ def evaluate_policies(
             deterministic=deterministic,
         )
     return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}
+
+
+def require_names(agents: object) -> None:
+    """Refuse agents without names.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    if not isinstance(agents, Mapping):
+        raise ConfigurationError(f"agents must have names, as in {{'one': ..., 'other': ...}}, got {shown(agents)}")
 
 
 def environments_of_policies(

@@ -33,7 +33,7 @@ from hybridppo.spaces.state_dependent import Drawing
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import require_whole
-from hybridppo.training.evaluate import acting
+from hybridppo.training.evaluate import acting, require_names
 
 Array = NDArray[Any]
 
@@ -139,6 +139,7 @@ def round_robin(
     require_whole("games", games)
     require_whole("num_envs", num_envs)
     require_whole("seed", seed, 0, below=2**128)
+    require_names(agents)
     players: dict[str, Any] = {
         name: load(given) if isinstance(given, (str, Path)) else given for name, given in agents.items()
     }

@@ -26,6 +26,7 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, exp
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.action_masks import has_mask
+from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.interfaces import Metrics
@@ -42,6 +43,7 @@ from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
 from hybridppo.runs.loading import go_on, put_networks, start_from
@@ -259,6 +261,8 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(job, team)
         stack.callback(sampler.close)
+        if isinstance(sampler, Sampler) and settings.run.distribution == "local":
+            _warn_of_unused(settings.environment, job.environments)
         callbacks = _callbacks(job)
         runner = _runner(job, team, sampler, callbacks, stack)
         callbacks.run.environments = RunEnvironments(runner.steer)
@@ -304,6 +308,21 @@ def _sampler(job: Job, team: LocalTeam) -> BaseSampler:
         env_seed=seed_of(settings.seed, "environments"),
         noise=np.random.default_rng(seed_of(settings.seed, "noise")),
     )
+
+
+def _warn_of_unused(options: EnvironmentOptions, environments: Environments) -> None:
+    """Warn of options without an effect on environments that this process steps."""
+    if options.env_threads > 1 and not environments.is_compiled:
+        logger.warning(
+            "env_threads=%d has no effect on environments that are not compiled: use num_workers (--num-workers)",
+            options.env_threads,
+        )
+    if options.worker_timeout != EnvironmentOptions().worker_timeout:
+        logger.warning(
+            "worker_timeout=%g does not end a step that hangs, because this process steps the environments: "
+            "num_workers=1 (--num-workers 1) steps them in a worker",
+            options.worker_timeout,
+        )
 
 
 def _callbacks(job: Job) -> Callbacks:

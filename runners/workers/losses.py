@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Callable
 
-import numpy as np
-
 from hybridppo.errors import HybridPPOError
 from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.system.seeds import seed_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +52,7 @@ class Losses:
                 times = self._in_a_row[worker]
                 raise self._error(f"lost {times} times without {self._work} between, the last: {lost}") from lost
             logger.warning("%s\nAnother is started in its place, and %s dropped.", lost, self._dropped)
-            sequence = np.random.SeedSequence([seed, self._losses[worker]])
-            env_seed = int(sequence.generate_state(1)[0] >> 1)
+            env_seed = seed_of(seed, f"after loss {self._losses[worker]}")
             try:
                 self._pool.end(worker)
                 self._pool.start(worker, env_seed)

@@ -253,6 +253,8 @@ def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
     result = stacking(name, run_dir=tmp_path / "run", evaluation_episodes=4, evaluate_every=128, evaluate_episodes=2)
     assert result.evaluation is not None
     agent = hybridppo.load(tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="num_frames must be a whole number of at least 1, got 0"):
+        hybridppo.FrameStack(Moving(SPACES[name]), 0)
     env = hybridppo.FrameStack(Moving(SPACES[name]), FRAMES)
     observation, _ = env.reset(seed=0)
     assert env.action_space.contains(agent.act(observation))

@@ -564,7 +564,7 @@ def test_worker_killed_is_replaced_by_one_whose_environments_take_seeds_that_non
 
     class Noted(FaultyEnv):
         def __init__(self) -> None:
-            super().__init__(lambda env, result: result)
+            super().__init__(at(0, 5, stick))  # and is restarted before its worker is killed
 
         def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
             if seed is not None:
@@ -590,9 +590,9 @@ def test_worker_killed_is_replaced_by_one_whose_environments_take_seeds_that_non
 
     begun: list[psutil.Process] = []
     result = train(Noted, num_workers=2, on_env_error="restart", on_iteration=kill)
-    assert result.metrics["env_restarts"] == 3 * NUM_ENVS // 2
+    assert result.metrics["env_restarts"] == 3 * NUM_ENVS // 2 + 1
     found = [int(line) for line in seeds.read_text().split()]
-    assert len(found) == len(set(found)) == NUM_ENVS + 3 * NUM_ENVS // 2
+    assert len(found) == len(set(found)) == NUM_ENVS + 3 * NUM_ENVS // 2 + 1
     assert not worker_processes()
 
 
@@ -628,6 +628,15 @@ def test_slow_steps_are_no_hang() -> None:
         return result
 
     train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=1.5, total_steps=96)
+
+
+@pytest.mark.parametrize(("num_workers", "timeout", "warns"), [(0, 60.0, True), (0, 300.0, False), (1, 60.0, False)])
+def test_a_timeout_without_workers_is_a_warning(
+    num_workers: int, timeout: float, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    train("CartPole-v1", num_workers=num_workers, worker_timeout=timeout, total_steps=96, env_threads=2)
+    assert ("worker_timeout=60 does not end a step that hangs" in caplog.text) == warns
+    assert ("env_threads=2 has no effect" in caplog.text) == (num_workers == 0)
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan])

@@ -68,8 +68,8 @@ CONSTANTS = (
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial,
     np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
 )  # fmt: skip
-NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-"""Constants with names, because an attribute may have one after the other. The owner of a method is described, too."""
+NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+"""Constants with names, because an attribute may have one after the other. `owner_of` them is described, too."""
 
 
 PLAIN_TYPES = {bool, int, str, type(None)}
@@ -213,10 +213,10 @@ class Walk:
         node: Node = {"constant": class_name(value)}
         if not isinstance(value, NAMED) or self._restored not in (None, FORMAT):
             return node
-        owner = getattr(value, "__self__", None)
+        owner = owner_of(value)
         if not isinstance(owner, (type, types.ModuleType, type(None))):
             node["owner"] = self._node(owner, f"{place}.__self__", f"{path}.__self__")
-        return {**node, "name": value.__qualname__}
+        return {**node, "name": getattr(value, "__qualname__", node["constant"])}
 
     def _attributes(self, value: object, place: str) -> list[Node]:
         found = []
@@ -357,6 +357,13 @@ def is_known(value: object) -> bool:
         or dataclasses.is_dataclass(kind)
         or (isinstance(module, str) and module.partition(".")[0] in KNOWN_PACKAGES)
     )
+
+
+def owner_of(constant: Any) -> Any:
+    """The owner of a method, or the function and the arguments of a partial one; None for other constants."""
+    if isinstance(constant, functools.partial):
+        return (constant.func, *constant.args, *constant.keywords.items())
+    return getattr(constant, "__self__", None)
 
 
 def sets_own_state(value: object, restored: int | None = None) -> "Callable[[Any], object] | None":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.state.describing import FORMAT, Walk, sets_own_state
+from hybridppo.environments.state.describing import FORMAT, Walk, owner_of, sets_own_state
 from hybridppo.environments.state.nodes import (
     BIT_GENERATORS,
     MISSING,
@@ -23,6 +23,8 @@ from hybridppo.environments.state.nodes import (
 )
 from hybridppo.environments.state.sharing import Shared
 from hybridppo.errors import EnvStateError, shown
+
+_IMMUTABLE = (int, float, str, bytes, np.generic)
 
 
 def restore(environment: object, described: dict[str, Any], shared: Shared | None = None) -> None:
@@ -123,15 +125,18 @@ class Restorer:
             return python_generator
         if kind == "constant":
             self._require_class(node[kind], fresh, path)
-            if "name" in node and node["name"] != fresh.__qualname__:
+            if "name" in node and node["name"] != getattr(fresh, "__qualname__", node[kind]):
                 raise EnvStateError(
                     f"{path} was {node['name']} when it was saved, and is {fresh.__qualname__} after a reset: "
                     "functions and classes are not restored"
                 )
             if "owner" in node:
-                owner = fresh.__self__
-                if self._value(node["owner"], owner, f"{place}.__self__", f"{path}.__self__") is not owner:
-                    raise EnvStateError(f"{path} is a method of a {full_class_name(owner)}, which is not restored")
+                owner = owner_of(fresh)
+                if not _is_same(self._value(node["owner"], owner, f"{place}.__self__", f"{path}.__self__"), owner):
+                    of = "partial, with other or mutable arguments"
+                    if not isinstance(fresh, functools.partial):
+                        of = f"a method of a {full_class_name(owner)}"
+                    raise EnvStateError(f"{path} is {of}, which is not restored")
             return fresh
         if kind == "object":
             return self._object(node, fresh, place, path)
@@ -195,6 +200,13 @@ def _call(set_state: Callable[[Any], object], state: Any, path: str) -> None:
         set_state(state)
     except Exception as error:
         raise EnvStateError(f"set_state() of {path} failed: {type(error).__name__}: {error}") from error
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are one object, or tuples or plain values that are equal."""
+    if type(one) is tuple and type(other) is tuple and len(one) == len(other):
+        return all(map(_is_same, one, other))
+    return one is other or (type(one) is type(other) and isinstance(one, _IMMUTABLE) and one == other)
 
 
 def checked_state(state: dict[str, Any]) -> dict[str, Any]:

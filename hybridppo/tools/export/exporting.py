@@ -247,7 +247,7 @@ def _only_errors_logged() -> Iterator[None]:
 
 def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, policy: TorchPolicy) -> Experiences:
     """Observations of the run's environment, if a single one can be made; else samples of the spaces."""
-    settings = None if is_agent_file(Path(run_dir)) else Settings.read(RunDirectory.open(run_dir))
+    settings = None if is_agent_file(run_dir) else Settings.read(RunDirectory.open(run_dir))
     if env is None and (settings is None or not settings.can_make_env):
         return _sampled(policy, agent)
     options = settings.environment if settings is not None else EnvironmentOptions()

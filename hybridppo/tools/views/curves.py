@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
-from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.lines import read_lines, read_object
 from hybridppo.runs.settings import settings_of_result
 
@@ -181,7 +181,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
         RunDirectoryError: if there is no run.
     """
     found: list[Path] = []
-    for path in map(Path, paths):
+    for path in map(path_of, paths):
         if (path / "config.json").exists() or not path.is_dir():
             found.append(path)  # if it is not a run, reading it raises an error
             continue

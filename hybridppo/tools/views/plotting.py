@@ -48,7 +48,7 @@ def plot_runs(
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
         RunDirectoryError: if a folder has no run.
     """
-    run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path)) else run_dirs
+    run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path, type(None))) else run_dirs
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(f"the picture must end with {' or '.join(SUFFIXES)}, got {output.name!r}")

@@ -20,6 +20,7 @@ from hybridppo.distribution import team as teams
 from hybridppo.distribution.launching import in_background
 from hybridppo.distribution.link import is_gone
 from hybridppo.distribution.team import Team
+from hybridppo.distribution.teams import team_of
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.options import RunOptions
@@ -130,6 +131,14 @@ def test_numbers_that_follow_from_others_are_written_down() -> None:
     run = RunOptions(total_steps=1, seed=4, distribution="multi:2")
     settled = Team.of(MultiLearner(2), 5.0).settled(run)
     assert (settled.distribution, settled.seed) == ("multi:2:2", 4)
+
+
+@pytest.mark.parametrize(("address", "warns"), [("auto", True), (None, False)])
+def test_an_address_of_a_training_without_a_distribution_is_a_warning(
+    address: str | None, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    team_of(RunOptions(64, address=address), 5.0)
+    assert ("address=auto has no effect with distribution='local'" in caplog.text) == warns
 
 
 def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:

@@ -266,7 +266,7 @@ def test_seeded_spaces_go_on() -> None:
 def test_what_does_not_change_stays_that_of_the_fresh_environment() -> None:
     function = partial(int, base=2)
     fresh = moved(
-        Holder(function=partial(int), kind=int, space=Discrete(2), numbers=np, own=len, phase=Phase.MOVING, step=1),
+        Holder(function=function, kind=int, space=Discrete(2), numbers=np, own=len, phase=Phase.MOVING, step=1),
         Holder(function=function, kind=int, space=Discrete(3), numbers=np, own=len, phase=Phase.RESTING, step=0),
     )
     assert (fresh.function, fresh.kind, fresh.space, fresh.own) == (function, int, Discrete(3), len)
@@ -646,6 +646,32 @@ def test_another_function_or_class_than_at_the_reset_is_not_restored_and_not_ign
     assert fresh.count == 1
     environment.acts = after
     with pytest.raises(EnvStateError, match=r"Holder\.acts\S* was .* when it was saved, and is .* after a reset"):
+        restore(fresh, through_json(describe(environment, began)))
+
+
+def reward(*arguments: Any, **keywords: Any) -> None:
+    """What an environment has in part."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (partial(reward, 1), partial(run, 1)),
+        (partial(reward, 1), partial(reward, 2)),
+        (partial(reward, x=1), partial(reward, x=1.0)),
+        (partial(reward), partial(reward, 1)),
+        ([partial(reward, None, x=[1])], [partial(reward, None, x=[2])]),
+    ],
+)
+def test_a_partial_function_of_other_arguments_is_not_restored_and_not_ignored(before: Any, after: Any) -> None:
+    environment, fresh = (Holder(acts=before, count=0) for _ in range(2))
+    environment.own, fresh.own = (partial(reward, each, 1, x=(2.0, "a")) for each in (environment, fresh))
+    began = digests(fresh)
+    environment.count = 1
+    restore(fresh, through_json(describe(environment, began)))
+    assert (fresh.count, fresh.acts) == (1, before)
+    environment.acts = after
+    with pytest.raises(EnvStateError, match=r"Holder\.acts\S* (is partial, with|was .* and is) .*"):
         restore(fresh, through_json(describe(environment, began)))
 
 

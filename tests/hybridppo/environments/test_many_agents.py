@@ -291,7 +291,7 @@ class LateArrival(ScriptedAgents):
 
 
 def test_an_agent_that_comes_back_within_an_episode_is_refused() -> None:
-    words = "agent 'agent_1' appeared in the middle of an episode, and has left: agents may leave before its end, and"
+    words = "agent 'agent_1' appeared in the middle of an episode, and was not in its reset, or has left: agents may"
     with pytest.raises(EnvError, match=re.escape(words)):
         run(partial(LateArrival, False))
 

@@ -326,6 +326,8 @@ class Faulty(Game):
             return {}, {}
         if self._fault == "nobody":
             self.agents = []
+        if self._fault == "joins":
+            self.agents = ["a"]
         return None
 
     def last(self) -> Any:
@@ -361,6 +363,7 @@ class Faulty(Game):
         ("raises", r"failed in step 3 of its episode, 3 after the first reset, action \{'a': .*the board has fallen"),
         ("stays", "do not leave when they are stepped with None"),
         ("stranger", "its agent 'c' is not in its possible_agents"),
+        ("joins", "agent 'b' appeared in the middle of an episode, and was not in its reset"),
         ("vanishes", "agent 'a' is gone, and was neither terminated nor truncated"),
     ],
 )

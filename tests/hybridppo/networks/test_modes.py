@@ -1,5 +1,6 @@
 """A user's networks learn in `train()` mode and do everything else in `eval()` mode, wherever they are."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -160,6 +161,13 @@ def test_where_it_samples_changes_nothing(placement: str) -> None:
         other = train(seed=1).agent
         assert not torch.equal(other.parameters.values, trained().parameters.values)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_trainings_in_two_threads_have_each_their_noise() -> None:
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda seed: train(seed=seed).agent, (0, 1)))
+    for seed, agent in enumerate(found):
+        assert_same_agents(agent, train(seed=seed).agent)
 
 
 @pytest.mark.parametrize("placement", ["one device", "mirrored", "overlapping"])

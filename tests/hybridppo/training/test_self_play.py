@@ -226,6 +226,19 @@ def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
     assert seat.take_results()[-1] == ["", "", "somebody", 1.0]
 
 
+def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
+    space = Discrete(2)  # which all environments of this process may share
+
+    class Shared(Counting):
+        def action_space(self, agent: str) -> Any:
+            return space
+
+    seat = Seat(TurnEnvironment(Shared()), SeatOptions(opponent_of=Plays(0)), [])
+    seat.reset(seed=0)
+    seat.step([0])
+    assert space._np_random is None
+
+
 def test_games_that_ended_before_a_restart_are_rated() -> None:
     class Fails(Duel):
         steps = 0
@@ -475,6 +488,19 @@ def always(action: int) -> hybridppo.PPO:
     return agent
 
 
+class Grab(Counting):
+    """Whoever takes one first has won."""
+
+    def step(self, action: Any) -> None:
+        self._left = 1 if action == 0 else 9
+        super().step(action)
+
+
+def test_a_game_that_ends_before_the_learners_turn_counts() -> None:
+    scores = hybridppo.round_robin({"one": always(0), "other": always(0)}, Grab, games=40)
+    assert 0.2 < scores["one"]["other"] < 0.8  # who begins wins
+
+
 def test_a_round_robin_has_the_score_of_each_against_each(tmp_path: Path) -> None:
     """Taking two beats taking one from either seat: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
     agents = {"twos": always(1), "ones": always(0), "saved": always(1).save(tmp_path / "twos")}
@@ -512,7 +538,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Counting, num_envs=0)
     with pytest.raises(EnvError, match="observation_space was Box"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, Duel)
-    with pytest.raises(ConfigurationError, match="self_play is for PettingZoo's environments of several agents"):
+    with pytest.raises(ConfigurationError, match="self_play, and agents against each other, are for PettingZoo's"):
         hybridppo.round_robin({"one": always(0), "other": always(1)}, lambda: gym.make("CartPole-v1"))
     seen = Dict(own=Box(0.0, 5.0, (1,)), others=Box(-np.inf, np.inf, (1,)))
     sees_all = hybridppo.PPO(seen, Discrete(2), replace(SMALL, critic_observes="all"))
@@ -529,7 +555,7 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": {"opponents": "best"}}, "opponents must be one of uniform, prioritised, got 'best'"),
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
-        ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
+        ({"env": lambda: gym.make("CartPole-v1")}, "self_play, and agents against each other, are for PettingZoo's"),
         ({"config": {"one": SMALL, "other": SMALL}}, "agent 'left' has the policy 'left'"),
         ({"distribution": hybridppo.Central(learners=2)}, "self_play=.* does not work with 2 learners of a server"),
         ({"distribution": hybridppo.MultiLearner(learners=2)}, "several learners needs a run directory"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
+from torch import nn
 from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector
 
 import hybridppo
@@ -400,6 +402,8 @@ def test_a_saved_run_can_be_evaluated(finished: Finished) -> None:
     assert len(one.returns) == 4
     random_actions = hybridppo.evaluate(finished.run_dir, episodes=4, seed=1, deterministic=False, progress=False)
     assert random_actions != one
+    with pytest.raises(ConfigurationError, match=r"agent must be the class that was trained, got <.*PPO object"):
+        hybridppo.load(finished.run_dir, agent=finished.result.agent)
 
 
 @pytest.mark.parametrize("use", [hybridppo.load, hybridppo.resume, hybridppo.evaluate])
@@ -407,13 +411,61 @@ def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=f"{tmp_path} is no run directory"):
         use(tmp_path)
     agent = hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2))
-    with pytest.raises(RunDirectoryError, match=r"must be a path, got .*PPO.*: save an agent with agent.save"):
+    with pytest.raises(RunDirectoryError, match=r"must be a path, got .*PPO.*: .* save an agent with agent.save"):
         use(agent)
 
 
-def test_a_run_directory_is_no_agent() -> None:
-    with pytest.raises(ConfigurationError, match=r"takes an agent, got 'runs/one': use evaluate\(RUN_DIR\)"):
-        hybridppo.evaluate_agent("runs/one", "CartPole-v1")  # type: ignore[arg-type]
+def test_any_kind_of_path_will_do(tmp_path: Path) -> None:
+    class OwnPath:
+        def __fspath__(self) -> str:
+            return str(tmp_path / "agent")
+
+    hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2)).save(tmp_path / "agent")
+    hybridppo.load(OwnPath())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        hybridppo.load, hybridppo.load_policies, hybridppo.resume, hybridppo.evaluate, hybridppo.write_report,
+        partial(hybridppo.export, file="policy.npz"), partial(hybridppo.plot_runs, output="curves.svg"),
+    ],
+)  # fmt: skip
+def test_the_run_directory_of_a_training_without_one_is_refused(use: Any) -> None:
+    with pytest.raises(RunDirectoryError, match="must be a path, got None: let train have a run_dir"):
+        use(None)
+
+
+@pytest.mark.parametrize("given", ["runs/one", SimpleNamespace(agent=None)])
+def test_what_is_no_agent_is_refused(given: Any) -> None:
+    words = r"takes an agent, got .*: use evaluate\(RUN_DIR\), or result.agent of a training"
+    with pytest.raises(ConfigurationError, match=words):
+        hybridppo.evaluate_agent(given, "CartPole-v1")
+
+
+def test_agents_are_evaluated_with_a_placement_object_and_under_names() -> None:
+    agent = hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2))
+    with pytest.raises(ConfigurationError, match=r"placement must be one that the agent is prepared for, .* got 'cpu'"):
+        hybridppo.evaluate_agent(agent, "CartPole-v1", placement="cpu")  # type: ignore[arg-type]
+    for play in (hybridppo.evaluate_policies, hybridppo.round_robin):
+        uses: Any = play
+        with pytest.raises(ConfigurationError, match=r"agents must have names, as in .*, got \["):
+            uses([agent, agent], "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("part", "given"),
+    [
+        ("networks", (nn.Linear(4, 2), nn.Linear(4, 1))),
+        ("networks", nn.Linear(4, 2)),
+        ("loss", "mse"),
+        ("advantages", 0),
+    ],
+)
+def test_a_part_of_an_agent_that_is_no_function_is_refused(part: str, given: Any) -> None:
+    options: dict[str, Any] = {part: given}
+    with pytest.raises(ConfigurationError, match=f"{part} must be a function"):
+        hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2), **options)
 
 
 # Going on

@@ -51,6 +51,8 @@ class RunDirectory:
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
         self._made: list[Path] = []
         self._lock: FolderLock | None = None
+        self._opened_at: Path | None = None
+        """The folder of the checkpoint by which the run was opened; None if it was opened as a whole."""
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
@@ -88,9 +90,15 @@ class RunDirectory:
         """Open an existing run directory, locked until it is closed.
 
         Raises:
-            RunDirectoryError: as `open`; and if another process trains in it.
+            RunDirectoryError: as `open`; if `path` is a checkpoint; and if another process trains in it.
         """
-        given = cls.open(path).path  # a folder that is no run directory gets no lock
+        opened = cls.open(path)  # a folder that is no run directory gets no lock
+        given = opened.path
+        if opened._opened_at is not None:
+            raise RunDirectoryError(
+                f"{path} is a checkpoint, and a run continues from its newest one: name its run, {given}; "
+                "start_from=CHECKPOINT (--start-from) begins another run with the networks of a checkpoint"
+            )
         path = given.absolute()
         try:
             lock = FolderLock(path)
@@ -109,7 +117,8 @@ class RunDirectory:
         """Open an existing run directory.
 
         Args:
-            path: of the folder, or of the `config.json` in it.
+            path: of the folder, of the `config.json` in it, or of one of its checkpoints, which `load_checkpoint` then
+                reads.
 
         Raises:
             RunDirectoryError: if it is no run directory, or of a newer format.
@@ -121,6 +130,9 @@ class RunDirectory:
                 f"a run directory, or an agent's file, must be a path, got {shown(path)}: save an agent with "
                 "agent.save(FILE), and pass FILE; evaluate_agent takes the agent itself"
             ) from None
+        checkpoint = path if (path / "state.json").is_file() else None
+        if checkpoint is not None:
+            path = path.absolute().parents[1]
         file = path if path.is_file() else path / "config.json"
         try:
             config = json.loads(file.read_bytes())
@@ -139,7 +151,9 @@ class RunDirectory:
                 f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
                 "update hybridppo"
             )
-        return cls(file.parent, config)
+        directory = cls(file.parent, config)
+        directory._opened_at = checkpoint
+        return directory
 
     def update_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`.
@@ -223,7 +237,7 @@ class RunDirectory:
         self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
-        """The newest whole checkpoint, or the best.
+        """The newest whole checkpoint, or the best; or the one by which the run was opened.
 
         Args:
             which: `latest` or `best`.
@@ -231,10 +245,17 @@ class RunDirectory:
 
         Raises:
             CheckpointError: if no checkpoint is whole.
-            ConfigurationError: if `which` has another value.
+            ConfigurationError: if `which` has another value, or is `best` and the run was opened by a checkpoint.
         """
         if which not in ("latest", "best"):
-            raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
+            raise ConfigurationError(
+                f"checkpoint must be latest or best, got {which!r}: for another, pass its folder, which is in "
+                f"{self.path / 'checkpoints'}, in place of the run's"
+            )
+        if self._opened_at is not None:
+            if which == "best":
+                raise ConfigurationError(f"{self._opened_at} is one checkpoint: name its run for the best, {self.path}")
+            return checkpoints.load(self._opened_at)
         if which == "best":
             return checkpoints.load_best(self.path / "checkpoints")[1]
         require = self._require_rows if to_go_on else lambda checkpoint: None

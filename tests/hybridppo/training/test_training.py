@@ -402,6 +402,19 @@ def test_a_saved_run_can_be_evaluated(finished: Finished) -> None:
     assert random_actions != one
 
 
+def test_a_checkpoint_may_be_named_by_its_folder(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *_, last = sorted((finished.run_dir / "checkpoints").iterdir())
+    assert hybridppo.load(first).version == ITERATIONS - 2  # the newest three are kept
+    assert hybridppo.evaluate(last, episodes=1, progress=False).returns
+    train(iterations=1, start_from=last)
+    with pytest.raises(ConfigurationError, match="is one checkpoint: name its run for the best"):
+        hybridppo.load(last, "best")
+    with pytest.raises(RunDirectoryError, match=f"is a checkpoint.*: name its run, {finished.run_dir}; start_from="):
+        hybridppo.resume(first)
+    monkeypatch.chdir(last.parent)
+    assert hybridppo.load(last.name).version == ITERATIONS
+
+
 @pytest.mark.parametrize("use", [hybridppo.load, hybridppo.resume, hybridppo.evaluate])
 def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=f"{tmp_path} is no run directory"):

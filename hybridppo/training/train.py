@@ -49,7 +49,7 @@ from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
-from hybridppo.spaces.of_agents import any_space
+from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.figures import shown_return, shown_returns
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
@@ -197,7 +197,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
     environments, run = stage.environments, stage.run
     assert run.seed is not None  # `train` has seen to that
     spaces = environments.observation_space, environments.action_space
-    if environments.agents and not stage.options.action_masks and has_mask(any_space(spaces[0])):
+    if environments.agents and not stage.options.action_masks and any(map(has_mask, each_space(spaces[0]))):
         logger.warning(
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"

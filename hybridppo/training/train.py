@@ -26,6 +26,7 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, exp
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.action_masks import has_mask
+from hybridppo.environments.checks import doubts_about
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.interfaces import Metrics
@@ -202,6 +203,9 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
         )
+    has_own_networks = asked.parts["networks"] is not None or isinstance(asked.agent, AnyAgent)
+    for doubt in doubts_about(environments, has_own_networks=has_own_networks):
+        logger.warning("%s: %s", *doubt)
     with explaining_memory(asked.config, *spaces):
         trained = asked.made_for(environments, seed_of(run.seed, "agent"))
         choice = stage.choose(asked.config, trained, run.total_steps)

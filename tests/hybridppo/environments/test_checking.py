@@ -78,6 +78,8 @@ def far(env: Walk) -> Any:
     return np.array([1e4 * env.place], np.float32)
 
 
+GRAY, FRAMES = Box(0, 255, (16, 20), np.uint8), Box(0, 255, (4, 16, 20, 3), np.uint8)
+
 FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
     "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
@@ -108,6 +110,21 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         variant(observation_space=Box(0, 1, (16, 16, 3)), seen=lambda env: np.zeros((16, 16, 3), np.float32)),
         "warning",
         r"its observation \(16, 16, 3\) looks like an image of float32: .* without convolutions -> return bytes",
+    ),
+    "image without channels": (
+        variant(observation_space=GRAY, seen=lambda env: np.zeros((16, 20), np.uint8)),
+        "warning",
+        r"its observation \(16, 20\) looks like an image of uint8: .* with the shape \(height, width, channels\)",
+    ),
+    "frames on an axis": (
+        variant(observation_space=FRAMES, seen=lambda env: np.zeros((4, 16, 20, 3), np.uint8)),
+        "warning",
+        r"its observation \(4, 16, 20, 3\) looks like an image of uint8: .* stack frames by frame_stack=4",
+    ),
+    "a wrapper that normalises": (
+        lambda: gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(variant()())),
+        "warning",
+        "has the wrapper NormalizeReward, whose statistics are not saved .* -> leave it out: normalize_observations",
     ),
     "reset of old Gym": (
         variant(reset=lambda env: np.zeros(1)),

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -168,6 +169,18 @@ def test_a_function_may_make_a_vector_of_environments() -> None:
     assert result.metrics["episode_length_mean"] == 5
     assert result.evaluation is not None
     assert result.evaluation.lengths == (5, 5)
+
+
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_a_wrapper_that_normalises_is_warned_of(is_vector: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> Any:
+        if not is_vector:
+            return gym.wrappers.NormalizeObservation(gym.make("CartPole-v1"))
+        return gym.wrappers.vector.NormalizeObservation(gym.make_vec("CartPole-v1", CONFIG.num_envs, "sync"))
+
+    train(make, iterations=1, vectorization="auto")
+    (record,) = caplog.records
+    assert "has the wrapper NormalizeObservation, whose statistics are not saved" in record.getMessage()
 
 
 @pytest.mark.parametrize("exception", [False, True])

@@ -103,6 +103,15 @@ class FlatParameters:
         """All parameters in their order in the buffer."""
         return [parameter for network in self._parameters.values() for parameter in network]
 
+    @property
+    def frozen(self) -> tuple[slice, ...]:
+        """The slices of the parameters that do not learn because their `requires_grad` is False."""
+        everything = self.everything()
+        if all(parameter.requires_grad for parameter in everything):
+            return ()
+        pairs = zip(everything, self._parts(), strict=True)
+        return tuple(part for parameter, part in pairs if not parameter.requires_grad)
+
     def of_network(self, name: str) -> list[nn.Parameter]:
         """The parameters of one network."""
         return self._parameters[name]

@@ -512,3 +512,26 @@ def test_two_pools_of_threads_never_take_turns_at_small_operations(fast_updates:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_frozen_parameters_stay_and_the_others_learn(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    agent = PPO(OBSERVATIONS, Discrete(3), replace(PLAIN, **FORMS_OF[form]))
+    frozen = list(agent.actor.parameters())[:2]
+
+    def changed() -> list[bool]:
+        before = [parameter.detach().clone() for parameter in agent.actor.parameters()]
+        agent.update(make_rollout(agent))
+        return [not torch.equal(*pair) for pair in zip(before, agent.actor.parameters(), strict=True)]
+
+    assert all(changed())
+    for parameter in frozen:  # whose moments have begun
+        parameter.requires_grad_(False)
+    assert changed() == [False, False, True, True, True, True]
+    other = PPO(OBSERVATIONS, Discrete(3), agent.config)
+    other.load_state(*agent.state())
+    assert [each.requires_grad for each in other.actor.parameters()] == [False, False, True, True, True, True]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    assert all(changed())
+    assert not caplog.records

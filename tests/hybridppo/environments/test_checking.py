@@ -371,6 +371,22 @@ class Drawing(Matching):
         return np.random.randint(4)  # noqa: NPY002
 
 
+class OldTensors:
+    """An environment of tensors of an older interface."""
+
+    num_envs, num_obs, device = 4, 3, "cpu"
+    reset = step = print
+
+
+LACKS = "OldTensors.*, which lacks single_observation_space, single_action_space to be an environment of tensors"
+
+
+def test_an_environment_of_tensors_that_lacks_something_is_told_what() -> None:
+    with pytest.raises(ConfigurationError, match=f"an environment's id, a function .* got .*{LACKS}"):
+        hybridppo.train(OldTensors(), total_steps=1)  # type: ignore[arg-type]
+    assert re.search(f"the function must make .*; it made {LACKS}", str(hybridppo.check_env(OldTensors)))
+
+
 AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a number that is none": (
         partial(FaultyAgents, lambda env, result: ({**result[0], "agent_1": np.full(3, np.nan)}, *result[1:])),

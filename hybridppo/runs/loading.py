@@ -234,6 +234,10 @@ def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[
     for name, given in config.items():
         if isinstance(given, PPOConfig):
             continue
+        if name in PPOConfig.__dataclass_fields__:
+            raise ConfigurationError(
+                f"config has the setting {name!r} in place of a policy's name: write config=PPOConfig(**config)"
+            )
         found = agents_by_policy(load(given), name) if isinstance(given, (str, Path)) else {name: given}
         if name not in found:
             raise CheckpointError(f"{given} has the policies {', '.join(found)}, and not {name!r}")

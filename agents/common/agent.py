@@ -165,6 +165,7 @@ class PolicyAgent:
 
     def loop(self) -> OptimizationLoop:
         """The optimisation loop; a new one after the parameters have moved, or their `requires_grad` has changed."""
+        self.parameters.attach_gradients()
         now = self.parameters.binding, self.parameters.frozen
         if self._loop is None or self._loop_is_for != now:
             self._depends_on_training = depend_on_training(*self._learning_networks)

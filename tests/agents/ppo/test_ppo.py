@@ -535,3 +535,14 @@ def test_frozen_parameters_stay_and_the_others_learn(form: str, caplog: pytest.L
         parameter.requires_grad_(True)
     assert all(changed())
     assert not caplog.records
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_optimizer_of_the_users_does_not_end_the_agents_learning(form: str) -> None:
+    agents = [PPO(OBSERVATIONS, Discrete(3), replace(PLAIN, **FORMS_OF[form]), seed=0) for _ in range(2)]
+    for agent in agents:
+        agent.update(make_rollout(agent))
+    torch.optim.Adam(agents[0].actor.parameters()).zero_grad()
+    for agent in agents:
+        agent.update(make_rollout(agent))
+    assert torch.equal(*(agent.parameters.values.data for agent in agents))

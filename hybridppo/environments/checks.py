@@ -47,8 +47,8 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
             yield (
                 f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}: networks "
                 "flatten it, without convolutions",
-                "return bytes, 0 to 255, in a Box of uint8 with the shape (height, width, channels), and stack frames "
-                "by frame_stack=4",
+                "return bytes, 0 to 255, in a Box of uint8 with the shape (height, width, channels), where the "
+                "channels of several frames follow one another",
             )
 
 

@@ -119,7 +119,7 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "frames on an axis": (
         variant(observation_space=FRAMES, seen=lambda env: np.zeros((4, 16, 20, 3), np.uint8)),
         "warning",
-        r"its observation \(4, 16, 20, 3\) looks like an image of uint8: .* stack frames by frame_stack=4",
+        r"its observation \(4, 16, 20, 3\) looks like an image of uint8: .* of several frames follow one another",
     ),
     "a wrapper that normalises": (
         lambda: gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(variant()())),

@@ -49,7 +49,6 @@ class TorchCompiled(Backend):
             for name, parameter in self._module.named_parameters()
         ]
         self._clip_range = torch.zeros((), device=device)
-        self._frozen = parameters.frozen
         self._compiled: Any = None
 
     def gradient(self, minibatch: Batch, clip_range: float | Tensor) -> Any:
@@ -68,8 +67,7 @@ class TorchCompiled(Backend):
             raise ConfigurationError(_in_words(error)) from error
         gradient, (_, (statistics, extra)) = found
         self._parameters.gradient.copy_(gradient)
-        for part in self._frozen:
-            self._parameters.gradient[part] = 0.0
+        self._parameters.zero_frozen()
         self.extras.add(extra, statistics.device)
         return statistics
 

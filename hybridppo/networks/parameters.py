@@ -122,6 +122,11 @@ class FlatParameters:
         pairs = zip(everything, self._parts(), strict=True)
         return tuple(part for parameter, part in pairs if not parameter.requires_grad)
 
+    def zero_frozen(self) -> None:
+        """Set the gradient of frozen parameters to zero, if it was computed nevertheless."""
+        for part in self.frozen:
+            self.gradient[part] = 0.0
+
     def of_network(self, name: str) -> list[nn.Parameter]:
         """The parameters of one network."""
         return self._parameters[name]

@@ -54,6 +54,7 @@ def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterat
 
 def _normalising_wrapper(environments: Any) -> str | None:
     """The outermost of gymnasium's wrappers that normalise by statistics of their own; None if there is none."""
+    environments = getattr(environments, "parts", [environments])[0]  # of several learners
     subs = getattr(environments, "sub_environments", None)
     env = subs[0].env if subs else getattr(environments, "vector", None)
     while env is not None:

@@ -171,14 +171,15 @@ def test_a_function_may_make_a_vector_of_environments() -> None:
     assert result.evaluation.lengths == (5, 5)
 
 
-@pytest.mark.parametrize("is_vector", [False, True])
-def test_a_wrapper_that_normalises_is_warned_of(is_vector: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", ["single", "vector", "shards"])
+def test_a_wrapper_that_normalises_is_warned_of(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     def make() -> Any:
-        if not is_vector:
+        if kind != "vector":
             return gym.wrappers.NormalizeObservation(gym.make("CartPole-v1"))
         return gym.wrappers.vector.NormalizeObservation(gym.make_vec("CartPole-v1", CONFIG.num_envs, "sync"))
 
-    train(make, iterations=1, vectorization="auto")
+    options = {"distribution": hybridppo.MultiLearner(1, shards=2)} if kind == "shards" else {}
+    train(make, iterations=1, vectorization="auto", **options)
     (record,) = caplog.records
     assert "has the wrapper NormalizeObservation, whose statistics are not saved" in record.getMessage()
 

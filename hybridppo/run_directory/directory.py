@@ -38,6 +38,10 @@ CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
 """The consequence, for the warning if a checkpoint cannot be written."""
 
 
+class TakenError(RunDirectoryError):
+    """Another run has this folder."""
+
+
 class RunDirectory:
     """The files of one run; made by `create` or `open`."""
 
@@ -59,7 +63,8 @@ class RunDirectory:
         """Make a run directory, locked until it is closed.
 
         Raises:
-            RunDirectoryError: if the folder is not empty; nothing is ever overwritten.
+            TakenError: if the folder is not empty, or another process begins a run there; nothing is ever overwritten.
+            RunDirectoryError: if it cannot be made.
         """
         given = Path(path)
         path = given.absolute()
@@ -71,7 +76,10 @@ class RunDirectory:
             if not path.is_file():
                 path.mkdir(parents=True, exist_ok=True)
             _require_empty(path)
-            directory._lock = FolderLock(path)
+            try:
+                directory._lock = FolderLock(path)
+            except RunDirectoryError as error:
+                raise TakenError(str(error)) from None
             _require_empty(path)  # another process may have begun and ended in between
             directory._made = [folder, *parents]  # from here on, all files there are this process's
             files.remove_leftovers(path)
@@ -331,7 +339,7 @@ def _require_empty(path: Path) -> None:
     """Refuse a folder that has files, except those of a process that was killed at its start."""
     names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
     if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
-        raise RunDirectoryError(
+        raise TakenError(
             f"{path} exists already and is not empty: name another folder, or go on with "
             f"`{command('hybridppo', 'resume', path)}`"
         )

@@ -258,7 +258,6 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"configs": {"hunter": CONFIGS["hunter"]}}, "agent 'prey_0' has the policy 'prey', and config has hunter: "),
         ({"policy_of": lambda name: "wolf"}, "agent 'hunter_0' has the policy 'wolf', and config has hunter, prey"),
         ({"policy_of": lambda name: "prey"}, "policy 'hunter' has no agent, since all agents have prey: leave it out"),
-        ({"configs": {"activation": "relu"}}, r"has the setting 'activation' .*: write config=PPOConfig\(\*\*config"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde does not work"),

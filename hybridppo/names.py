@@ -52,12 +52,21 @@ _ARGUMENTS = {
     "evaluate_episodes": "n_eval_episodes evaluation_duration",
     "track": "tensorboard_log",
     "checkpoint_seconds": "save_freq save_interval",
-    "run_dir": "log_dir",
+    "run_dir": "log_dir exp_name save_model",
     "placement": "device cuda",
     "progress": "progress_bar",
     "callbacks": "callback",
 }
 """Other libraries' names for the arguments of `train`."""
+
+ELSEWHERE = {
+    "env": "the environment has no flag: hybridppo train ENV_ID",
+    "env_id": "the environment has no flag: hybridppo train ENV_ID",
+    "capture_video": "a finished run is filmed by hybridppo play RUN_DIR",
+    "resume": "a run is continued by hybridppo resume RUN_DIR",
+    "wandb_project_name": "the variable WANDB_PROJECT names the project of --track wandb",
+}
+"""Flags of other libraries' training commands that have no flag here, and what to do instead."""
 
 OF_CONFIGS = {name: ours for ours, names in _FIELDS.items() for name in names.split()}
 """The field for each of these names."""

@@ -206,6 +206,7 @@ class Runner:
         try:
             if self._evaluation is not None:
                 self.metrics |= self._evaluation.look(self)
+            self.metrics = self._callbacks.measured(self.metrics)
         finally:  # log the iteration even if its evaluation fails
             if self.run_directory is not None:
                 self.run_directory.log(self.metrics)

@@ -76,7 +76,7 @@ class PolicyAgent:
         self.should_stop: Callable[[], bool] = _never
         self._make_exchange: Callable[[], Exchange] = Exchange
         self._loop: OptimizationLoop | None = None
-        self._loop_binding = 0
+        self._loop_is_for: tuple[int, tuple[slice, ...]] = (0, ())
         self._depends_on_training = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -164,11 +164,14 @@ class PolicyAgent:
         return observation
 
     def loop(self) -> OptimizationLoop:
-        """The optimisation loop; a new one after the parameters have moved."""
-        if self._loop is None or self._loop_binding != self.parameters.binding:
+        """The optimisation loop; a new one after the parameters have moved, or their `requires_grad` has changed."""
+        self.parameters.attach_gradients()
+        now = self.parameters.binding, self.parameters.frozen
+        if self._loop is None or self._loop_is_for != now:
             self._depends_on_training = depend_on_training(*self._learning_networks)
             self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
-            self._loop, self._loop_binding = self._made_loop(self._make_exchange()), self.parameters.binding
+            self._loop, self._loop_is_for = self._made_loop(self._make_exchange()), now
+            self.optimizer.forget(self.parameters.frozen)
         return self._loop
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:

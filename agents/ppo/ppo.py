@@ -481,7 +481,9 @@ class PPO(PolicyAgent):
 
     def _made_loop(self, exchange: Exchange) -> OptimizationLoop:
         require(self.config.precision, self.parameters.values.device)
-        return make_loop(self, exchange, by_hand=self.config.fast_updates and self._has_agreed is not False)
+        learning = (*self.parameters.of_network("actor"), *self.parameters.of_network("critic"))
+        by_hand = self.config.fast_updates and self._has_agreed is not False
+        return make_loop(self, exchange, by_hand=by_hand and all(each.requires_grad for each in learning))
 
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
         """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
@@ -506,6 +508,8 @@ class PPO(PolicyAgent):
             of_loss = self._state_of_loss()
             tensors |= {f"loss.{name}": value for name, value in of_loss.items() if isinstance(value, Tensor)}
             state["loss"] = {name: value for name, value in of_loss.items() if not isinstance(value, Tensor)}
+        if frozen := [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]:
+            state["frozen"] = frozen
         return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -538,6 +542,9 @@ class PPO(PolicyAgent):
             self._pool.load_state(parts["pool"], state, self.parameters.values.data)
         if self._adaptive is not None:
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
+        frozen = state.get("frozen", [])
+        for i, parameter in enumerate(self.parameters.everything()):  # modules may have been left out
+            parameter.requires_grad_(parameter.requires_grad and i not in frozen)
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 

@@ -67,6 +67,7 @@ class TorchCompiled(Backend):
             raise ConfigurationError(_in_words(error)) from error
         gradient, (_, (statistics, extra)) = found
         self._parameters.gradient.copy_(gradient)
+        self._parameters.zero_frozen()
         self.extras.add(extra, statistics.device)
         return statistics
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.names import OF_CONFIGS, OF_TRAIN
+from hybridppo.names import ELSEWHERE, OF_CONFIGS, OF_TRAIN
 from hybridppo.runs.options import GROUPS, fields_of
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -96,13 +96,21 @@ def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
     """If a flag is one of another library, name ours in the error."""
     if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
         print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
+    names = [_name_of(argument) for argument in options["args"] if argument.startswith("--")]
+    for name in names if options["args"][:1] == ["train"] else ():
+        if name in ELSEWHERE:
+            print(f"hybridppo: {ELSEWHERE[name]}", file=sys.stderr)
     with contextlib.suppress(SystemExit):  # something else is wrong as well, and was reported
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
         for flag in unknown:
-            name = flag.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+            name = _name_of(flag)
             ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
             if flag.startswith("--") and ours is not None:
                 print(f"hybridppo: --{name.replace('_', '-')} is --{ours.replace('_', '-')} here", file=sys.stderr)
+
+
+def _name_of(flag: str) -> str:
+    return flag.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,7 @@ from hybridppo.errors import command as command_line
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import require_devices
 from hybridppo.reporting.advice import advice
-from hybridppo.run_directory.directory import RunDirectory, fresh_path
+from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
 from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
 from hybridppo.runs.settings import Settings
 from hybridppo.system.figures import shown_return
@@ -95,17 +95,23 @@ class Train(Command):
 
             print(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed
-        result = train(
-            self.env_id,
-            placement=self.placement.resolve(),
-            config=self.config if self.policies is None else self._config_of_each(self.policies),
-            run_dir=self.run_dir or fresh_path(self.env_id, seed),
-            compiled=self.compiled,
-            profile=self.profile,
-            progress=self.progress,
-            on_interrupt="return",
-            **{**asdict(self.options), **asdict(self.environment), "seed": seed},
-        )
+        result = None
+        while result is None:
+            try:
+                result = train(
+                    self.env_id,
+                    placement=self.placement.resolve(),
+                    config=self.config if self.policies is None else self._config_of_each(self.policies),
+                    run_dir=self.run_dir or fresh_path(self.env_id, seed),
+                    compiled=self.compiled,
+                    profile=self.profile,
+                    progress=self.progress,
+                    on_interrupt="return",
+                    **{**asdict(self.options), **asdict(self.environment), "seed": seed},
+                )
+            except TakenError:  # by a command that began in the same second
+                if self.run_dir is not None:
+                    raise
         if self.plot and result.metrics and result.run_dir is not None:
             _draw_learning_curve(result.run_dir)
         return report(result)

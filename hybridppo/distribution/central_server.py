@@ -289,7 +289,10 @@ class Learners(BaseSampler):
     @np.errstate(over="ignore", invalid="ignore")  # the norm shows it
     def _step(self, learner: int, gradient: Any) -> None:
         """Make an optimizer step along a learner's gradient."""
-        self._agent.parameters.gradient.copy_(torch.from_numpy(gradient))
+        parameters = self._agent.parameters
+        parameters.gradient.copy_(torch.from_numpy(gradient))
+        parameters.zero_frozen()
+        self._agent.optimizer.forget(parameters.frozen)
         self._norms[learner] = norm = float(self._loop.backend.descend())
         if not math.isfinite(norm):
             raise TrainingError(

@@ -5,8 +5,10 @@ run on the first reset and the first step.
 """
 
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,54 @@ from hybridppo.spaces.serialization import are_same
 Array = NDArray[Any]
 
 TRUTHS = (bool, np.bool_)
+
+
+def doubts_about(environments: Any, *, has_own_networks: bool = False) -> Iterator[tuple[str, str]]:
+    """Frequent reasons in the environments why learning fails without an error: each fault, and its remedy.
+
+    Args:
+        environments: the environments.
+        has_own_networks: whether the networks are not the library's, so that they may see images in any form.
+    """
+    if (wrapper := _normalising_wrapper(environments)) is not None:
+        yield (
+            f"the environment has the wrapper {wrapper}, whose statistics are not saved with the agent, and begin anew "
+            "in every copy and evaluation; returns are of the rewards that it gives",
+            "leave it out: normalize_observations and normalize_rewards of PPOConfig do the same",
+        )
+    for part, _ in () if has_own_networks else environments.encode.parts:
+        if part.image is not None and (largest := int(part.space.high.max())) < 128:
+            yield (
+                f"its image{part.path} has bytes up to {largest}, and networks divide bytes by 255",
+                f"multiply them by {255 // max(largest, 1)}, and give the space such bounds",
+            )
+        elif part.image is None and _may_be_image(part.space):
+            yield (
+                f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}: networks "
+                "flatten it, without convolutions",
+                "return bytes, 0 to 255, in a Box of uint8 with the shape (height, width, channels), where the "
+                "channels of several frames follow one another",
+            )
+
+
+def _normalising_wrapper(environments: Any) -> str | None:
+    """The outermost of gymnasium's wrappers that normalise by statistics of their own; None if there is none."""
+    environments = getattr(environments, "parts", [environments])[0]  # of several learners
+    subs = getattr(environments, "sub_environments", None)
+    env = subs[0].env if subs else getattr(environments, "vector", None)
+    while env is not None:
+        if type(env).__name__ in ("NormalizeObservation", "NormalizeReward"):
+            return type(env).__name__
+        env = getattr(env, "env", None)
+    return None
+
+
+def _may_be_image(space: gym.Space[Any]) -> bool:
+    """Whether a space has a short axis, first or last, and two longer ones; or has bytes along two or four axes."""
+    shape = space.shape or ()
+    if len(shape) == 3:
+        return min(shape[0], shape[2]) <= 4 and sorted(shape)[1] >= 16
+    return len(shape) in (2, 4) and space.dtype == np.uint8 and sorted(shape)[-2] >= 16
 
 
 def five_of(result: Any, of: str = "gymnasium.Env.step: observation, reward, terminated, truncated, info") -> Any:

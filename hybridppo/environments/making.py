@@ -90,7 +90,7 @@ def make_environments(
     else:
         raise ConfigurationError(
             "env must be an environment's id, a function that makes one, as lambda: MyEnv(), or an environment of "
-            f"tensors (docs/tensors.md), got {shown(source)}"
+            f"tensors (docs/tensors.md), got {shown(source)}{_lacking(source)}"
         )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
@@ -122,6 +122,12 @@ def _misfit(options: EnvironmentOptions, environments: Environments) -> str | No
 def is_tensor_env(value: object) -> bool:
     """Whether an object is an environment of tensors (`hybridppo/environments/tensors.py`), by its attributes."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in OF_TENSORS)
+
+
+def _lacking(value: Any) -> str:
+    """What an object lacks to be an environment of tensors, if it has many environments; the end of an error."""
+    lacking = ", ".join(name for name in OF_TENSORS if not hasattr(value, name))
+    return f", which lacks {lacking} to be an environment of tensors" if hasattr(value, "num_envs") else ""
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:
@@ -196,7 +202,7 @@ def _of_function(
     if not is_parallel(made) and not takes_turns(made):
         raise EnvError(
             "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
-            f"{type(made).__name__}"
+            f"{type(made).__name__}{_lacking(made)}"
         )
     if options.frame_stack > 1:
         raise ConfigurationError(

@@ -16,7 +16,7 @@ from hybridppo.environments.action_masks import MASK, has_mask, mask_apart, mask
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
-from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.masks import MaskedObservation, which_have_masks
 from hybridppo.spaces.observations import ObservationEncoder, encoders_of
 from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
 from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
@@ -42,7 +42,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
 
     Args:
         env: the environment.
-        action_masks: whether an agent's observation includes the mask in its `info["action_mask"]`.
+        action_masks: whether an agent's observation includes the mask in its `info["action_mask"]`. An agent whose
+            actions have no choices, such as a `Box`, needs none.
         critic_observes: what rows have besides an agent's own observation, like `PPOConfig.critic_observes`.
 
     Raises:
@@ -59,14 +60,15 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         """The object whose state a checkpoint saves."""
         self.agents = _agents_of(env)
         observed, acted = _spaces_of(env, self.agents, "observation"), _spaces_of(env, self.agents, "action")
-        self._has_mask_within = [action_masks and has_mask(space) for space in observed]
-        if action_masks:
-            observed = list(map(without_mask, observed))
-        self._masked = list(map(MaskedObservation, observed, acted)) if action_masks else None
+        have_masks = which_have_masks(acted) if action_masks else [False] * len(acted)
+        self._has_mask_within = [has and has_mask(space) for has, space in zip(have_masks, observed, strict=True)]
+        within = zip(self._has_mask_within, observed, strict=True)
+        observed = [without_mask(space) if has else space for has, space in within]
         self._critic_observes = each_observes(critic_observes, self.agents)
         seen = whole = spaces_with_critics_part(observed, self._critic_observes, env)
         if action_masks:
-            seen = list(map(MaskedObservation, whole, acted))
+            each = zip(have_masks, whole, acted, strict=True)
+            seen = [MaskedObservation(space, action) if has else space for has, space, action in each]
         self.agent = SimpleNamespace(
             observation_space=joint_space(self.agents, seen), action_space=joint_space(self.agents, acted)
         )
@@ -81,7 +83,11 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         """The rows of all agents."""
         self.own_rows = [self._own_part(row, slot) for slot, row in enumerate(self.rows)]
         """The part of each row that belongs to the agent."""
-        num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
+        self._masked = [
+            MaskedObservation(space, action) if has else None
+            for has, space, action in zip(have_masks, observed, acted, strict=True)
+        ]
+        num_masked = [0 if space is None else space.num_actions for space in self._masked]
         self._places = [slice(0, len(row) - number) for row, number in zip(self.own_rows, num_masked, strict=True)]
         """The part of each row with the agent's own observation."""
         self._of_critics: CriticRows | None = None
@@ -91,13 +97,13 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._own_parts = [row[place] for row, place in zip(self.own_rows, self._places, strict=True)]
         self.masks: list[Any] = [None] * num_agents
         """The last mask of each agent."""
-        self._has_apart = [action_masks and not each.layout.images for each in self._encoders]
+        self._has_apart = [has and not each.layout.images for has, each in zip(have_masks, self._encoders, strict=True)]
         """Whether masks follow the observations in each row; in rows with images, numbers come first."""
         self._mask_parts = [row[len(row) - number :] for row, number in zip(self.own_rows, num_masked, strict=True)]
         # For observations that are rows already: views of the rows, in the shape of the observation.
         self._arrays = [
-            part.reshape(space.shape or ()) if isinstance(space, Box) and (is_apart or not action_masks) else None
-            for part, space, is_apart in zip(self._own_parts, observed, self._has_apart, strict=True)
+            part.reshape(space.shape or ()) if isinstance(space, Box) and (is_apart or not has) else None
+            for part, space, is_apart, has in zip(self._own_parts, observed, self._has_apart, have_masks, strict=True)
         ]
         self._dtypes = [None if each.image is None else each.dtype for each in self._encoders]
         self.rewards = np.zeros(num_agents, np.float32)
@@ -263,13 +269,14 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 observation, info = mask_apart(observation)
             if self._checks:
                 observation = self._unmasked[slot].checked(observation)
-            if self._masked is not None:
+            masked = self._masked[slot]
+            if masked is not None:
                 self.masks[slot] = _entry(info, MASK)
                 if not self._has_apart[slot]:
-                    row = masked_row(self._masked[slot], observation, info, not needs_choice)
+                    row = masked_row(masked, observation, info, not needs_choice)
                     self._put(slot, self.own_rows[slot], row)
                     return
-                self._mask_parts[slot][...] = mask_row(self._masked[slot], info, not needs_choice)
+                self._mask_parts[slot][...] = mask_row(masked, info, not needs_choice)
             array = self._arrays[slot]
             if array is None:
                 self._put(slot, self._own_parts[slot], self._unmasked[slot].one_to_copy(observation))

@@ -3,7 +3,7 @@
 Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -66,6 +66,12 @@ class FlatAdam:
     def keep_learning_rates_on_host(self) -> None:
         """Keep the rates on the host, as at first: each step uses the rates that are set when it is made."""
         self._rates_on_device = {}
+
+    def forget(self, parts: Iterable[slice]) -> None:
+        """Set the moments of these parts of the buffer to zero: without a gradient, they then stay as they are."""
+        slots = self.state[self._parameters.values]
+        for part in parts:
+            slots["exp_avg"][part] = slots["exp_avg_sq"][part] = 0.0
 
     def step(self) -> None:
         """Step along the gradient."""

@@ -18,6 +18,7 @@ saved, and published with the parameters.
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
+from weakref import WeakSet
 
 import gymnasium as gym
 import torch
@@ -40,6 +41,9 @@ from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Maps observation space, action space, configuration and generator to actor and critic."""
+
+_MADE: "WeakSet[nn.Module]" = WeakSet()
+"""The learning layers that functions of this process have returned for agents."""
 
 ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 """Gain of the last layer, so that all actions are about equally likely at first ("37 details", detail 2)."""
@@ -191,8 +195,8 @@ def checked_networks(
     """Custom networks, tried on two observations. Their draws from torch's generator follow from the seed.
 
     Raises:
-        ConfigurationError: if `networks` is no function, or they are not two modules, or their inputs or outputs have
-            wrong shapes.
+        ConfigurationError: if `networks` is no function, or they are not two modules, their inputs or outputs have
+            wrong shapes, or another agent has some of their layers.
     """
     if not callable(networks) or isinstance(networks, nn.Module):
         raise ConfigurationError(
@@ -232,7 +236,18 @@ def checked_networks(
         others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
         if others:
             raise ConfigurationError(f"the parameters of the {name} must be float32, and some are {', '.join(others)}")
+    layers = {layer for module in made for layer in module.modules() if _learns(layer)}
+    if not layers.isdisjoint(_MADE):
+        raise ConfigurationError(
+            "networks returned modules that it returned before, and that another agent trains: let every call make new "
+            "ones, or return copies, copy.deepcopy(module). It is called for each agent, also by load and resume"
+        )
+    _MADE.update(layers)
     return made
+
+
+def _learns(layer: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
 
 
 @torch.no_grad()

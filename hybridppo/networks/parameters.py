@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,15 @@ class FlatParameters:
         self.rebind(self.values.data)
         self.align(alignment)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for copies and pickles, without gradients."""
+        return {**vars(self), "_gradients": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Let the networks of a copy be views of its buffer, since copied tensors share no memory."""
+        vars(self).update(state)
+        self.rebind(self.values.data)
+
     def align(self, alignment: int) -> Callable[[Tensor], Tensor]:
         """Let each parameter begin at a multiple of so many numbers, in another buffer if necessary.
 
@@ -103,6 +113,20 @@ class FlatParameters:
         """All parameters in their order in the buffer."""
         return [parameter for network in self._parameters.values() for parameter in network]
 
+    @property
+    def frozen(self) -> tuple[slice, ...]:
+        """The slices of the parameters that do not learn because their `requires_grad` is False."""
+        everything = self.everything()
+        if all(parameter.requires_grad for parameter in everything):
+            return ()
+        pairs = zip(everything, self._parts(), strict=True)
+        return tuple(part for parameter, part in pairs if not parameter.requires_grad)
+
+    def zero_frozen(self) -> None:
+        """Set the gradient of frozen parameters to zero, if it was computed nevertheless."""
+        for part in self.frozen:
+            self.gradient[part] = 0.0
+
     def of_network(self, name: str) -> list[nn.Parameter]:
         """The parameters of one network."""
         return self._parameters[name]
@@ -121,13 +145,21 @@ class FlatParameters:
         self.binding += 1
         bind(self.values, storage)
         gradient = torch.zeros_like(storage)
-        for parameter, part in zip(self.everything(), self._parts(), strict=True):
+        pairs = list(zip(self.everything(), self._parts(), strict=True))
+        self._gradients = [gradient[part].view(parameter.shape) for parameter, part in pairs]
+        for parameter, part in pairs:
             bind(parameter, storage[part].view(parameter.shape))
-            parameter.grad = gradient[part].view(parameter.shape)
+        self.attach_gradients()
         sizes = [sum(map(self._room, parameters)) for parameters in self._parameters.values()]
         ends = pairwise(accumulate(sizes, initial=0))
         self._ranges = {name: slice(*own) for name, own in zip(self._parameters, ends, strict=True)}
         self.values.grad = gradient
+
+    def attach_gradients(self) -> None:
+        """Let backward passes fill the flat gradient, also after an optimizer of the user's has set others, or None."""
+        for parameter, own in zip(self.everything(), self._gradients, strict=True):
+            if parameter.grad is not own:
+                parameter.grad = own
 
     @property
     def gradient(self) -> Tensor:

@@ -35,7 +35,10 @@ def make_placement(
         DeviceError: if a device is missing.
     """
     if name not in PLACEMENT_NAMES:
-        raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
+        raise ConfigurationError(
+            f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}; in Python, a placement has other "
+            "devices, as hybridppo.SingleDevice('cuda:1')"
+        )
     require_devices(name, sampling_device=sampling_device, learning_device=learning_device)
     if name == "auto":
         raise ConfigurationError(f"placement {name!r} must be measured first: pass its name or Auto() to train")

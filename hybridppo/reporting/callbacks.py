@@ -12,10 +12,11 @@ a training.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hybridppo.environments.options import is_held_by_json
@@ -126,6 +127,12 @@ class Callback:
     def on_start(self, run: TrainingRun) -> None:
         """The training begins, or continues if `run.iteration` is above 0."""
 
+    def on_metrics(self, run: TrainingRun, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
+        """An iteration has ended; return metrics of your own, which are added to its line of `metrics.jsonl`.
+
+        They also reach trackers, loggers and `on_iteration`. Names must be new, and values numbers.
+        """
+
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
         """An iteration has ended; `metrics` is its line of `metrics.jsonl`."""
 
@@ -210,6 +217,16 @@ class Callbacks:
         self._callbacks = callbacks
         self._has_failed = False
 
+    def measured(self, metrics: Metrics) -> Metrics:
+        """The metrics of an iteration, and those that callbacks return.
+
+        Raises:
+            CallbackError: if a callback fails, or returns other values than numbers, or a name that is taken.
+        """
+        for callback in () if self._has_failed else self._callbacks:
+            metrics = metrics | self._call(callback, "on_metrics", MappingProxyType(metrics))
+        return metrics
+
     def iteration(self, metrics: Metrics) -> None:
         """An iteration has ended."""
         self._tell("on_iteration", metrics)
@@ -250,9 +267,10 @@ class Callbacks:
         for callback in self._callbacks:
             self._call(callback, hook, *arguments)
 
-    def _call(self, callback: Callback, hook: str, *arguments: Any) -> None:
+    def _call(self, callback: Callback, hook: str, *arguments: Any) -> Metrics:
         try:
-            getattr(callback, hook)(self.run, *arguments)
+            found = getattr(callback, hook)(self.run, *arguments)
+            return _metrics_in(found, arguments[0]) if hook == "on_metrics" else {}
         except Exception as error:
             self._has_failed = True
             if isinstance(callback, OnIteration):
@@ -261,6 +279,19 @@ class Callbacks:
                 f"the callback {shown_name(callback)} failed in {hook}, after iteration {self.run.iteration}: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+
+def _metrics_in(found: Mapping[str, float] | None, before: Mapping[str, float]) -> Metrics:
+    """The metrics that a callback returns, as Python's numbers.
+
+    Raises:
+        ValueError: for a name that is no text, or that the metrics `before` have.
+        TypeError: for a value that is no number.
+    """
+    found = {} if found is None else {name: float(value) for name, value in found.items()}
+    if taken := [name for name in found if not isinstance(name, str) or name in before]:
+        raise ValueError(f"metrics need names of their own, and {shown(taken)} are not")
+    return found
 
 
 _METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))

@@ -38,6 +38,10 @@ CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
 """The consequence, for the warning if a checkpoint cannot be written."""
 
 
+class TakenError(RunDirectoryError):
+    """Another run has this folder."""
+
+
 class RunDirectory:
     """The files of one run; made by `create` or `open`."""
 
@@ -51,13 +55,16 @@ class RunDirectory:
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
         self._made: list[Path] = []
         self._lock: FolderLock | None = None
+        self._opened_at: Path | None = None
+        """The folder of the checkpoint by which the run was opened; None if it was opened as a whole."""
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
         """Make a run directory, locked until it is closed.
 
         Raises:
-            RunDirectoryError: if the folder is not empty; nothing is ever overwritten.
+            TakenError: if the folder is not empty, or another process begins a run there; nothing is ever overwritten.
+            RunDirectoryError: if it cannot be made.
         """
         given = Path(path)
         path = given.absolute()
@@ -69,7 +76,10 @@ class RunDirectory:
             if not path.is_file():
                 path.mkdir(parents=True, exist_ok=True)
             _require_empty(path)
-            directory._lock = FolderLock(path)
+            try:
+                directory._lock = FolderLock(path)
+            except RunDirectoryError as error:
+                raise TakenError(str(error)) from None
             _require_empty(path)  # another process may have begun and ended in between
             directory._made = [folder, *parents]  # from here on, all files there are this process's
             files.remove_leftovers(path)
@@ -88,9 +98,15 @@ class RunDirectory:
         """Open an existing run directory, locked until it is closed.
 
         Raises:
-            RunDirectoryError: as `open`; and if another process trains in it.
+            RunDirectoryError: as `open`; if `path` is a checkpoint; and if another process trains in it.
         """
-        given = cls.open(path).path  # a folder that is no run directory gets no lock
+        opened = cls.open(path)  # a folder that is no run directory gets no lock
+        given = opened.path
+        if opened._opened_at is not None:
+            raise RunDirectoryError(
+                f"{path} is a checkpoint, and a run continues from its newest one: name its run, {given}; "
+                "start_from=CHECKPOINT (--start-from) begins another run with the networks of a checkpoint"
+            )
         path = given.absolute()
         try:
             lock = FolderLock(path)
@@ -109,12 +125,16 @@ class RunDirectory:
         """Open an existing run directory.
 
         Args:
-            path: of the folder, or of the `config.json` in it.
+            path: of the folder, of the `config.json` in it, or of one of its checkpoints, which `load_checkpoint` then
+                reads.
 
         Raises:
             RunDirectoryError: if it is no run directory, or of a newer format.
         """
         path = path_of(path)
+        checkpoint = path if (path / "state.json").is_file() else None
+        if checkpoint is not None:
+            path = path.absolute().parents[1]
         file = path if path.is_file() else path / "config.json"
         try:
             config = json.loads(file.read_bytes())
@@ -133,7 +153,9 @@ class RunDirectory:
                 f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
                 "update hybridppo"
             )
-        return cls(file.parent, config)
+        directory = cls(file.parent, config)
+        directory._opened_at = checkpoint
+        return directory
 
     def update_config(self, config: dict[str, Any]) -> None:
         """Replace `config.json`.
@@ -217,7 +239,7 @@ class RunDirectory:
         self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
-        """The newest whole checkpoint, or the best.
+        """The newest whole checkpoint, or the best; or the one by which the run was opened.
 
         Args:
             which: `latest` or `best`.
@@ -225,10 +247,17 @@ class RunDirectory:
 
         Raises:
             CheckpointError: if no checkpoint is whole.
-            ConfigurationError: if `which` has another value.
+            ConfigurationError: if `which` has another value, or is `best` and the run was opened by a checkpoint.
         """
         if which not in ("latest", "best"):
-            raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
+            raise ConfigurationError(
+                f"checkpoint must be latest or best, got {which!r}: for another, pass its folder, which is in "
+                f"{self.path / 'checkpoints'}, in place of the run's"
+            )
+        if self._opened_at is not None:
+            if which == "best":
+                raise ConfigurationError(f"{self._opened_at} is one checkpoint: name its run for the best, {self.path}")
+            return checkpoints.load(self._opened_at)
         if which == "best":
             return checkpoints.load_best(self.path / "checkpoints")[1]
         require = self._require_rows if to_go_on else lambda checkpoint: None
@@ -304,7 +333,7 @@ def _require_empty(path: Path) -> None:
     """Refuse a folder that has files, except those of a process that was killed at its start."""
     names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
     if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
-        raise RunDirectoryError(
+        raise TakenError(
             f"{path} exists already and is not empty: name another folder, or go on with "
             f"`{command('hybridppo', 'resume', path)}`"
         )

@@ -62,7 +62,8 @@ def load(
     An agent of several policies has an agent for each (`agents`), and acts for all (`act`).
 
     Args:
-        run_dir: a run directory, its `config.json`, or a file written by `agent.save`.
+        run_dir: a run directory, its `config.json`, the folder of one of its checkpoints, or a file written by
+            `agent.save`.
         checkpoint: the `latest` checkpoint of the run, or the `best`: the one with the highest mean return, of
             evaluations during training (`evaluate_every`) if there are any, else of 100 episodes of training. Until 100
             episodes have ended, the latest is the best.
@@ -182,7 +183,7 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
 
     Args:
         agent: fresh, on the CPU.
-        path: a run directory, for its newest checkpoint, or a file written by `agent.save`.
+        path: a run directory, for its newest checkpoint, the folder of a checkpoint, or a file written by `agent.save`.
 
     Raises:
         CheckpointError: if the spaces or the networks differ, or there are none.
@@ -236,6 +237,10 @@ def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[
     for name, given in config.items():
         if isinstance(given, PPOConfig):
             continue
+        if name in PPOConfig.__dataclass_fields__:
+            raise ConfigurationError(
+                f"config has the setting {name!r} in place of a policy's name: write config=PPOConfig(**config)"
+            )
         found = agents_by_policy(load(given), name) if isinstance(given, (str, Path)) else {name: given}
         if name not in found:
             raise CheckpointError(f"{given} has the policies {', '.join(found)}, and not {name!r}")

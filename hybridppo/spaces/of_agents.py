@@ -70,9 +70,9 @@ def joint_space(names: Iterable[Any], spaces: Sequence[gym.Space[Any]]) -> gym.S
     return SpacesOfAgents({str(name): space for name, space in zip(names, spaces, strict=True)})
 
 
-def any_space(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space of the first agent; the space itself if all agents share it."""
-    return next(iter(space.spaces.values())) if isinstance(space, SpacesOfAgents) else space
+def each_space(space: gym.Space[Any]) -> list[gym.Space[Any]]:
+    """The space of each agent; the space itself if all agents share it."""
+    return [*space.spaces.values()] if isinstance(space, SpacesOfAgents) else [space]
 
 
 class DistributionOfPolicies:

@@ -46,7 +46,7 @@ from hybridppo.runs.settings import Settings
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.of_agents import DistributionOfPolicies, any_space
+from hybridppo.spaces.of_agents import DistributionOfPolicies, each_space
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
 
@@ -137,7 +137,7 @@ def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: 
         EnvError: if they cannot be made, or have other spaces than the agent, or others than its agents.
     """
     made = EnvironmentOptions(
-        action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
+        action_masks=any(isinstance(space, MaskedObservation) for space in each_space(agent.observation_space)),
         frame_stack=num_frames_of(agent.observation_space),
         **options,
     )
@@ -244,7 +244,7 @@ def environments_of_policies(
     agents: Mapping[str, Any], env: EnvSource, num_envs: int, policy_of: PolicyOf | None
 ) -> Environments:
     """New environments for the agents of several policies; arguments as of `evaluate_policies`."""
-    spaces = [any_space(agent.observation_space) for agent in agents.values() if isinstance(agent, PPO)]
+    spaces = [agent.observation_space for agent in agents.values() if isinstance(agent, PPO)]
     options = EnvironmentOptions(action_masks=any(isinstance(space, MaskedObservation) for space in spaces))
     configs = {name: getattr(agent, "config", None) for name, agent in agents.items()}
     options = compiled_if_possible(env, for_critics(options, critics_of(configs, policy_of)))

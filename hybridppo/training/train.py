@@ -27,6 +27,7 @@ from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import doubts_about
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.interfaces import Metrics
@@ -51,7 +52,7 @@ from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
-from hybridppo.spaces.of_agents import any_space
+from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.figures import shown_return, shown_returns
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
@@ -199,11 +200,14 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
     environments, run = stage.environments, stage.run
     assert run.seed is not None  # `train` has seen to that
     spaces = environments.observation_space, environments.action_space
-    if environments.agents and not stage.options.action_masks and has_mask(any_space(spaces[0])):
+    if environments.agents and not stage.options.action_masks and any(map(has_mask, each_space(spaces[0]))):
         logger.warning(
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
         )
+    has_own_networks = asked.parts["networks"] is not None or isinstance(asked.agent, AnyAgent)
+    for doubt in doubts_about(environments, has_own_networks=has_own_networks):
+        logger.warning("%s: %s", *doubt)
     with explaining_memory(asked.config, *spaces):
         trained = asked.made_for(environments, seed_of(run.seed, "agent"))
         choice = stage.choose(asked.config, trained, run.total_steps)

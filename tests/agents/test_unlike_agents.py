@@ -334,6 +334,40 @@ def test_numbers_beside_images_are_checked() -> None:
         train(env=partial(Wrong, images="beside"))
 
 
+class OnlySignsHaveMasks(Unlike):
+    """Signs may not name what they named last, and their infos say so; pointers, which come first, have no mask."""
+
+    possible_agents = ("pointer_0", "sign_0", "pointer_1", "sign_1")
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.forbidden = {"sign_0": 0, "sign_1": 0}
+        return super().reset(seed)[0], self._infos()
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        for agent in self.forbidden.keys() & actions.keys():
+            assert actions[agent] != self.forbidden[agent]
+            self.forbidden[agent] = int(actions[agent])
+        return *super().step(actions)[:4], self._infos()
+
+    def _infos(self) -> dict[str, Any]:
+        return {agent: {"action_mask": np.arange(4) != number} for agent, number in self.forbidden.items()}
+
+
+class OnlyPointers(Unlike):
+    possible_agents = ("pointer_0", "pointer_1")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("images", [False, "beside"])
+def test_only_agents_that_have_choices_need_masks(images: Any, tmp_path: Path) -> None:
+    make = partial(OnlySignsHaveMasks, images=images)
+    assert check_env(make, seconds=0.1).is_usable
+    result = train(env=make, action_masks=True, run_dir=tmp_path / "run", evaluation_episodes=2, num_workers=2)
+    hybridppo.evaluate_policies(result.agents, make, episodes=2)
+    hybridppo.evaluate(tmp_path / "run", env=make, episodes=2, progress=False)
+    with pytest.raises(EnvError, match="action_masks=True needs a Discrete action space"):
+        make_environments(OnlyPointers, 1, action_masks=True)
+
+
 def test_an_agent_of_other_spaces_is_refused_in_an_evaluation() -> None:
     agents = train(total_steps=64).agents
     swapped = {"sign": agents["pointer"], "pointer": agents["sign"]}

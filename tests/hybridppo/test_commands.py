@@ -174,6 +174,16 @@ def test_a_process_for_each_environment_is_refused_with_what_does_it_now(
     assert not (tmp_path / "run").exists()
 
 
+def test_commands_that_begin_in_the_same_second_take_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / "first", tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr("hybridppo.commands.train.fresh_path", lambda *_: paths.pop(0))
+    for _ in range(2):
+        assert run("train", "CartPole-v1", "--total-steps", 64, "--placement", "cpu", *SMALL, *QUIET) == 0
+    assert [num_iterations(tmp_path / name) for name in ("first", "second")] == [2, 2]
+
+
 def test_train_takes_a_fresh_folder_under_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # within the same second, too

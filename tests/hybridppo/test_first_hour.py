@@ -26,7 +26,7 @@ from selection import only_by_default
 from toy_environments import IdentityDiscrete
 
 import hybridppo
-from hybridppo import CheckpointError, EnvError, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.system.figures import markdown_table
 
@@ -298,6 +298,22 @@ def test_an_agent_of_networks_of_ones_own_needs_them_again(tmp_path: Path) -> No
     with pytest.raises(RunDirectoryError, match=r"the agent has networks of its own, .*networks=\.\.\."):
         hybridppo.load(path)
     assert torch.equal(parameters(hybridppo.load(path, networks=networks)), parameters(agent))
+
+
+def test_networks_that_another_agent_has_are_refused() -> None:
+    body, make = torch.nn.Linear(4, 8), torch.nn.Linear
+
+    def networks(*_: Any) -> Any:
+        return torch.nn.Sequential(body, make(8, 2)), torch.nn.Sequential(body, make(8, 1))
+
+    first = train(networks=networks).agent
+    before = parameters(first).clone()
+    for options in ({}, {"seed": 9}):
+        with pytest.raises(ConfigurationError, match=r"networks returned modules that it returned before.*deepcopy"):
+            train(networks=networks, **options)
+    assert torch.equal(parameters(first), before)
+    body.requires_grad_(False)
+    train(networks=networks)
 
 
 @pytest.mark.parametrize("source", ["file", "run directory"])

@@ -10,7 +10,7 @@ import hybridppo
 from hybridppo import DDPGConfig, PPOConfig, TD3Config
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.main import main
-from hybridppo.names import OF_CONFIGS, OF_TRAIN
+from hybridppo.names import ELSEWHERE, OF_CONFIGS, OF_TRAIN
 from hybridppo.runs.options import fields_of
 
 ARGUMENTS = inspect.signature(hybridppo.train).parameters
@@ -70,6 +70,15 @@ def test_arguments_and_fields_are_told_apart(call: Callable[[], object], words: 
     with pytest.raises(TypeError) as raised:
         call()
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_flags_that_are_no_flags_here_are_errors_that_say_what_to_do(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", f"--{name.replace('_', '-')}", "CartPole-v1"])
+    assert f"hybridppo: {ELSEWHERE[name]}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

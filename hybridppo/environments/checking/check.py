@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time
-from hybridppo.environments.checks import describe_error
+from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import note_of
@@ -151,20 +151,8 @@ class _Check:
 
                 for problem in phases_that_race(definition):
                     report.add("error", problem)
-        for part, _ in environments.encode.parts:
-            if part.image is not None and (largest := int(part.space.high.max())) < 128:
-                report.add(
-                    "warning",
-                    f"its image{part.path} has bytes up to {largest}, and networks divide bytes by 255",
-                    f"multiply them by {255 // max(largest, 1)}, and give the space such bounds",
-                )
-            elif part.image is None and _may_be_image(part.space):
-                report.add(
-                    "warning",
-                    f"its observation{part.path} {part.space.shape} looks like an image of {part.space.dtype}: "
-                    "networks flatten it, without convolutions",
-                    "return bytes, 0 to 255, in a Box of uint8",
-                )
+        for what, fix in doubts_about(environments):
+            report.add("warning", what, fix)
         actions = environments.action_space
         if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
             bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
@@ -325,12 +313,6 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
         report.add("error", str(error))
     except Exception as error:
         report.add("error", f"{what}: {describe_error(error)}")
-
-
-def _may_be_image(space: gym.Space[Any]) -> bool:
-    """Whether an observation has the shape of an image: a short axis, first or last, and two longer ones."""
-    shape = space.shape or ()
-    return len(shape) == 3 and min(shape[0], shape[2]) <= 4 and sorted(shape)[1] >= 16
 
 
 def _mask_in(info: Any) -> bool:

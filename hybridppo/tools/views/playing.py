@@ -103,7 +103,7 @@ def record_video(
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
     if find_spec("moviepy") is None:
         raise ConfigurationError(f"videos need moviepy: {pip_install('video')}")
-    player = load(directory.path, checkpoint, agent=agent, networks=networks)
+    player = load(run_dir, checkpoint, agent=agent, networks=networks)
     other = None if against is None else load(against, checkpoint)
     settings = Settings.read(directory)
     with contextlib.closing(_filmed(settings.source(env), settings.environment, "rgb_array")) as film:

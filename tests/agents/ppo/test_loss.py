@@ -317,8 +317,12 @@ REFUSED = {
     ),
     "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict"),
     "no configuration": (
-        lambda: {"config": {"num_envs": 2}},
-        r"config must be one of PPOConfig, .*; config\['num_envs'\] is 2",
+        lambda: {"config": {"agent": 2}},
+        r"config must be one of PPOConfig, .*; config\['agent'\] is 2",
+    ),
+    "settings in a dict": (
+        lambda: {"config": {"activation": "relu"}},
+        r"config has the setting 'activation' in place of a policy's name: write config=PPOConfig\(\*\*config\)",
     ),
 }
 

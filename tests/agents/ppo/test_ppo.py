@@ -512,3 +512,37 @@ def test_two_pools_of_threads_never_take_turns_at_small_operations(fast_updates:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_frozen_parameters_stay_and_the_others_learn(form: str, caplog: pytest.LogCaptureFixture) -> None:
+    agent = PPO(OBSERVATIONS, Discrete(3), replace(PLAIN, **FORMS_OF[form]))
+    frozen = list(agent.actor.parameters())[:2]
+
+    def changed() -> list[bool]:
+        before = [parameter.detach().clone() for parameter in agent.actor.parameters()]
+        agent.update(make_rollout(agent))
+        return [not torch.equal(*pair) for pair in zip(before, agent.actor.parameters(), strict=True)]
+
+    assert all(changed())
+    for parameter in frozen:  # whose moments have begun
+        parameter.requires_grad_(False)
+    assert changed() == [False, False, True, True, True, True]
+    other = PPO(OBSERVATIONS, Discrete(3), agent.config)
+    other.load_state(*agent.state())
+    assert [each.requires_grad for each in other.actor.parameters()] == [False, False, True, True, True, True]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    assert all(changed())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_optimizer_of_the_users_does_not_end_the_agents_learning(form: str) -> None:
+    agents = [PPO(OBSERVATIONS, Discrete(3), replace(PLAIN, **FORMS_OF[form]), seed=0) for _ in range(2)]
+    for agent in agents:
+        agent.update(make_rollout(agent))
+    torch.optim.Adam(agents[0].actor.parameters()).zero_grad()
+    for agent in agents:
+        agent.update(make_rollout(agent))
+    assert torch.equal(*(agent.parameters.values.data for agent in agents))

@@ -295,6 +295,18 @@ class Target(gym.Env[np.ndarray, int]):
 
 
 @beside_the_extras
+def test_frozen_parameters_stay() -> None:
+    env = gym.make("CartPole-v1")
+    agent = hybridppo.PPO(env.observation_space, gym.spaces.Discrete(2), CONFIG)
+    agent.critic.requires_grad_(False)
+    before = agent.parameters.values.detach().clone()
+    train(agent=agent, config=None, distribution=Central(1), total_steps=CONFIG.batch_size)
+    moved = agent.parameters.values.detach() != before
+    assert moved[agent.parameters.range_of("actor")].any()
+    assert not moved[agent.parameters.range_of("critic")].any()
+
+
+@beside_the_extras
 def test_several_learners_learn_what_one_does() -> None:
     config = replace(CONFIG, num_steps=64, learning_rate=1e-2)
     result = train(Target, distribution="central:2", total_steps=12_000, config=config)

@@ -78,6 +78,8 @@ def far(env: Walk) -> Any:
     return np.array([1e4 * env.place], np.float32)
 
 
+GRAY, FRAMES = Box(0, 255, (16, 20), np.uint8), Box(0, 255, (4, 16, 20, 3), np.uint8)
+
 FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
     "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
@@ -108,6 +110,21 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         variant(observation_space=Box(0, 1, (16, 16, 3)), seen=lambda env: np.zeros((16, 16, 3), np.float32)),
         "warning",
         r"its observation \(16, 16, 3\) looks like an image of float32: .* without convolutions -> return bytes",
+    ),
+    "image without channels": (
+        variant(observation_space=GRAY, seen=lambda env: np.zeros((16, 20), np.uint8)),
+        "warning",
+        r"its observation \(16, 20\) looks like an image of uint8: .* with the shape \(height, width, channels\)",
+    ),
+    "frames on an axis": (
+        variant(observation_space=FRAMES, seen=lambda env: np.zeros((4, 16, 20, 3), np.uint8)),
+        "warning",
+        r"its observation \(4, 16, 20, 3\) looks like an image of uint8: .* of several frames follow one another",
+    ),
+    "a wrapper that normalises": (
+        lambda: gym.wrappers.NormalizeReward(gym.wrappers.NormalizeObservation(variant()())),
+        "warning",
+        "has the wrapper NormalizeReward, whose statistics are not saved .* -> leave it out: normalize_observations",
     ),
     "reset of old Gym": (
         variant(reset=lambda env: np.zeros(1)),
@@ -352,6 +369,22 @@ class Drawing(Matching):
 
     def _seen(self, wanted: int) -> Any:
         return np.random.randint(4)  # noqa: NPY002
+
+
+class OldTensors:
+    """An environment of tensors of an older interface."""
+
+    num_envs, num_obs, device = 4, 3, "cpu"
+    reset = step = print
+
+
+LACKS = "OldTensors.*, which lacks single_observation_space, single_action_space to be an environment of tensors"
+
+
+def test_an_environment_of_tensors_that_lacks_something_is_told_what() -> None:
+    with pytest.raises(ConfigurationError, match=f"an environment's id, a function .* got .*{LACKS}"):
+        hybridppo.train(OldTensors(), total_steps=1)  # type: ignore[arg-type]
+    assert re.search(f"the function must make .*; it made {LACKS}", str(hybridppo.check_env(OldTensors)))
 
 
 AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {

@@ -1,5 +1,9 @@
 """Flat parameters: one buffer, and networks that need not know of it."""
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -115,3 +119,28 @@ def test_a_dense_tensor_is_what_it_was_without_gaps(networks: dict[str, nn.Modul
     assert laid_out(step) is flat.dense(step) is flat.spread(step) is step
     flat.align(1)
     assert torch.equal(flat.values, values)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_the_networks_of_a_copy_are_views_of_its_buffer(networks: dict[str, nn.Module], copied: Any) -> None:
+    flat = FlatParameters(networks)
+    own, copy_of_flat = copied((networks, flat))
+    with torch.no_grad():
+        own["actor"].weight.fill_(7.0)
+    assert copy_of_flat.of("actor")[:6].tolist() == [7.0] * 6
+    assert 7.0 not in flat.values
+    own["actor"](torch.ones(3)).sum().backward()
+    assert copy_of_flat.gradient.count_nonzero() == 8
+
+
+def test_gradients_reach_the_buffer_again_after_another_optimizer(networks: dict[str, nn.Module]) -> None:
+    flat = FlatParameters(networks)
+    other = torch.optim.SGD(networks["actor"].parameters(), lr=0.0)
+    for has_stepped in (False, True):
+        other.zero_grad()  # gradients are None, and after another pass the other's
+        if has_stepped:
+            networks["actor"](torch.ones(3)).sum().backward()
+        flat.attach_gradients()
+        flat.gradient.zero_()
+        networks["actor"](torch.ones(3)).sum().backward()
+        assert flat.gradient[:8].tolist() == [1.0] * 8

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
@@ -14,7 +15,7 @@ import hybridppo
 from hybridppo import Callback, CallbackError, ConfigurationError, TrainingInterrupted
 from hybridppo.reporting.callbacks import require_callbacks
 from hybridppo.run_directory.checkpoints import folders, load_latest
-from hybridppo.run_directory.lines import finite
+from hybridppo.run_directory.lines import finite, read_lines
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -132,6 +133,38 @@ def test_a_callback_may_end_the_training(way: str, tmp_path: Path) -> None:
     assert resumed.stopped_by is None
 
 
+def test_a_callback_adds_metrics_of_its_own(tmp_path: Path) -> None:
+    class Doubled(Callback):
+        def on_metrics(self, run: Any, metrics: Any) -> Any:
+            return {"mine/twice": np.float32(2 * metrics["iteration"]), "mine/tensor": torch.tensor(0.5)}
+
+    class Tracked(hybridppo.Tracker):
+        name, rows = "tracked", ()
+
+        def log(self, rows: Any) -> None:
+            self.rows = (*self.rows, *(values["mine/twice"] for _, values in rows))
+
+    recorder, tracker, path = Recorder(), Tracked(), tmp_path / "run"
+    train(2, callbacks=[recorder, Doubled()], run_dir=path, track=tracker)
+    result = hybridppo.resume(path, total_steps=3 * BATCH, callbacks=[Doubled()], progress=False)
+    assert result.metrics["mine/twice"] == 6.0
+    assert [line["mine/twice"] for line in read_lines(path / "metrics.jsonl")] == [2.0, 4.0, 6.0]
+    assert [seen["mine/tensor"] for seen in recorder.seen] == [0.5, 0.5]
+    assert tracker.rows == (2.0, 4.0)
+
+
+@pytest.mark.parametrize("given", [{"entropy": 1.0}, {"mine": "much"}, {3: 1.0}, 7.0])
+def test_metrics_of_a_callback_that_are_none_are_refused(given: Any, tmp_path: Path) -> None:
+    class Wrong(Callback):
+        def on_metrics(self, run: Any, metrics: Any) -> Any:
+            return given
+
+    with pytest.raises(CallbackError, match=r"Wrong.* failed in on_metrics, after iteration 1: "):
+        train(2, callbacks=[Wrong()], run_dir=tmp_path / "run")
+    assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 1
+    assert hybridppo.load(tmp_path / "run").version == 1
+
+
 FAILURES = [("on_iteration", way) for way in WAYS] + [("on_evaluation", "overlap"), ("on_checkpoint", "cpu")]
 
 
@@ -242,7 +275,7 @@ def test_methods_that_are_never_called_are_named(caplog: pytest.LogCaptureFixtur
             """Called."""
 
     require_callbacks([Watching(), Callback()])
-    said = "no training calls on_step of Watching: the methods of a callback are on_start, on_iteration, on_evaluation"
+    said = "no training calls on_step of Watching: the methods of a callback are on_start, on_metrics, on_iteration"
     assert [record.getMessage().startswith(said) for record in caplog.records] == [True]
 
 

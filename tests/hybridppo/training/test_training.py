@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -170,6 +171,19 @@ def test_a_function_may_make_a_vector_of_environments() -> None:
     assert result.metrics["episode_length_mean"] == 5
     assert result.evaluation is not None
     assert result.evaluation.lengths == (5, 5)
+
+
+@pytest.mark.parametrize("kind", ["single", "vector", "shards"])
+def test_a_wrapper_that_normalises_is_warned_of(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    def make() -> Any:
+        if kind != "vector":
+            return gym.wrappers.NormalizeObservation(gym.make("CartPole-v1"))
+        return gym.wrappers.vector.NormalizeObservation(gym.make_vec("CartPole-v1", CONFIG.num_envs, "sync"))
+
+    options = {"distribution": hybridppo.MultiLearner(1, shards=2)} if kind == "shards" else {}
+    train(make, iterations=1, vectorization="auto", **options)
+    (record,) = caplog.records
+    assert "has the wrapper NormalizeObservation, whose statistics are not saved" in record.getMessage()
 
 
 @pytest.mark.parametrize("exception", [False, True])
@@ -404,6 +418,19 @@ def test_a_saved_run_can_be_evaluated(finished: Finished) -> None:
     assert random_actions != one
     with pytest.raises(ConfigurationError, match=r"agent must be the class that was trained, got <.*PPO object"):
         hybridppo.load(finished.run_dir, agent=finished.result.agent)
+
+
+def test_a_checkpoint_may_be_named_by_its_folder(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *_, last = sorted((finished.run_dir / "checkpoints").iterdir())
+    assert hybridppo.load(first).version == ITERATIONS - 2  # the newest three are kept
+    assert hybridppo.evaluate(last, episodes=1, progress=False).returns
+    train(iterations=1, start_from=last)
+    with pytest.raises(ConfigurationError, match="is one checkpoint: name its run for the best"):
+        hybridppo.load(last, "best")
+    with pytest.raises(RunDirectoryError, match=f"is a checkpoint.*: name its run, {finished.run_dir}; start_from="):
+        hybridppo.resume(first)
+    monkeypatch.chdir(last.parent)
+    assert hybridppo.load(last.name).version == ITERATIONS
 
 
 @pytest.mark.parametrize("use", [hybridppo.load, hybridppo.resume, hybridppo.evaluate])

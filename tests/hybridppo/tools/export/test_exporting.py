@@ -28,6 +28,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.tools.export import exporting
+from hybridppo.tools.export.policies import TorchPolicy
 
 SMALL = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "learning_rate": 0.05}
 VECTOR = Box(-5.0, 5.0, (3,), np.float64)
@@ -405,6 +406,14 @@ def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeyp
     with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
         hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_file_that_sees_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = trained(tmp_path / "run", POLICIES["choices"])
+    inputs = TorchPolicy.inputs
+    monkeypatch.setattr(TorchPolicy, "inputs", lambda *arguments: [0.0 * each for each in inputs(*arguments)])
+    with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
 
 
 def test_what_has_no_form_is_refused(tmp_path: Path) -> None:

@@ -325,30 +325,33 @@ def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any
 
 def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
     """Act by `agent.act`, and compare with the file; return the largest difference of outputs."""
+    given: list[Any] = []
+    hook = agent.actor.register_forward_hook(lambda actor, inputs, outputs: given.append(outputs))
     difference = 0.0
     state: Any = None
     theirs: Any = None
     observation, mask, begins = next(experiences)
-    for step in range(steps):
-        if begins:
-            state = theirs = None
-        with torch.no_grad():
-            before = None if state is None else state[None]
-            inputs = tuple(torch.as_tensor(array) for array in policy.inputs(observation, mask, before))
-            outputs = policy(inputs)[len(policy.actions)][0].numpy()
-        expected, state = agent.act(observation, action_mask=mask, state=state)
-        action, found, theirs = call(observation, mask, theirs)
-        difference = max(difference, float(np.abs(found - outputs).max(initial=0.0)))
-        is_close = np.allclose(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
-        # Rounding may choose either of two nearly equal options, so the file's outputs decide.
-        follows = first_of(agent.action_space)(agent.distribution.to_env(agent.distribution.mode(found[None])))
-        is_same = _are_close(action, policy.parts_of(expected)) or _are_close(action, policy.parts_of(follows))
-        if not (is_close and is_same):
-            raise TrainingError(
-                f"the file does not give what the agent gives: at step {step}, {action} and not {expected}, from "
-                f"outputs {found.tolist()} and not {outputs.tolist()}"
-            )
-        observation, mask, begins = experiences.send(expected)
+    try:
+        for step in range(steps):
+            if begins:
+                state = theirs = None
+            expected, state = agent.act(observation, action_mask=mask, state=state)
+            ours = given.pop()
+            outputs = (ours[0][0] if policy.state_size else ours)[0].numpy()
+            action, found, theirs = call(observation, mask, theirs)
+            difference = max(difference, float(np.abs(found - outputs).max(initial=0.0)))
+            is_close = np.allclose(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
+            # Rounding may choose either of two nearly equal options, so the file's outputs decide.
+            follows = first_of(agent.action_space)(agent.distribution.to_env(agent.distribution.mode(found[None])))
+            is_same = _are_close(action, policy.parts_of(expected)) or _are_close(action, policy.parts_of(follows))
+            if not (is_close and is_same):
+                raise TrainingError(
+                    f"the file does not give what the agent gives: at step {step}, {action} and not {expected}, from "
+                    f"outputs {found.tolist()} and not {outputs.tolist()}"
+                )
+            observation, mask, begins = experiences.send(expected)
+    finally:
+        hook.remove()
     return difference
 
 

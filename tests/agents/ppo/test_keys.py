@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
+from exports import in_torch, require_onnx
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
 from same_bits import values_of
@@ -19,6 +20,7 @@ from selection import only_by_default
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.tools.export import exporting
 
 SMALL = ppo_config(
     num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16),
@@ -187,13 +189,28 @@ def test_the_policy_is_taken_away_without_what_it_does_not_see(name: str, tmp_pa
     assert [part["name"] for part in about["observation"]] == ["[0]" if name == "a tuple" else "['policy']"]
 
 
-@pytest.mark.extras
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "a camera for the critic"])
-def test_onnx_has_what_the_actor_sees(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+ONNX = {"a camera for the actor": pytest.mark.extras, "layers of their own": pytest.mark.extras}
+"""The marks of tests of ONNX; the others write no further operation."""
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        *((name, ".torch") for name in KINDS),
+        *(pytest.param(name, ".onnx", marks=ONNX.get(name, pytest.mark.slow)) for name in KINDS),
+    ],
+)
+def test_what_is_exported_has_what_the_actor_sees(
+    name: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if suffix == ".onnx":
+        require_onnx()
+    monkeypatch.setitem(exporting._WRITERS, ".torch", in_torch)
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
-    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make, check_steps=50).steps_checked == 50
+    assert (
+        hybridppo.export(tmp_path / "run", tmp_path / f"policy{suffix}", env=make, check_steps=50).steps_checked == 50
+    )
 
 
 @pytest.mark.parametrize(

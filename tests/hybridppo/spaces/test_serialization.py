@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from exports import require_onnx
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from run_files import remove_last_checkpoint
@@ -186,8 +187,7 @@ def test_every_space_that_trains_is_saved_loaded_resumed_played_and_exported(
 def test_every_space_that_trains_is_exported_as_onnx(
     observations: "gym.Space[Any]", actions: "gym.Space[Any]", tmp_path: Path
 ) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    require_onnx()
     agent = hybridppo.PPO(observations, actions, ppo_config(hidden_sizes=(4,)))
     agent.save(tmp_path / "agent.safetensors")
     make = partial(Drawn, observations, actions)

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from exports import in_torch, require_onnx
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from processes import run_python
@@ -28,6 +29,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.tools.export import exporting
+from hybridppo.tools.export.policies import TorchPolicy
 
 SMALL = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "learning_rate": 0.05}
 VECTOR = Box(-5.0, 5.0, (3,), np.float64)
@@ -111,16 +113,27 @@ def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable
     return make
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_numpy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
-    make = trained(tmp_path / "run", POLICIES[name])
+@pytest.fixture
+def _in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports to `.torch`."""
+    monkeypatch.setitem(exporting._WRITERS, ".torch", in_torch)
+
+
+@pytest.mark.usefixtures("_in_torch")
+@pytest.mark.parametrize("name", [*POLICIES, *OF_IMAGES])
+def test_a_policy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
+    make = trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.torch", env=make, check_steps=60)
+    assert exported.largest_difference < 1e-4
+    if name in OF_IMAGES:
+        return
     exported = hybridppo.export(tmp_path / "run", tmp_path / "new" / "policy.npz", env=make, check_steps=30)
     assert exported.steps_checked == 30
     assert exported.largest_difference < 1e-4
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["numpy_policy.py", "policy.npz"]
 
 
-SUFFIXES = {".npz": [], ".pt2": [pytest.mark.slow], ".onnx": [pytest.mark.extras]}
+SUFFIXES = {".npz": [], ".torch": [], ".pt2": [pytest.mark.slow], ".onnx": [pytest.mark.extras]}
 """The forms of a policy, and the marks of their tests. To add a form, add a line."""
 OF_EVERY_KIND = [
     pytest.param(name, suffix, marks=marks, id=f"{name}, {suffix}")
@@ -128,8 +141,11 @@ OF_EVERY_KIND = [
     for suffix, marks in SUFFIXES.items()
 ]
 BY_DEFAULT = (
-    *(f"{name}, .npz" for name in KINDS), *(f"{name}, .onnx" for name in KINDS if "image" not in name),
-)  # fmt: skip
+    *(f"{name}, {suffix}" for name in KINDS for suffix in (".npz", ".torch")),
+    # The other operations that are written as ONNX are in test_onnx_gives_what_the_agent_gives.
+    "multi-discrete of two axes, .onnx",
+    "dict, encoded, with a memory, .onnx",
+)
 
 
 def agent_of(name: str) -> hybridppo.PPO:
@@ -145,10 +161,11 @@ def agent_of(name: str) -> hybridppo.PPO:
     return agent
 
 
+@pytest.mark.usefixtures("_in_torch")
 @pytest.mark.parametrize(("name", "suffix"), only_by_default(BY_DEFAULT, OF_EVERY_KIND, pytest.mark.slow))
 def test_a_policy_of_every_kind_of_space_is_exported(name: str, suffix: str, tmp_path: Path) -> None:
     if suffix == ".onnx":
-        pytest.importorskip("onnxscript")
+        require_onnx()
     agent, path = agent_of(name), tmp_path / f"policy{suffix}"
     agent.save(tmp_path / "agent.safetensors")
     if suffix == ".npz" and ("image" in name or "encoded" in name):
@@ -160,11 +177,19 @@ def test_a_policy_of_every_kind_of_space_is_exported(name: str, suffix: str, tmp
     assert path.is_file()
 
 
-@pytest.mark.parametrize("suffix", [pytest.param(suffix, marks=marks) for suffix, marks in SUFFIXES.items()])
-@pytest.mark.parametrize("config", [hybridppo.DDPGConfig(hidden_sizes=(8,)), hybridppo.TD3Config(hidden_sizes=(8,))])
+@pytest.mark.usefixtures("_in_torch")
+@pytest.mark.parametrize(
+    ("suffix", "config"),
+    [
+        pytest.param(suffix, kind(hidden_sizes=(8,)), marks=marks)
+        for kind in (hybridppo.DDPGConfig, hybridppo.TD3Config)
+        for suffix, marks in SUFFIXES.items()
+        if kind is hybridppo.TD3Config or not marks  # their actors are the same
+    ],
+)
 def test_policies_of_off_policy_agents_are_exported(config: Any, suffix: str, tmp_path: Path) -> None:
     if suffix == ".onnx":
-        pytest.importorskip("onnxscript")
+        require_onnx()
     observations = Dict(a=Discrete(3, start=2), b=VECTOR)
     agent = agent_class(config)(observations, Box(-2.0, 3.0, (2, 1), np.float64), config)
     with torch.no_grad():
@@ -221,8 +246,9 @@ print(sum(tensor.numel() for tensor in program.state_dict.values()))
     ),
 )
 def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    require_onnx()
+    import onnxruntime
+
     make = trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
     path = tmp_path / "policy.onnx"
     exported = hybridppo.export(tmp_path / "run", path, env=make, check_steps=60)
@@ -240,8 +266,7 @@ def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.extras
 def test_onnx_of_a_registered_environment_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    require_onnx()
     config = ppo_config(**SMALL, hidden_sizes=(8,))
     options = {"seed": 0, "placement": "cpu", "progress": False}
     hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
@@ -270,8 +295,9 @@ def test_a_file_says_what_it_takes_and_gives(tmp_path: Path) -> None:
 
 @pytest.mark.extras
 def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    require_onnx()
+    import onnxruntime
+
     make = trained(tmp_path / "run", MIXED)
     hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make, check_steps=10)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
@@ -405,6 +431,14 @@ def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeyp
     with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
         hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_file_that_sees_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = trained(tmp_path / "run", POLICIES["choices"])
+    inputs = TorchPolicy.inputs
+    monkeypatch.setattr(TorchPolicy, "inputs", lambda *arguments: [0.0 * each for each in inputs(*arguments)])
+    with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
 
 
 def test_what_has_no_form_is_refused(tmp_path: Path) -> None:

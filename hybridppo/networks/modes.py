@@ -76,7 +76,7 @@ def noise_from(seed: Sequence[int], device: torch.device) -> Iterator[None]:
 
     Dropout can only draw from torch's global generators.
     """
-    with torch_seeded(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1), device):
+    with torch_seeded(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1, device):
         yield
 
 

@@ -20,6 +20,11 @@ Script = Sequence[tuple[int, str]]
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
 
 
+def newest(name: str) -> str:
+    """The id of the newest version of one of gymnasium's environments, which depends on the release."""
+    return max((spec for spec in gym.registry.values() if spec.name == name), key=lambda spec: spec.version or 0).id
+
+
 def scripted_reward(episode: int, step: int) -> float:
     return float(10 * episode + step + 1)
 

@@ -5,9 +5,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from typing_extensions import Required
+from typing_extensions import Required, TypedDict
 
 from hybridppo.environments.options import AutoresetName, OnEnvError, Vectorization
 from hybridppo.reporting.trackers.base import Tracker

@@ -16,6 +16,7 @@ import torch
 from processes import run_python
 from run_files import timeless_lines_of
 from selection import only_by_default
+from toy_environments import newest
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
@@ -554,7 +555,7 @@ def test_impossible_settings_are_wrong_usage(
 def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run"
     options = ("--total-steps", 64, "--run-dir", path, "--placement", "cpu", *SMALL, *QUIET)
-    assert run("train", "Taxi-v4", *options, "--action-masks") == 0
+    assert run("train", newest("Taxi"), *options, "--action-masks") == 0
     assert config_of(path)["action_masks"] is True
     assert run("resume", path, "--total-steps", 128, "--no-progress") == 0
     assert run("evaluate", path, "--episodes", 1, "--no-progress") == 0
@@ -562,7 +563,8 @@ def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run("train", "CartPole-v1", *options, "--action-masks", "--run-dir", tmp_path / "other") == 1
     assert "its info has no 'action_mask'" in capsys.readouterr().err
     assert (
-        run("placements", "Taxi-v4", *SMALL[:-1], "--num-workers", 0, "--action-masks", "--seconds", 0.01, *QUIET) == 0
+        run("placements", newest("Taxi"), *SMALL[:-1], "--num-workers", 0, "--action-masks", "--seconds", 0.01, *QUIET)
+        == 0
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from selection import only_by_default
-from toy_environments import ScriptedEnv
+from toy_environments import ScriptedEnv, newest
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -39,7 +39,7 @@ CLASSIC = {
 }
 """For each environment, enough steps that an episode ends within the next 120."""
 BOTH = (False, True)
-TOY_TEXT = ["Blackjack-v1", "FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"]
+TOY_TEXT = ["Blackjack-v1", "FrozenLake-v1", newest("CliffWalking"), newest("Taxi")]
 
 
 def through_json(described: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
-from typing_extensions import is_typeddict
+from typing_extensions import get_type_hints, is_typeddict
 
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.keywords import EnvironmentKeywords, ResumeKeywords, TrainKeywords, TuneKeywords

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from ppo_settings import ppo_config
-from toy_environments import HighestAllowed, IdentityBox, scripted_vector
+from toy_environments import HighestAllowed, IdentityBox, newest, scripted_vector
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, SingleDevice
@@ -160,7 +160,7 @@ def test_what_the_mask_tells_is_learned(tmp_path: Path) -> None:
 
 
 def test_an_environment_of_gymnasiums_own() -> None:
-    result = train("Taxi-v4", evaluation_episodes=2)
+    result = train(newest("Taxi"), evaluation_episodes=2)
     assert result.agent.observation_space == MaskedObservation(Discrete(500), 6)
     assert result.evaluation is not None
     assert min(result.evaluation.returns) >= -200  # -10 for each action that cannot be done there

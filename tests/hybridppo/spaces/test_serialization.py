@@ -1,5 +1,6 @@
 """Every space that trains is saved, loaded, resumed and exported."""
 
+import inspect
 import json
 from functools import partial
 from itertools import combinations
@@ -28,6 +29,13 @@ DTYPES = (
 LOW, HIGH = np.array([0.1, -np.inf], np.float32), np.array([np.inf, 1.7], np.float32)
 IMAGE = Box(0, 255, (5, 6, 1), np.uint8)
 
+
+def discrete_of_32_bits() -> Discrete:
+    if "dtype" in inspect.signature(Discrete).parameters:
+        return Discrete(3, start=2, dtype=np.int32)
+    return Discrete(3, start=2)  # older releases of gymnasium have 64 bits only
+
+
 BOTH: dict[str, gym.Space[Any]] = {
     "one number": Box(-1.0, 1.0, (1,)),
     "no axis": Box(-1.0, 1.0, ()),
@@ -39,7 +47,7 @@ BOTH: dict[str, gym.Space[Any]] = {
     "nothing": Box(-1.0, 1.0, (0,)),
     "discrete": Discrete(3),
     "discrete with a start": Discrete(3, start=-5),
-    "discrete of 32 bits": Discrete(3, start=2, dtype=np.int32),
+    "discrete of 32 bits": discrete_of_32_bits(),
     "multi-discrete": MultiDiscrete([2, 3]),
     "multi-discrete of two axes": MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [-2, 3]]),
     "multi-discrete of 8 bits": MultiDiscrete([2, 3], dtype=np.int8, start=[1, -1]),

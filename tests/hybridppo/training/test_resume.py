@@ -25,7 +25,7 @@ from run_files import lines_of, timeless_lines_of
 from selection import only_by_default
 from space_kinds import KINDS
 from stop_after import Stops, assert_stopped_update_changes_nothing, rollouts_of
-from toy_environments import Catch, HighestAllowed, ScriptedEnv
+from toy_environments import Catch, HighestAllowed, ScriptedEnv, newest
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
@@ -153,7 +153,7 @@ def test_ten_stops_of_worker_processes_change_nothing(
     only_by_default(
         ("workers",),
         [
-            pytest.param("Taxi-v4", {**IN_TURN, "config": replace(CONFIG, num_envs=1)}, 2, id="Taxi"),
+            pytest.param(newest("Taxi"), {**IN_TURN, "config": replace(CONFIG, num_envs=1)}, 2, id="Taxi"),
             pytest.param(HighestAllowed, IN_TURN, 4, id="in turn"),
             pytest.param(HighestAllowed, {**IN_TURN, "num_workers": 2}, 2, id="workers"),
         ],

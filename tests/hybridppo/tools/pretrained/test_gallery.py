@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from toy_environments import newest
 
 import hybridppo
 from hybridppo.commands.main import main
@@ -71,7 +72,7 @@ def test_another_environment_is_refused() -> None:
 
 def test_an_environment_of_ones_own_takes_no_arguments_of_the_card() -> None:
     assert CARDS["CliffWalking-v1"]["env_kwargs"]
-    agent = hybridppo.pretrained("CliffWalking-v1", env=lambda: gym.make("CliffWalking-v1"))
+    agent = hybridppo.pretrained("CliffWalking-v1", env=lambda: gym.make(newest("CliffWalking")))
     assert agent.act(36) in range(4)
 
 

@@ -358,8 +358,11 @@ def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) 
 @pytest.mark.parametrize("name", only_by_default(("SIGTERM",), ("SIGINT", "SIGTERM")))
 def test_a_signal_while_preparing_leaves_a_run_to_resume(name: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
+    # On a busy machine, a worker may take longer to start than a stopped training waits for it.
+    patient = "from hybridppo.system import interruption; interruption.SECONDS_TO_COME = 100.0; "
+    command = ("-c", patient + "from hybridppo.__main__ import main; main()")
     with Process(
-        *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 2
+        *command, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 2
     ) as process:
         wait_until(lambda: workers_of(process.popen.pid), process.popen)  # the first has started
         process.send_to_all(signal.Signals[name])

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +68,8 @@ def plain_warnings() -> Iterator[None]:
 def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) -> Any:
     """An object of `kind` from the command line; `options` as for `tyro.cli`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if shutil.get_terminal_size().columns < 1:  # in Python 3.10, if a pseudo-terminal has no size
+        os.environ["COLUMNS"] = "80"  # since tyro would not end with 0
     tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
     registry = tyro.constructors.ConstructorRegistry()
 

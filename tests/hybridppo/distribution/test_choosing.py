@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from clusters import shared_cluster
 from ppo_settings import ppo_config
 from selection import only_by_default
 
@@ -198,20 +199,18 @@ def test_auto_within_learners(distribution: str, tmp_path: Path) -> None:
     "distribution", only_by_default(("environments:2",), ("coarse:2", "fine:2", "environments:2"), pytest.mark.slow)
 )
 def test_auto_within_policies_over_ray(distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clusters import small_cluster
-
     monkeypatch.setattr(search, "MAX_SHARE", 100.0)  # however short the run is
     plain = hybridppo.train(
         "CartPole-v1", total_steps=4 * 16 * 4, config=CONFIG, seed=5, placement="cpu", progress=False,
         vectorization="sync",
     )  # fmt: skip
-    with small_cluster():
-        result = train(distribution, tmp_path / "run")
-        assert torch.equal(result.agent.parameters.values, plain.agent.parameters.values)
-        config = json.loads((tmp_path / "run" / "config.json").read_text())
-        assert (config["placement"], config["num_workers"]) == (SingleDevice("cpu").settings(), 0)
-        assert_is_kept(tmp_path / "run", result, f"within {distribution}")
-        assert json.loads((tmp_path / "run" / "placements.json").read_text())["trials"]
+    shared_cluster()
+    result = train(distribution, tmp_path / "run")
+    assert torch.equal(result.agent.parameters.values, plain.agent.parameters.values)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["placement"], config["num_workers"]) == (SingleDevice("cpu").settings(), 0)
+    assert_is_kept(tmp_path / "run", result, f"within {distribution}")
+    assert json.loads((tmp_path / "run" / "placements.json").read_text())["trials"]
 
 
 def run(*flags: str) -> Any:
@@ -242,11 +241,9 @@ def test_distributions_are_measured_side_by_side_and_what_cannot_be_run_is_left_
 @pytest.mark.skipif(sys.platform == "win32", reason="Ray's tests are of POSIX")
 @over_ray
 def test_distributions_over_ray_are_measured_in_the_cluster_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from clusters import small_cluster
-
     monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
-    with small_cluster():
-        found = hybridppo.compare_distributions("CartPole-v1", CONFIG, seconds=0.1)
+    shared_cluster()
+    found = hybridppo.compare_distributions("CartPole-v1", CONFIG, seconds=0.1)
     assert {row["policy"] for row in found["rows"]} == {
         "local", "multi:2", "central:2", "coarse:2", "coarse:4", "fine:2", "fine:4"
     }  # fmt: skip

@@ -164,22 +164,19 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"ONNX needs {', '.join(missing)}: {pip_install('onnx')}")
-    import onnx
     import onnxruntime
 
     with _only_errors_logged():
-        torch.onnx.export(
+        program = torch.onnx.export(
             _traced(policy),
-            f=path,
             input_names=policy.input_names,
             output_names=policy.output_names,
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
-    model = onnx.load(path)
-    onnx.helper.set_model_props(model, {"hybridppo": json.dumps(policy.about(), allow_nan=False)})
-    onnx.save(model, path)
+        assert program is not None
+        program.model.metadata_props["hybridppo"] = json.dumps(policy.about(), allow_nan=False)
+        program.save(path, external_data=False)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     return _call(policy, lambda arrays: session.run(None, dict(zip(policy.input_names, arrays, strict=True))))
 

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from hybridppo import DistributionError, EnvError, Mirrored
 
 pytest.importorskip("ray")
 
-from clusters import small_cluster
+from clusters import shared_cluster
 from ppo_settings import ppo_config
 from processes import living_copies
 
@@ -41,9 +40,8 @@ OF_LEARNERS = "hybridppo.training.learner_process", "hybridppo.distribution.cent
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cluster() -> Iterator[None]:
-    with small_cluster():
-        yield
+def _cluster() -> None:
+    shared_cluster()
 
 
 def workers() -> list[psutil.Process]:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -31,7 +31,7 @@ from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored,
 
 ray = pytest.importorskip("ray")
 
-from clusters import processes_of_ray, small_cluster  # noqa: E402
+from clusters import processes_of_ray, shared_cluster  # noqa: E402
 from failing import failing, killed, raising, silent, stopped  # noqa: E402
 from killed_driver import assert_nothing_outlives_it  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
@@ -50,9 +50,8 @@ SECONDS = 120
 
 
 @pytest.fixture(scope="module", autouse=True)
-def rays_handler() -> Iterator[Any]:
-    with small_cluster() as handler:
-        yield handler
+def rays_handler() -> Any:
+    return shared_cluster()
 
 
 def assert_is_gone(mark: Path) -> None:

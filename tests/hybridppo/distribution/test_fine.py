@@ -4,7 +4,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -26,7 +26,7 @@ from hybridppo import ConfigurationError, EnvError, Environments, Mirrored, Sing
 
 pytest.importorskip("ray")
 
-from clusters import small_cluster
+from clusters import shared_cluster
 from failing import failing, killed, raising, silent, stopped
 from ppo_settings import ppo_config
 
@@ -41,9 +41,8 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cluster() -> Iterator[None]:
-    with small_cluster():
-        yield
+def _cluster() -> None:
+    shared_cluster()
 
 
 class Joint(gym.Env[Any, Any]):

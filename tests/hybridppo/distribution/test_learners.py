@@ -392,14 +392,22 @@ def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("agent_config", "own_flags"),
     [
-        (PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), ["--num-steps", 32]),
-        (hybridppo.TD3Config(num_envs=4, hidden_sizes=(8, 8)), ["--agent", "td3"]),
-        (hybridppo.DDPGConfig(num_envs=4, hidden_sizes=(8, 8)), ["--agent", "ddpg"]),
+        pytest.param(PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), ["--num-steps", 32], id="ppo"),
+        pytest.param(
+            hybridppo.TD3Config(num_envs=4, hidden_sizes=(8, 8), learning_starts=64),
+            ["--agent", "td3", "--learning-starts", 64],
+            id="td3",
+        ),
+        pytest.param(  # whose updates are shared as those of TD3: see the test of replay buffers
+            hybridppo.DDPGConfig(num_envs=4, hidden_sizes=(8, 8), learning_starts=64),
+            ["--agent", "ddpg", "--learning-starts", 64],
+            id="ddpg",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["ppo", "td3", "ddpg"],
 )
 def test_torchrun_gives_what_learners_started_here_do(agent_config: Any, own_flags: list[Any], tmp_path: Path) -> None:
-    steps = 1_200  # TD3 begins to learn after 1,000
+    steps = 400
     flags = ["--num-envs", 4, "--hidden-sizes", 8, 8, "--total-steps", steps, "--no-progress", *own_flags]
     ran = torchrun("train", "Pendulum-v1", "--distribution", "multi", "--run-dir", tmp_path / "run", *flags)
     assert ran.returncode == 0, ran.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import psutil
 import pytest
+from clusters import end_shared_cluster
 from ppo_settings import ppo_config
 from processes import started_processes
 
@@ -49,6 +50,7 @@ def reachable() -> set[tuple[str, str]]:
 def test_no_process_of_a_training_on_one_machine_listens_beyond_the_loopback(
     distribution: str, options: dict[str, Any]
 ) -> None:
+    end_shared_cluster()  # whose processes are reachable, and which a training would join
     before, found = reachable(), list[set[tuple[str, str]]]()
     others = 0
 

@@ -17,7 +17,7 @@ from hybridppo import EnvError
 
 ray = pytest.importorskip("ray")
 
-from clusters import processes_of_ray  # noqa: E402
+from clusters import end_shared_cluster, processes_of_ray  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform != "linux", reason="several nodes on one machine")]
@@ -33,6 +33,7 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
+    end_shared_cluster()
     before = signal.getsignal(signal.SIGTERM)
     cluster = Cluster(
         initialize_head=True,

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hybridppo import Central
 
 ray = pytest.importorskip("ray")
 
-from clusters import small_cluster  # noqa: E402
+from clusters import shared_cluster  # noqa: E402
 from failing import failing, killed, silent  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
@@ -23,9 +22,8 @@ CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, h
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cluster() -> Iterator[Any]:
-    with small_cluster():
-        yield
+def _cluster() -> None:
+    shared_cluster()
 
 
 def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:

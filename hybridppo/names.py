@@ -60,10 +60,10 @@ _ARGUMENTS = {
 """Other libraries' names for the arguments of `train`."""
 
 ELSEWHERE = {
-    "env": "the environment has no flag: hybridppo train ENV_ID",
-    "env_id": "the environment has no flag: hybridppo train ENV_ID",
-    "capture_video": "a finished run is filmed by hybridppo play RUN_DIR",
-    "resume": "a run is continued by hybridppo resume RUN_DIR",
+    "env": "the environment has no flag, and comes first: train ENV_ID",
+    "env_id": "the environment has no flag, and comes first: train ENV_ID",
+    "capture_video": "a finished run is filmed by the command play",
+    "resume": "a run is continued by the command resume",
     "wandb_project_name": "the variable WANDB_PROJECT names the project of --track wandb",
 }
 """Flags of other libraries' training commands that have no flag here, and what to do instead."""

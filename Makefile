@@ -101,7 +101,7 @@ build/oldest/installed: setup.cfg constraints.txt
 	$(PYTHON) -m venv build/oldest
 	build/oldest/bin/python -m pip install --quiet --no-compile --constraint constraints.txt torch
 	sed -n '/^install_requires/,/^$$/s/ *\(.*\)>=\(.*\)/\1==\2/p' setup.cfg | grep --invert-match torch > build/oldest/versions
-	build/oldest/bin/python -m pip install --quiet --no-compile --requirement build/oldest/versions --editable ".[test,plot]"
+	build/oldest/bin/python -m pip install --quiet --no-compile --requirement build/oldest/versions --editable ".[dev,plot]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

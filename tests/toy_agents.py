@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -259,6 +259,7 @@ LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 class NoughtsAndCrosses(gym.Env[Any, Any]):
     """Tic-tac-toe as one gymnasium environment, with the observations, rewards and masks of PettingZoo's."""
 
+    metadata: ClassVar[dict[str, Any]] = {}  # older vectors of gymnasium write into that of all environments
     observation_space = Box(0, 1, (3, 3, 2), np.int8)
     action_space = Discrete(9)
 

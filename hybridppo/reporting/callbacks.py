@@ -224,7 +224,8 @@ class Callbacks:
             CallbackError: if a callback fails, or returns other values than numbers, or a name that is taken.
         """
         for callback in () if self._has_failed else self._callbacks:
-            metrics = metrics | self._call(callback, "on_metrics", MappingProxyType(metrics))
+            with self._calling(callback, "on_metrics"):
+                metrics = metrics | _metrics_in(callback.on_metrics(self.run, MappingProxyType(metrics)), metrics)
         return metrics
 
     def iteration(self, metrics: Metrics) -> None:
@@ -249,7 +250,8 @@ class Callbacks:
         try:
             for callback in self._callbacks:
                 started.append(callback)
-                self._call(callback, "on_start")
+                with self._calling(callback, "on_start"):
+                    callback.on_start(self.run)
             yield
         finally:
             for callback in started:
@@ -265,12 +267,14 @@ class Callbacks:
         if self._has_failed:  # a callback has failed: the training is saved and ends
             return
         for callback in self._callbacks:
-            self._call(callback, hook, *arguments)
+            with self._calling(callback, hook):
+                getattr(callback, hook)(self.run, *arguments)
 
-    def _call(self, callback: Callback, hook: str, *arguments: Any) -> Metrics:
+    @contextmanager
+    def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
+        """A context in which an error becomes a `CallbackError` that names the callback."""
         try:
-            found = getattr(callback, hook)(self.run, *arguments)
-            return _metrics_in(found, arguments[0]) if hook == "on_metrics" else {}
+            yield
         except Exception as error:
             self._has_failed = True
             if isinstance(callback, OnIteration):

@@ -194,6 +194,17 @@ class PolicyAgent:
         slots = self.optimizer.state[self.parameters.values].values()
         return [self.parameters.values.data, *slots, *self.learned_buffers()]
 
+    def _state_of_frozen(self) -> dict[str, list[int]]:
+        """The numbers of the parameters whose `requires_grad` is False, if there are any."""
+        frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
+        return {"frozen": frozen} if frozen else {}
+
+    def _load_frozen(self, state: dict[str, Any]) -> None:
+        """Freeze the parameters that were frozen in `state`; those of this agent that are stay so."""
+        frozen = state.get("frozen", [])
+        for i, parameter in enumerate(self.parameters.everything()):
+            parameter.requires_grad_(parameter.requires_grad and i not in frozen)
+
     def learned_buffers(self) -> list[Tensor]:
         """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
         networks = self._learning_networks if self._depends_on_training else ()

@@ -233,7 +233,9 @@ def fill_gradient(parameters: FlatParameters, loss: Tensor, network: str | None 
         loss.backward()  # type: ignore[no-untyped-call]
         return
     parameters.gradient[parameters.range_of(network)].zero_()
-    loss.backward(inputs=parameters.of_network(network))  # type: ignore[no-untyped-call]
+    learning = [parameter for parameter in parameters.of_network(network) if parameter.requires_grad]
+    if learning:
+        loss.backward(inputs=learning)  # type: ignore[no-untyped-call]
 
 
 def _stacked(numbers: Sequence[Any]) -> Tensor:

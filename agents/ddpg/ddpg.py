@@ -275,7 +275,7 @@ class DDPG(PolicyAgent):
         loop, record = OptimizationLoop(self, Backend(self), exchange), recorder_for(self)
         if record is not None:
             loop.whole_step = RecordedStep(loop, self, record)
-        elif self.config.fast_updates and self.config.compiled_updates:
+        elif self.config.fast_updates and self.config.compiled_updates and not self.parameters.frozen:
             from hybridppo.agents.ddpg.compiled_backend import CompiledStep
 
             loop.whole_step = CompiledStep(self) if CompiledStep.supports(self) else None
@@ -342,6 +342,7 @@ class DDPG(PolicyAgent):
             "order": self._order.bit_generator.state,
             "counts": dict(self._counts),
             "exploration": self.exploration.state(),
+            **self._state_of_frozen(),
         }
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -362,6 +363,7 @@ class DDPG(PolicyAgent):
         self.version = whole(state, "version")
         self._counts = {name: whole(state["counts"], name) for name in self._counts}
         self._order.bit_generator.state = state["order"]
+        self._load_frozen(state)
         self.exploration.load_state(state["exploration"])
 
 

@@ -508,8 +508,7 @@ class PPO(PolicyAgent):
             of_loss = self._state_of_loss()
             tensors |= {f"loss.{name}": value for name, value in of_loss.items() if isinstance(value, Tensor)}
             state["loss"] = {name: value for name, value in of_loss.items() if not isinstance(value, Tensor)}
-        if frozen := [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]:
-            state["frozen"] = frozen
+        state |= self._state_of_frozen()
         return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -542,9 +541,7 @@ class PPO(PolicyAgent):
             self._pool.load_state(parts["pool"], state, self.parameters.values.data)
         if self._adaptive is not None:
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
-        frozen = state.get("frozen", [])
-        for i, parameter in enumerate(self.parameters.everything()):  # modules may have been left out
-            parameter.requires_grad_(parameter.requires_grad and i not in frozen)
+        self._load_frozen(state)
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 

@@ -191,6 +191,34 @@ def test_gaps_between_parameters_change_nothing(form: str) -> None:
     assert dense.take_metrics() == spread.take_metrics()
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_frozen_parameters_stay_and_the_others_learn(form: str) -> None:
+    agent = agent_of(replace(CONFIGS["td3"], **SETTINGS_OF[form], gradient_steps=4))
+    first, critic = list(agent.actor.parameters())[:2], list(agent.critic.parameters())
+
+    def changed() -> list[bool]:
+        everything = agent.parameters.everything()
+        before = [parameter.detach().clone() for parameter in everything]
+        agent.update([minibatches(4, agent.config)])
+        return [not torch.equal(*pair) for pair in zip(before, everything, strict=True)]
+
+    num_actor = len(list(agent.actor.parameters()))
+    assert all(changed())
+    for parameter in first:  # whose moments have begun
+        parameter.requires_grad_(False)
+    assert changed() == [False, False, *[True] * (num_actor - 2 + len(critic))]
+    other = agent_of(agent.config)
+    other.load_state(*agent.state())
+    assert [each.requires_grad for each in other.actor.parameters()] == [False, False, *[True] * (num_actor - 2)]
+    agent.actor.requires_grad_(False)
+    assert changed() == [*[False] * num_actor, *[True] * len(critic)]
+    agent.actor.requires_grad_(True)
+    agent.critic.requires_grad_(False)
+    assert changed() == [*[True] * num_actor, *[False] * len(critic)]
+    agent.critic.requires_grad_(True)
+    assert all(changed())
+
+
 def test_smoothing_noise_is_drawn_for_td3_alone_and_by_its_owner() -> None:
     for name, is_noisy in (("ddpg", False), ("td3", True)):
         agent = agent_of(CONFIGS[name])

@@ -72,7 +72,8 @@ def evaluate(
     """Run `episodes` episodes from freshly reset environments.
 
     The number of episodes of each environment is fixed beforehand, because taking the first to finish would favour
-    short episodes. With several agents, an episode ends when the last agent has left, and each agent's return counts.
+    short episodes. Infos of other episodes do not count. With several agents, an episode ends when the last agent has
+    left, and each agent's return counts.
 
     Args:
         actor: the policy.
@@ -88,9 +89,9 @@ def evaluate(
     Raises:
         Stopped: if `should_stop` returns True.
     """
-    tally = _Tally(environments, episodes, on_episode)
     if environments.info_names:  # nothing of an evaluation before this one
         environments.measure_infos(environments.info_names)
+    tally = _Tally(environments, episodes, on_episode)
     drawing = Drawing(distribution, np.random.default_rng(seed), environments.num_envs)
     observations = environments.reset(seed)
     remembered = EpisodeMemory.of(environments, memory)
@@ -174,6 +175,8 @@ class _Tally:
         num_envs = columns // self._num_agents
         self.remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
         """For each environment, the number of episodes still to finish."""
+        for env in np.flatnonzero(self.remaining == 0).tolist():
+            environments.leave_out_infos(env)
         self.episodes_left = episodes
         self.returns: list[float] = []
         self.lengths: list[int] = []
@@ -226,5 +229,7 @@ class _Tally:
                 self.lengths.append(length)
                 self.agents += self._environments.agents[agent : agent + 1]
             self.remaining[env] -= 1
+            if not self.remaining[env]:
+                self._environments.leave_out_infos(env)
             self.episodes_left -= 1
             self._on_episode()

@@ -116,6 +116,11 @@ class Environments(ABC):
         """The entries that are summed up."""
         return () if self._infos is None else self._infos.names
 
+    def leave_out_infos(self, env: int) -> None:
+        """Count no further infos of an environment."""
+        if self._infos is not None:
+            self._infos.left_out.update(range(env * self.num_agents, (env + 1) * self.num_agents))
+
     def take_infos(self) -> info_metrics.Sums:
         """The sums since the last call."""
         assert self._infos is not None  # `measure_infos` was called

@@ -23,6 +23,8 @@ class InfoSums:
 
     def __init__(self, names: Sequence[str], num_columns: int) -> None:
         self.names = names
+        self.left_out: set[int] = set()
+        """Columns whose infos do not count."""
         self._last: list[dict[str, float]] = [{} for _ in range(num_columns)]
         self._sums: Sums = {}
         self.take()
@@ -33,6 +35,8 @@ class InfoSums:
         Raises:
             BadValueError: if an entry is not a finite number.
         """
+        if column in self.left_out:
+            return
         for name in self.names:
             value = info.get(name) if isinstance(info, Mapping) else None
             if value is None:

@@ -284,6 +284,30 @@ def test_the_evaluation_after_the_training_has_them_too(tmp_path: Path) -> None:
     assert hybridppo.evaluate(run, env=Trading, episodes=3, progress=False).infos == expected
 
 
+class Uneven(Trading):
+    """Episodes of 5 steps in every other environment, and of 50 in the others."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self._length = 50 if seed % 2 else 5
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return np.zeros(1, np.float32), 1.0, self._steps == self._length, False, {"length": float(self._length)}
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode], ids=str)
+def test_an_evaluation_counts_the_infos_of_its_episodes_alone(mode: AutoresetMode | None) -> None:
+    """An environment that has ended its episodes is stepped on until all have: its short ones would count more."""
+    agent = hybridppo.PPO(Uneven.observation_space, Uneven.action_space, CONFIG)
+    env: Any = Uneven if mode is None else lambda: SyncVectorEnv([Uneven] * 4, autoreset_mode=mode)
+    found = hybridppo.evaluate_agent(agent, env, episodes=2, info_metrics=("length",), progress=False)
+    assert sorted(found.returns) == [5.0, 50.0]
+    assert found.infos["episode_info/length"] == found.return_mean
+    assert found.infos["info/length"] == pytest.approx((5 * 5.0 + 50 * 50.0) / 55)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_name_that_is_never_there_is_said_once(num_workers: int, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):

@@ -145,7 +145,14 @@ def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | Non
     Args:
         policies: the settings of each policy; without this field, a critic sees the agent's own observation.
         policy_of: returns the policy of an agent; None for `policy_by_name`.
+
+    Raises:
+        ConfigurationError: if `policy_of` is no function.
     """
+    if policy_of is not None and not callable(policy_of):
+        raise ConfigurationError(
+            f"policy_of must be a function of an agent's name (whose.get for a dict), got {shown(policy_of)}"
+        )
     each: dict[str | None, CriticObserves] = {
         name: getattr(config, "critic_observes", "own") for name, config in policies.items()
     }

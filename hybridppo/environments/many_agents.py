@@ -17,7 +17,7 @@ from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError, SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import seat_environment
-from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
+from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
@@ -60,16 +60,8 @@ class ManyAgents(SubEnvironments):
         makes: list[Callable[[], Any]] = [partial(agents_environment, make, action_masks, critic_observes)] * num_envs
         if seats is not None:
             makes = [partial(seat_environment, make, seats, []) for _ in range(num_envs)]
-        sub_environments = [SubEnvironment(made, first + i, on_error) for i, made in enumerate(makes)]
+        sub_environments = made_alike(makes, _require_alike, first, on_error)
         model = cast(ParallelEnvironment, sub_environments[0].env)
-        for sub_env in sub_environments:
-            _require_alike(
-                cast(ParallelEnvironment, sub_env.env),
-                model,
-                f"environment {sub_env.index}",
-                f"environment {first}",
-                num_envs,
-            )
         num_agents = len(model.agents)
         super().__init__(sub_environments, num_agents, model.agent.observation_space, model.agent.action_space)
         self.agents = tuple(map(str, model.agents))

@@ -1,7 +1,8 @@
 """Single environments of a vector: errors name them, and they can be restarted."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -197,6 +198,33 @@ class SubEnvironment:
 
     def _failure(self, when: str, error: Exception) -> EnvError:
         return EnvError(f"environment {self.index} (seed {self.seed}) failed {when}: {describe_error(error)}")
+
+
+def made_alike(
+    makes: Sequence[Callable[[], Any]],
+    require_alike: Callable[[Any, Any, str, str, int], None],
+    first: int,
+    on_error: OnEnvError,
+    **options: bool,
+) -> list[SubEnvironment]:
+    """An environment of each function. If one cannot be made, or differs from the first, those made are closed.
+
+    Args:
+        makes: a function for each environment.
+        require_alike: raises an error if two environments, named and one of a number of them, differ.
+        first: the number of the first environment.
+        on_error: as for `SubEnvironment`.
+        **options: other arguments of `SubEnvironment`.
+    """
+    made: list[SubEnvironment] = []
+    with contextlib.ExitStack() as stack:
+        for index, make in enumerate(makes, first):
+            made.append(SubEnvironment(make, index, on_error, **options))
+            stack.callback(made[-1].close)
+            names = f"environment {index}", f"environment {first}"
+            require_alike(made[-1].env, made[0].env, *names, len(makes))
+        stack.pop_all()
+    return made
 
 
 class SubEnvironments(Environments):

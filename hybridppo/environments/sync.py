@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
-from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
+from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.checks import finite_test, require_finite
 from hybridppo.spaces.registry import each_of
@@ -44,10 +44,8 @@ class SyncEnvironments(SubEnvironments):
         first: int = 0,
         on_error: OnEnvError = "raise",
     ) -> None:
-        sub_environments = [SubEnvironment(make, first + i, on_error, gives_rows=True) for i in range(num_envs)]
+        sub_environments = made_alike([make] * num_envs, require_same_spaces, first, on_error, gives_rows=True)
         model = sub_environments[0].env
-        for sub_env in sub_environments:
-            require_same_spaces(sub_env.env, model, f"environment {sub_env.index}", f"environment {first}", num_envs)
         space = model.observation_space
         super().__init__(sub_environments, 1, space, model.action_space)
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None

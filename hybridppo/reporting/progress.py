@@ -28,8 +28,10 @@ class _Bar(tqdm_of_here):  # type: ignore[type-arg]
 class _Lines:
     """Lines on stderr, less and less often, for log files, in which a bar would fill hundreds of lines."""
 
-    def __init__(self, total: int, initial: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        self.n = initial
+    def __init__(
+        self, total: int, initial: int = 0, clock: Callable[[], float] = time.monotonic, *, unit: str = "step"
+    ) -> None:
+        self.n, self._unit = initial, unit
         self._total, self._initial, self._clock = total, initial, clock
         self._start = clock()
         self._next = FIRST_SECONDS
@@ -44,7 +46,8 @@ class _Lines:
             return
         self._next = seconds + min(seconds, MOST_SECONDS)
         left = seconds * (self._total - self.n) / max(1, self.n - self._initial)
-        say(f"{self.n:,} of {self._total:,} steps ({self.n / self._total:.0%}), {self._text}, {shown_clock(left)} left")
+        done = f"{self.n:,} of {self._total:,} {self._unit}s ({self.n / self._total:.0%})"
+        say(", ".join(filter(None, (done, self._text, f"{shown_clock(left)} left"))))
 
     def close(self) -> None:
         pass
@@ -66,7 +69,7 @@ class ProgressBar:
         if enabled and _has_screen():
             self._make = lambda: _Bar(total=total, initial=initial, **options)
         elif enabled and has_lines:
-            self._make = lambda: _Lines(total, initial)
+            self._make = lambda: _Lines(total, initial, unit=options.get("unit", "step"))
         self._bar: Any = None
 
     def __enter__(self) -> "ProgressBar":

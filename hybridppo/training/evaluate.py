@@ -2,9 +2,12 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from hybridppo.agents.policies import (
     PoliciesConfig,
@@ -198,8 +201,8 @@ def evaluate_policies(
     """Run whole episodes with an agent for each policy; the evaluation of each policy by its name.
 
     Args:
-        agents: for each policy, an agent; or a function of observations `[n, obs]` that returns the outputs
-            `[n, outputs]` of an actor, such as a scripted policy.
+        agents: for each policy, an agent; or a scripted policy: a function of observations `[n, obs]` that returns the
+            outputs `[n, outputs]` of an actor, which are logits of choices, or means and then log standard deviations.
         env: an environment of several agents.
         episodes: number of episodes of the environment.
         num_envs: number of environments side by side.
@@ -208,7 +211,8 @@ def evaluate_policies(
         policy_of: as for `train`.
 
     Raises:
-        ConfigurationError: if the environment's agents have other policies, or an argument is invalid.
+        ConfigurationError: if the environment's agents have other policies, an argument is invalid, or a function
+            returns other arrays.
         EnvError: if the environment has other spaces than an agent.
     """
     for name, number in {"episodes": episodes, "num_envs": num_envs}.items():
@@ -228,6 +232,17 @@ def evaluate_policies(
             deterministic=deterministic,
         )
     return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}
+
+
+def _outputs_of(function: Callable[[Any], Any], policy: str, size: int, observations: Any) -> Any:
+    """The outputs `[n, size]` of a function that acts as a policy, for observations `[n, *row]`."""
+    found, shape = function(observations), (len(observations), size)
+    if np.shape(found) != shape:
+        raise ConfigurationError(
+            f"the function of policy {policy!r} must return the outputs of an actor, an array {shape} (the logits of "
+            f"choices, or means and then log standard deviations), got {shown(found)}"
+        )
+    return np.asarray(found, np.float32)
 
 
 def require_names(agents: object) -> None:
@@ -293,11 +308,14 @@ def policies_acting(
     state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
     with contextlib.ExitStack() as stack:
         actors: list[Any] = []
-        for agent, (observation_space, action_space) in zip(agents.values(), spaces, strict=True):
+        for number, (policy, agent) in enumerate(agents.items()):
             if isinstance(agent, PPO):
+                observation_space, action_space = spaces[number]
                 met = SimpleNamespace(observation_space=observation_space, action_space=action_space)
                 require_spaces_of(agent, met)
                 agent = stack.enter_context(acting(agent))["actor"]
+            else:
+                agent = partial(_outputs_of, agent, policy, distributions[number].output_size)
             actors.append(agent)
         yield (
             whose,

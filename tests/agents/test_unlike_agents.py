@@ -253,6 +253,7 @@ def test_both_kinds_learn() -> None:
     [
         ({"config": ppo_config()}, r'config=\{"sign": PPOConfig\(\), "pointer": PPOConfig\(\)\}'),
         ({"config": ppo_config(), "policy_of": str}, "or leave policy_of out"),
+        ({"policy_of": {"sign_0": "sign"}}, r"policy_of must be a function .*whose.get for a dict.*, got \{'sign_0'"),
         (
             {"policy_of": lambda agent: "sign" if agent != "pointer_1" else "pointer"},
             "of policy 'sign' the observation space of 'sign_0' is Discrete.4., that of 'pointer_0' Box",
@@ -267,6 +268,7 @@ def test_both_kinds_learn() -> None:
     ids=[
         "one policy",
         "a name for one policy",
+        "a dict of policies",
         "a policy of two kinds",
         "lengths of sequences",
         "none for an agent",

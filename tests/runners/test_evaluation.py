@@ -259,6 +259,17 @@ def test_impossible_numbers_for_several_policies_are_refused(name: str, value: A
         hybridppo.evaluate_policies({}, Matching, **{name: value})
 
 
+def test_a_scripted_policy_acts_and_must_return_the_outputs_of_an_actor() -> None:
+    env = partial(Gliding, 2)
+    found = hybridppo.evaluate_policies(
+        {"player": lambda seen: [[0.25, -9.0]] * len(seen)}, env, episodes=1, deterministic=True,
+        policy_of=lambda agent: "player",
+    )  # fmt: skip
+    assert found["player"].return_mean == 7.5 * 0.25
+    with pytest.raises(hybridppo.ConfigurationError, match=r"of policy 'player' must return .* array \(2, 2\).* got 1"):
+        hybridppo.evaluate_policies({"player": lambda seen: 1}, env, episodes=1, policy_of=lambda agent: "player")
+
+
 def test_what_is_no_policy_is_refused() -> None:
     with pytest.raises(
         hybridppo.ConfigurationError, match="policy 'player' must be an agent of PPO or a function, got"

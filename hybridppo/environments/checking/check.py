@@ -162,7 +162,7 @@ class _Check:
                 report.add(
                     "warning",
                     f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
-                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
+                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0); or use squash_actions",
                 )
 
     def step_randomly(self, steps: int, seconds: float) -> None:

@@ -21,6 +21,8 @@ STEPS_OF_AN_EPISODE = 500
 """Within fewer steps than this, it is normal that no episode ends."""
 LARGE = 100.0
 """An agent learns slowly from numbers larger than this."""
+SMALL = 1e-4
+"""An agent hardly sees numbers that never exceed this, even if they are normalised: the variance is raised by 1e-8."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,10 @@ class Seen:
             name = self._encode.names[int(largest.argmax())]
             fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
             report.add("note", f"observation{name} goes up to {largest.max():g}", fix)
+        small = np.flatnonzero((np.ptp(self.extremes, 0) > 0.0) & (largest < SMALL))
+        if small.size:
+            what = f"observation{self._encode.names[small[0]]} never exceeds {largest[small[0]]:g}"
+            report.add("warning", what, "scale it to about 1, in other units: normalisation alone leaves it small")
         if np.abs(rewards).max() > LARGE:
             fix = "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1"
             report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix)

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
 from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
@@ -26,6 +25,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_hel
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
 from hybridppo.placements.base import Placement
+from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.runs.keywords import TuneKeywords
@@ -270,8 +270,9 @@ class Search:
         Raises:
             HybridPPOError: if too many fail.
         """
-        done = self._ended()
-        with tqdm(total=trials, initial=min(done, trials), unit="trial", disable=not self._progress) as bar:
+        done, best = self._ended(), ""
+        initial = min(done, trials)
+        with ProgressBar(enabled=self._progress, has_lines=True, total=trials, initial=initial, unit="trial") as bar:
             try:
                 while done < trials or self._underway:
                     while done + len(self._underway) < trials and len(self._underway) < self._jobs:
@@ -280,9 +281,9 @@ class Search:
                     for one in self._underway.copy():
                         self._look_at(one, most_errors=max(UNJUDGED, trials))
                     done = self._ended()
-                    bar.update(min(done, trials) - bar.n)
                     if self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE,)):
-                        bar.set_postfix_str(f"best {shown_number(self.study.best_value)}", refresh=False)
+                        best = f"best {shown_number(self.study.best_value)}"
+                    bar.move_to(min(done, trials), best)
                     if self._underway:
                         time.sleep(POLL_SECONDS)
             finally:

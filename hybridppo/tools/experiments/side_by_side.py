@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
+from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.lines import Tail, as_json, read_object
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
@@ -129,11 +128,11 @@ def train_missing(runs: Sequence[RunAsked], *, jobs: int, progress: bool, label:
     """
     missing = [run for run in runs if result_of(run) is None]
     total = sum(run.total_steps for run in missing)
-    with tqdm(total=total, unit="step", unit_scale=True, desc=label, disable=not progress) as bar:
+    bar = ProgressBar(enabled=progress, has_lines=True, total=total, unit="step", unit_scale=True, desc=label)
+    with bar:
 
         def show(steps: int, done: int) -> None:
-            bar.set_postfix_str(f"{len(runs) - len(missing) + done} of {len(runs)} runs", refresh=False)
-            bar.update(min(steps, total) - bar.n)
+            bar.move_to(min(steps, total), f"{len(runs) - len(missing) + done} of {len(runs)} runs")
 
         run_all(missing, jobs=jobs, on_progress=show)
 

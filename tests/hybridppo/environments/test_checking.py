@@ -136,6 +136,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "note",
         r"observation\[0\] goes up to .*normalize_observations",
     ),
+    "small observations": (
+        variant(seen=lambda env: np.array([1e-6 * env.place], np.float32)),
+        "warning",
+        r"observation\[0\] never exceeds [1-9.]+e-0[56] -> scale it to about 1",
+    ),
     "large rewards": (variant(reward=lambda env: 1e3 * env.place), "note", "rewards go up to.*normalize_rewards"),
     "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
     "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),

@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
+from hybridppo.errors import EnvError
 from hybridppo.spaces.distributions import distribution_for
 
 
@@ -46,3 +47,22 @@ def test_closing_closes_every_copy() -> None:
     environments.close()
     environments.close()
     assert closed == [each.env for each in environments.sub_environments]
+
+
+@pytest.mark.parametrize("fault", ["fails", "differs"])
+def test_environments_are_closed_if_a_later_one_cannot_be_used(fault: str) -> None:
+    licences = ["first", "second"]
+
+    class Licensed(gym.Wrapper[Any, Any, Any, Any]):
+        def __init__(self) -> None:
+            if not licences and fault == "fails":
+                raise RuntimeError("no licence left")
+            super().__init__(gym.make("CartPole-v1" if licences else "Pendulum-v1"))
+            self.licence = licences.pop() if licences else None
+
+        def close(self) -> None:
+            licences.append(str(self.licence))
+
+    with pytest.raises(RuntimeError if fault == "fails" else EnvError, match=r"no licence left|environments differ"):
+        SyncEnvironments(Licensed, 3)
+    assert {"first", "second"} <= {*licences}

@@ -37,6 +37,10 @@ def test_without_a_terminal_there_is_a_line_now_and_then(
         "140 of 1,000 steps (14%), return 140, 7:10 left",
         "180 of 1,000 steps (18%), return 180, 6:50 left",
     ]
+    with ProgressBar(enabled=True, has_lines=True, total=4, unit="trial") as bar:
+        for position in (0, 1, 2):
+            bar.move_to(position, f"best {position}" if position else "")
+    assert capfd.readouterr().err == "1 of 4 trials (25%), best 1, 0:30 left\n"
 
 
 def test_a_short_training_writes_nothing_and_none_without_progress(capfd: pytest.CaptureFixture[str]) -> None:

@@ -86,10 +86,11 @@ def test_what_is_no_suite_names_those_there_are() -> None:
 
 
 @processes
-def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path) -> None:
+def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_suite(tmp_path, small={"env_id": "CartPole-v1", "total_steps": 64, "config": SMALL.to_json()})
-    options: dict[str, Any] = {"output": tmp_path / "out", "jobs": 2, "progress": False}
+    options: dict[str, Any] = {"output": tmp_path / "out", "jobs": 2}
     (row,) = hybridppo.run_benchmark(path, seeds=2, **options)
+    assert "\r" not in capfd.readouterr().err  # lines, and no bar, because there is no terminal
     assert len(row.returns) == 2
     assert row.low <= row.middle <= row.high
     assert table([row]) in (tmp_path / "out" / "benchmark.md").read_text()

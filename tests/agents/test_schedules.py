@@ -104,6 +104,16 @@ def test_a_schedule_gives_what_the_configuration_with_the_value_does(field: str,
     assert not same(scheduled, without_schedules(form))
 
 
+@pytest.mark.extras
+def test_values_may_not_move_if_a_schedule_of_their_clip_range_is_0() -> None:
+    """In compiled updates, too, 0 is not None."""
+    compiled, plain = (
+        of_metrics("value_loss", config=replace(CONFIG, **FORMS[form]), schedules={"clip_range_vf": lambda done: 0.0})
+        for form in ("compiled", "autograd")
+    )
+    assert compiled == pytest.approx(plain, rel=1e-3)
+
+
 @pytest.mark.parametrize("where", PLACEMENTS)
 def test_a_function_has_the_share_that_is_done_and_gives_the_value(where: str) -> None:
     asked: list[float] = []

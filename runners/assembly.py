@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -127,7 +128,7 @@ def _options_on_host(
         "distribution": agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution,
         "pin_for": placement.learning_device if placement.pins_rollouts else None,
         "memory": agent.memory,
-        "discounts": np.tile(_discounts(agent, environments.num_agents), num_envs) if is_apart else None,
+        "discounts": partial(_discounts, agent, environments.num_agents, num_envs) if is_apart else None,
     }
 
 
@@ -184,13 +185,13 @@ def _num_workers(
     return num_workers
 
 
-def _discounts(agent: Agent, num_agents: int) -> "np.ndarray[Any, Any]":
-    """The discount of each agent of an environment."""
+def _discounts(agent: Agent, num_agents: int, num_envs: int) -> "np.ndarray[Any, Any]":
+    """The present discount of each agent of each environment, which may have a schedule."""
     found = np.zeros(num_agents, np.float32)
     columns = agent.columns.values() if has_policies(agent) else [range(num_agents)]
     for one, own in zip(agents_of(agent), columns, strict=True):
-        found[list(own)] = cast(Any, one).config.gamma
-    return found
+        found[list(own)] = cast(Any, one).current.gamma
+    return np.tile(found, num_envs)
 
 
 def workers_for(num_envs: int) -> int:

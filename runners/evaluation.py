@@ -220,7 +220,7 @@ class _Tally:
         """Count environments whose last agent has ended its episode."""
         by_env = (len(self.remaining), self._num_agents)
         is_over = gone.reshape(by_env).all(1) & ended.reshape(by_env).any(1)
-        for env in np.flatnonzero(is_over):
+        for env in np.flatnonzero(is_over).tolist():
             have_left, self._have_left[env] = self._have_left[env], []
             if not self.remaining[env]:
                 continue

@@ -209,7 +209,8 @@ class CompiledBackend(Backend):
         config, optimizer, settings = self._agent.current, self._agent.optimizer, self._settings
         slots = optimizer.state[self._agent.parameters.values]
         step = array_of(slots["step"])
-        settings[loops.CLIP_RANGE], settings[loops.CLIP_RANGE_VF] = clip_range, config.clip_range_vf or 0.0
+        settings[loops.CLIP_RANGE] = clip_range
+        settings[loops.CLIP_RANGE_VF] = -1.0 if config.clip_range_vf is None else config.clip_range_vf
         settings[loops.ENTROPY_COEF], settings[loops.VALUE_COEF] = config.entropy_coef, config.value_coef
         settings[loops.MAX_GRAD_NORM], settings[loops.STEP] = config.max_grad_norm, step
         settings[loops.ACTOR_RATE] = optimizer.learning_rates["actor"]

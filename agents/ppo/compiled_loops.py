@@ -295,14 +295,14 @@ OF_A_ROW = (add_choices, add_numbers, surrogate, through_choices, through_number
 
 
 def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int, settings: Any, sums: Any) -> None:
-    """Half the squared errors of the critic, clipped if configured (above 0), and their gradients."""
+    """Half the squared errors of the critic, clipped if configured (0 or above), and their gradients."""
     limit, share = np.float32(settings[CLIP_RANGE_VF]), np.float32(settings[VALUE_COEF] / size)
     for r in range(len(rows)):
         row = rows[r]
         value, old, wanted = outputs[r, 0], columns[1, row], columns[3, row]
         error = value - wanted
         squared, d_value = error * error, error
-        if limit > np.float32(0.0):
+        if limit >= np.float32(0.0):
             moved = value - old
             clipped_error = old + min(max(moved, -limit), limit) - wanted
             clipped_squared = clipped_error * clipped_error

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,7 +88,8 @@ class BaseSampler:
         distribution: distribution of the actions.
         noise: generator of the actions' randomness; one `[T, N]` block is drawn from it per rollout.
         memory: layout of the state of recurrent actors.
-        discounts: `[N]`, discounts of the rewards in `Rollout.returns_so_far`; None for rollouts without.
+        discounts: returns the present discounts of the rewards in `Rollout.returns_so_far`, `[N]`; None for rollouts
+            without.
     """
 
     _stepper: Stepper | Workers
@@ -103,7 +104,7 @@ class BaseSampler:
         *,
         noise: np.random.Generator,
         memory: MemoryLayout | None = None,
-        discounts: Array | None = None,
+        discounts: Callable[[], Array] | None = None,
     ) -> None:
         self._stepped, self._encode = environments, environments.encode
         self._memory, self._stop = memory, stop
@@ -273,7 +274,7 @@ class BaseSampler:
         assert self._discounts is not None
         rewards = buffer.rewards.clip(-1.0, 1.0) if self._clips_rewards else buffer.rewards
         returns: Array = np.where(valid, rewards, np.float32(0.0))[:, columns]
-        discounts = np.where(buffer.waiting, np.float32(1.0), self._discounts)[:, columns]
+        discounts = np.where(buffer.waiting, np.float32(1.0), self._discounts())[:, columns]
         goes_on, so_far = ~(buffer.terminated | buffer.truncated)[:, columns], self._so_far[columns]
         for step in range(len(returns)):
             returns[step] += discounts[step] * so_far

@@ -71,7 +71,7 @@ class Sampler(BaseSampler):
         in_thread: bool = False,
         thread: ThreadPoolExecutor | None = None,
         memory: MemoryLayout | None = None,
-        discounts: Array | None = None,
+        discounts: Callable[[], Array] | None = None,
     ) -> None:
         num_columns, encode = environments.num_envs, environments.encode
 

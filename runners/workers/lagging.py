@@ -12,7 +12,7 @@ dropped and counted. A slow environment has fewer parts; each of its steps has t
 import copy
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -141,7 +141,7 @@ class LaggingSampler(BaseSampler):
         num_workers: int,
         num_steps: int,
         noise: np.random.Generator,
-        discounts: Array,
+        discounts: Callable[[], Array],
         **options: Any,
     ) -> None:
         num_envs = num_envs if num_envs is not None else template.num_envs // template.num_agents

@@ -15,7 +15,7 @@ from ppo_settings import ppo_config
 from run_files import lines_of
 from selection import only_by_default
 from stop_after import assert_stopped_update_changes_nothing, interrupt_at, rollouts_of
-from toy_agents import Matching, Unlike
+from toy_agents import Matching, TakingTurns, Unlike
 
 import hybridppo
 from hybridppo import (
@@ -102,6 +102,16 @@ def test_a_schedule_gives_what_the_configuration_with_the_value_does(field: str,
     scheduled = train(config=config, schedules={field: lambda done: OTHERS[field]}, total_steps=64)
     assert same(scheduled, train(config=replace(config, **{field: OTHERS[field]}), total_steps=64))
     assert not same(scheduled, without_schedules(form))
+
+
+@pytest.mark.extras
+def test_values_may_not_move_if_a_schedule_of_their_clip_range_is_0() -> None:
+    """In compiled updates, too, 0 is not None."""
+    compiled, plain = (
+        of_metrics("value_loss", config=replace(CONFIG, **FORMS[form]), schedules={"clip_range_vf": lambda done: 0.0})
+        for form in ("compiled", "autograd")
+    )
+    assert compiled == pytest.approx(plain, rel=1e-3)
 
 
 @pytest.mark.parametrize("where", PLACEMENTS)
@@ -288,6 +298,13 @@ def test_several_policies_have_named_schedules_and_go_on_exactly(tmp_path: Path)
     for one, other in zip(expected.agents.values(), resumed.agents.values(), strict=True):
         assert torch.equal(one.parameters.values, other.parameters.values)
         assert one.optimizer.learning_rates == other.optimizer.learning_rates
+
+
+def test_a_discount_with_a_schedule_is_also_that_of_returns_which_normalise_rewards_in_turns() -> None:
+    options: dict[str, Any] = {"env": lambda: TakingTurns(Matching()), "total_steps": 192}
+    config = replace(CONFIG, normalize_rewards=True)
+    scheduled = train(**options, config=config, schedules={"gamma": lambda done: 0.5})
+    assert same(scheduled, train(**options, config=replace(config, gamma=0.5)))
 
 
 REFUSED = {

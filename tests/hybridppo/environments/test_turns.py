@@ -135,8 +135,7 @@ def test_returns_so_far_are_of_each_agents_own_steps() -> None:
     """By hand, with discounts of 0.5 for a and 0.25 for b, which apply to each action."""
     script = [(1.0, 2.0, False, False), (3.0, 4.0, False, False), (5.0, 6.0, False, False), (7.0, 8.0, False, False),
               (100.0, -100.0, True, False)]  # fmt: skip
-    discounts = np.array([0.5, 0.25], np.float32)
-    (rollout,) = rollouts_of(partial(Game, script), 5, discounts=discounts)
+    (rollout,) = rollouts_of(partial(Game, script), 5, discounts=lambda: np.array([0.5, 0.25], np.float32))
     assert rollout.returns_so_far is not None
     # a: 4, 12 and 100 are the rewards of its steps. b: 10 and -92, and 2 before its first action.
     assert rollout.returns_so_far[:, 0].tolist() == [4.0, 0.5 * 4.0 + 12.0, 0.5 * 14.0 + 100.0]
@@ -146,7 +145,7 @@ def test_returns_so_far_are_of_each_agents_own_steps() -> None:
 def test_returns_so_far_go_on_in_the_next_rollout() -> None:
     """a gets 1 in each turn: its step that is open at the end of a rollout counts, but is not learned from."""
     first, second = rollouts_of(
-        partial(Game, [(1.0, 0.0, False, False)]), 5, number=2, discounts=np.full(2, 0.5, np.float32)
+        partial(Game, [(1.0, 0.0, False, False)]), 5, number=2, discounts=lambda: np.full(2, 0.5, np.float32)
     )
     assert first.returns_so_far is not None
     assert second.returns_so_far is not None
@@ -157,7 +156,7 @@ def test_returns_so_far_go_on_in_the_next_rollout() -> None:
 
 def test_a_game_that_ends_in_a_step_that_is_open_leaves_no_return() -> None:
     script = [(1.0, 0.0, False, False), (4.0, 0.0, False, False), (16.0, 0.0, False, False), (64.0, 0.0, True, False)]
-    first, second = rollouts_of(partial(Game, script), 7, number=2, discounts=np.full(2, 0.5, np.float32))
+    first, second = rollouts_of(partial(Game, script), 7, number=2, discounts=lambda: np.full(2, 0.5, np.float32))
     assert first.returns_so_far is not None
     assert second.returns_so_far is not None
     # The fourth step of a is open when the rollout ends, and b's next turn ends the game.

@@ -217,7 +217,7 @@ class Case:
         self.transport = type("OfThisCase", (Scripted,), {"order": order})
         self.agent = PPO(Counting.observation_space, Counting.action_space, ppo_config(hidden_sizes=(8,)))
         discounts = np.full(NUM_ENVS, GAMMA, np.float32)
-        settings = {"max_lag": 3, "drops": True, "num_workers": 2, "discounts": discounts} | options
+        settings = {"max_lag": 3, "drops": True, "num_workers": 2, "discounts": lambda: discounts} | options
         made = EnvironmentOptions(vectorization="auto", on_env_error=settings.pop("on_env_error", "raise"))
         self.sampler = LaggingSampler(
             env, make_environments(env, NUM_ENVS, made), self.agent.distribution, self.agent.actor,
@@ -339,7 +339,7 @@ class Passing:
 @pytest.mark.parametrize("order", ORDERS)
 def test_returns_of_agents_that_take_turns_follow_the_agent(order: str) -> None:
     discounts = np.tile([GAMMA, GAMMA / 2], NUM_ENVS).astype(np.float32)
-    normalizer, case = RewardNormalizer(GAMMA), Case(ORDERS[order], env=Passing, discounts=discounts)
+    normalizer, case = RewardNormalizer(GAMMA), Case(ORDERS[order], env=Passing, discounts=lambda: discounts)
     for rollout in case.rollouts(6):
         assert rollout.returns_so_far is not None
         rows = rollout.valid_rows

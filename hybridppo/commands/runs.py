@@ -26,18 +26,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Run whole episodes with a checkpoint of a run; or with others, let every agent play against every other.
+    """Run whole episodes with an agent of a run, or of a file; or with others, let each agent play against each other.
 
     A table then has the score of each agent against each other one: a win counts 1, a draw 0.5. Agents draw their
     actions at random, and seats are drawn in each game.
     """
 
     run_dir: RunDir
-    """The run's folder."""
+    """The run's folder, or an agent's file."""
     others: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="OTHER...")] = ()
     """Folders of other runs, or agents' files, to play against."""
     env: str | None = None
-    """The environment: an id, or a function as module:function; None for the run's own."""
+    """The environment: an id, or a function as module:function; None for the run's own. An agent's file needs it."""
+    env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments of the environment in place of those in training, as a JSON object."""
     episodes: int = 20
     """Number of episodes; with others, number of games of each pair."""
     seed: int = 0
@@ -61,7 +63,8 @@ class Evaluate(Command):
         if self.json:
             print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
         else:
-            config = Settings.read(RunDirectory.open(self.run_dir)).config
+            is_file = is_agent_file(self.run_dir)
+            config = load(self.run_dir).config if is_file else Settings.read(RunDirectory.open(self.run_dir)).config
             actions = "most probable" if self.deterministic else "sampled"
             print(f"{returns_of(evaluation, config, self.episodes)}, {actions} actions")
 
@@ -79,6 +82,8 @@ class Evaluate(Command):
             settings = Settings.read(RunDirectory.open(self.run_dir))
             env = settings.source(None)
             options = {"env_kwargs": settings.environment.env_kwargs, "imports": settings.environment.imports}
+        if self.env_kwargs is not None:
+            options["env_kwargs"] = self.env_kwargs
         agents = {str(path): load(path, self.checkpoint) for path in given}
         scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **options)
         print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))

@@ -165,7 +165,10 @@ class Settings:
             return env
         if self.env_is_registered:
             if env is not None and env != self.env_id:
-                raise CheckpointError(f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}")
+                raise CheckpointError(
+                    f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}: evaluate its agent there "
+                    "with hybridppo.evaluate_agent(hybridppo.load(RUN_DIR), env)"
+                )
             return self.env_id
         if env is None:
             raise RunDirectoryError(

@@ -44,7 +44,7 @@ from hybridppo.runners.evaluation import Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluators.making import num_envs_of
 from hybridppo.runs.compiling import compiled_if_possible
-from hybridppo.runs.loading import load
+from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.frames import num_frames_of
@@ -160,25 +160,44 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
     env: EnvSource | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
     checkpoint: WhichCheckpoint = "latest",
     progress: bool = True,
 ) -> Evaluation:
-    """Evaluate a checkpoint of a run, on the CPU.
+    """Evaluate a checkpoint of a run, or an agent's file, on the CPU.
 
-    `env` is as for `resume`; `checkpoint`, `agent` and `networks` are as for `load`, and the other arguments as for
-    `evaluate_agent`.
+    Args:
+        run_dir: the run's folder, or a file of `agent.save`.
+        episodes: as for `evaluate_agent`, like `seed`, `deterministic` and `progress`.
+        seed: see `episodes`.
+        deterministic: see `episodes`.
+        env: as for `resume`; for a file, the environment, as for `evaluate_agent`.
+        env_kwargs: arguments of the environment in place of those in training, such as another data set.
+        agent: as for `load`, like `networks` and `checkpoint`.
+        networks: see `agent`.
+        checkpoint: see `agent`.
+        progress: see `episodes`.
+
+    Raises:
+        ConfigurationError: if `run_dir` is a file, and `env` is missing.
     """
-    settings = Settings.read(RunDirectory.open(run_dir))
+    settings = None if is_agent_file(run_dir) else Settings.read(RunDirectory.open(run_dir))
+    options = like_training(settings.environment if settings is not None else EnvironmentOptions())
+    if env_kwargs is not None:
+        options["env_kwargs"] = env_kwargs
+    source = settings.source(env) if settings is not None else env
+    if source is None:
+        raise ConfigurationError(f"{run_dir} is an agent's file, which names no environment: pass env=... (--env)")
     return evaluate_agent(
         load(run_dir, checkpoint, agent=agent, networks=networks),
-        settings.source(env),
+        source,
         episodes=episodes,
         seed=seed,
         deterministic=deterministic,
         progress=progress,
-        **like_training(settings.environment),
+        **options,
     )
 
 

@@ -251,7 +251,7 @@ def test_a_run_is_named_by_its_settings_too_and_other_files_are_none(
     assert train(run_dir.parent / "from", "--start-from", run_dir / "config.json", total_steps=32) == 0
     hybridppo.load(run_dir).save(run_dir / "agent.safetensors")
     capsys.readouterr()
-    for command in ("resume", "evaluate", "report"):
+    for command in ("resume", "report"):
         assert run(command, run_dir / "agent.safetensors") == 1
         assert "agent.safetensors is a file, and no config.json of a run" in capsys.readouterr().err
 
@@ -262,6 +262,19 @@ def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.Captur
     mean, deviation = evaluation.return_mean, evaluation.return_std
     expected = f"return {mean:.2f} +- {deviation:.2f} over 3 episodes, most probable actions\n"
     assert capsys.readouterr().out == expected
+
+
+def test_evaluate_takes_other_arguments_and_an_agents_file(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hybridppo.load(run_dir).save(tmp_path / "agent")
+    short = ["--env-kwargs", '{"max_episode_steps": 3}', "--episodes", 2, "--json", *QUIET]
+    for given in ([run_dir], [tmp_path / "agent", "--env", "CartPole-v1"]):
+        assert run("evaluate", *given, *short) == 0
+        assert json.loads(capsys.readouterr().out)["returns"] == [3.0, 3.0]
+    assert run("evaluate", tmp_path / "agent", "--env", "CartPole-v1", "--episodes", 1, *QUIET) == 0
+    assert run("evaluate", tmp_path / "agent", *QUIET) == 2
+    assert "which names no environment: pass env=... (--env)" in capsys.readouterr().err
 
 
 def test_functions_are_named_by_their_module_and_agents_play_each_other(

@@ -190,7 +190,7 @@ def _discounts(agent: Agent, num_agents: int, num_envs: int) -> "np.ndarray[Any,
     found = np.zeros(num_agents, np.float32)
     columns = agent.columns.values() if has_policies(agent) else [range(num_agents)]
     for one, own in zip(agents_of(agent), columns, strict=True):
-        found[list(own)] = cast(Any, one).current.gamma
+        found[list(own)] = getattr(one, "current", cast(Any, one).config).gamma  # handmade agents have no schedules
     return np.tile(found, num_envs)
 
 

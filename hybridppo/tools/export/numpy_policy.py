@@ -47,7 +47,7 @@ class Policy:
             state: from the last call; None at the start of an episode, and without a memory.
 
         Raises:
-            ValueError: if an argument has another shape than the policy's.
+            ValueError: if an argument has another shape than the policy's, or is not finite.
         """
         outputs, state = self.outputs(observation, action_mask=action_mask, state=state)
         return self._action(outputs), state
@@ -91,6 +91,8 @@ class Policy:
         array = np.asarray(value, np.float32).reshape(-1)
         if array.size != size:
             raise ValueError(f"{name} must have {size} numbers, got {array.size}")
+        if not np.isfinite(array).all():  # the action would not be finite either
+            raise ValueError(f"{name} must have finite numbers, got {array}")
         return array
 
     def _layer(self, kind: str, number: int, row: Any) -> Any:

@@ -403,6 +403,7 @@ assert not {"torch", "gymnasium", "hybridppo"} & sys.modules.keys()
     ("arguments", "said"),
     [
         ({"observation": [1.0, 2.0]}, "observation must have 3 numbers, got 2"),
+        ({"observation": [1.0, np.nan, 2.0]}, "observation must have finite numbers, got .* nan"),
         ({"action_mask": [1, 1]}, "action_mask must have 3 numbers"),
         ({"action_mask": None}, "pass action_mask"),
         ({"state": np.zeros(3, np.float32)}, "state must have 12 numbers"),

@@ -217,7 +217,7 @@ class Export(Command):
     """
 
     run_dir: RunDir
-    """The run's folder."""
+    """The run's folder, or an agent's file."""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
     """The file to write: .onnx, .pt2 or .npz."""
     checkpoint: WhichCheckpoint = "latest"

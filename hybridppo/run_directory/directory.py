@@ -141,8 +141,10 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{path} is no run directory: {error}") from error
         except (ValueError, RecursionError) as error:
-            what = "is damaged" if file != path else "is a file, and no config.json of a run that is whole"
-            raise RunDirectoryError(f"{file} {what}: {error}") from error
+            what = f"is damaged: {error}"
+            if file.name != "config.json":
+                what = "is a file: pass a run's folder (load, evaluate, export and start_from take agents' files, too)"
+            raise RunDirectoryError(f"{file} {what}") from error
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{file} is damaged: it holds no object")
         version = config.get("format_version", FORMAT_VERSION)

@@ -253,7 +253,7 @@ def test_a_run_is_named_by_its_settings_too_and_other_files_are_none(
     capsys.readouterr()
     for command in ("resume", "report"):
         assert run(command, run_dir / "agent.safetensors") == 1
-        assert "agent.safetensors is a file, and no config.json of a run" in capsys.readouterr().err
+        assert "agent.safetensors is a file: pass a run's folder" in capsys.readouterr().err
 
 
 def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

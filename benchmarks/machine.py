@@ -46,14 +46,21 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def save(name: str, payload: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write `<name>.json` into the folder: the date, the machine, and the payload."""
+    """Write `<name>.json` into the folder: the date, the machine, and the payload.
+
+    Raises:
+        TypeError: if `runs` is no list, such as a dict, of which only the keys would be written.
+    """
     from hybridppo.run_directory.lines import as_json
 
+    runs = payload.get("runs", [])
+    if not isinstance(runs, list):
+        raise TypeError(f"runs must be a list, got a {type(runs).__name__}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     content = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), **payload}
     # Runs are of one line each: a curve has a thousand numbers.
-    runs, marks = payload.get("runs", []), [f"run {number}" for number in range(len(payload.get("runs", [])))]
+    marks = [f"run {number}" for number in range(len(runs))]
     text = as_json(content | {"runs": marks} if runs else content)
     for mark, run in zip(marks, runs, strict=True):
         text = text.replace(f'"{mark}"', as_json(run, indent=None).rstrip(), 1)

@@ -38,3 +38,12 @@ def test_a_table_is_made_from_its_result(tmp_path: Path) -> None:
     assert process.stdout.count("No figures yet.") == 1  # of memory
     assert process.stdout.startswith("a\n")
     assert process.stdout.endswith("b\n\n")
+
+
+def test_results_have_the_figures_of_their_runs() -> None:
+    """`truncation.json` once had the names of its runs alone, because they were a dict."""
+    for path in sorted((BENCHMARKS / "results").glob("*.json")):
+        runs = json.loads(path.read_text(encoding="utf-8")).get("runs", [])
+        assert all(isinstance(run, dict) for run in runs), path.name
+    process = python("-c", "import machine, pathlib; machine.save('a', {'runs': {'first': 1}}, pathlib.Path('a'))")
+    assert "runs must be a list, got a dict" in process.stderr

@@ -40,10 +40,11 @@ def test_a_table_is_made_from_its_result(tmp_path: Path) -> None:
     assert process.stdout.endswith("b\n\n")
 
 
-def test_results_have_the_figures_of_their_runs() -> None:
-    """`truncation.json` once had the names of its runs alone, because they were a dict."""
+def test_results_have_the_figures_of_their_runs(tmp_path: Path) -> None:
+    """Of runs that are a dict, only the names would be written."""
     for path in sorted((BENCHMARKS / "results").glob("*.json")):
         runs = json.loads(path.read_text(encoding="utf-8")).get("runs", [])
         assert all(isinstance(run, dict) for run in runs), path.name
-    process = python("-c", "import machine, pathlib; machine.save('a', {'runs': {'first': 1}}, pathlib.Path('a'))")
+    code = f"import machine, pathlib; machine.save('a', {{'runs': {{'first': 1}}}}, pathlib.Path({str(tmp_path)!r}))"
+    process = python("-c", code)
     assert "runs must be a list, got a dict" in process.stderr

@@ -22,7 +22,7 @@ STEPS_OF_AN_EPISODE = 500
 LARGE = 100.0
 """An agent learns slowly from numbers larger than this."""
 SMALL = 1e-4
-"""An agent hardly sees numbers that never exceed this, even if they are normalised: the variance is raised by 1e-8."""
+"""Numbers that never exceed this stay small even if they are normalised, because the variance is raised by 1e-8."""
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def test_every_kernel_can_be_compiled(name: str, generations: Any, tmp_path: Pat
             _require_little_local_memory(ptx, generation, tmp_path, "" if kernel == "act_all" else name)
 
 
-@pytest.mark.parametrize("name", ["Tag", "TagOnGrid"])
+@pytest.mark.parametrize("name", ["Tag", pytest.param("TagOnGrid", marks=pytest.mark.slow)])
 def test_no_float64_where_the_source_has_none(name: str) -> None:
     """Starts are drawn in float64; except for them, Tag's whole step has no float64 number."""
     start, whole = np.float32(0.25), np.int32(0)

@@ -62,7 +62,10 @@ def assert_is_gone(mark: Path) -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [replace(CONFIG, num_envs=4), hybridppo.TD3Config(num_envs=4, hidden_sizes=(8,), learning_starts=64)],
+    [
+        replace(CONFIG, num_envs=4),
+        hybridppo.TD3Config(num_envs=4, hidden_sizes=(8,), learning_starts=64, gradient_steps=1),
+    ],
     ids=["ppo", "td3"],
 )
 def test_rays_workers_sample_for_several_learners(config: Any) -> None:
@@ -99,8 +102,8 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
                          "total_steps": 5 * 32 * 8}),
         ("CartPole-v1", {"frame_stack": 3, "placement": OVERLAP}),
         (partial(ScriptedAgents, SCRIPTS), {"clip_rewards": True}),
-        ("Pendulum-v1", {"config": hybridppo.TD3Config(num_envs=5, hidden_sizes=(8,), learning_starts=64),
-                             "total_steps": 2000}),
+        ("Pendulum-v1", {"config": hybridppo.TD3Config(num_envs=5, hidden_sizes=(8,), learning_starts=64,
+                                                       gradient_steps=1), "total_steps": 2000}),
         (partial(torch_free_elsewhere, os.getpid()), {}),
         (HighestAllowed, {"action_masks": True}),
         (Catch, {"total_steps": 5 * 32 * 2}),

@@ -394,8 +394,8 @@ def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
     [
         pytest.param(PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), ["--num-steps", 32], id="ppo"),
         pytest.param(
-            hybridppo.TD3Config(num_envs=4, hidden_sizes=(8, 8), learning_starts=64),
-            ["--agent", "td3", "--learning-starts", 64],
+            hybridppo.TD3Config(num_envs=4, hidden_sizes=(8, 8), learning_starts=64, gradient_steps=1),
+            ["--agent", "td3", "--learning-starts", 64, "--gradient-steps", 1],
             id="td3",
         ),
         pytest.param(  # whose updates are shared as those of TD3: see the test of replay buffers

@@ -19,7 +19,7 @@ from tagging import tag
 
 import hybridppo
 from hybridppo import compiled
-from hybridppo.compiled import rehearsal, sources
+from hybridppo.compiled import cuda_kernels, kernels, rehearsal, sources
 from hybridppo.compiled.building import build, module_text
 from hybridppo.compiled.cuda_building import cuda_text
 from hybridppo.environments.making import make_environments
@@ -418,6 +418,19 @@ def test_an_observation_that_is_nan_by_itself_is_left_to_the_run() -> None:
     environments = make_environments(single(observe=observe), 2, vectorization="compiled")
     with pytest.raises(EnvError, match=r"in their reset: the observation of environment 0: observation\[0\] is nan"):
         environments.reset(0)
+
+
+@pytest.mark.parametrize("loops", [kernels, cuda_kernels], ids=["CPU", "GPU"])
+def test_a_number_that_is_not_written_late_is_nan_and_not_what_was_there(
+    loops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def observe(agent, state, time, out):
+        out[0] = 1.0
+
+    monkeypatch.setattr(loops, "observe", observe)
+    row, out = np.full(2, 7.0, np.float32), np.full(2, 7.0, np.float32)
+    loops.look(0, None, 0, row, out)
+    np.testing.assert_array_equal(out, np.array([1.0, np.nan], np.float32))
 
 
 @pytest.mark.parametrize("make", [single, several])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import ImageNetwork, Nature
 from hybridppo.networks.encoders import EncodedNetwork
+from hybridppo.networks.initialisation import EmptyConvolution, EmptyLinear
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.actor import NumpyActivation
@@ -24,6 +25,10 @@ from hybridppo.spaces.rows import RowLayout
 
 ACTIVATIONS: dict[type, NumpyActivation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 """Activations with a NumPy form."""
+LINEAR = nn.Linear, EmptyLinear
+"""Linear layers with a NumPy form: a subclass, or one whose weight torch computes (`spectral_norm`), has none."""
+OF_CONVOLUTIONS = nn.Conv2d, EmptyConvolution, nn.ReLU
+"""Layers of convolutions with a NumPy form, likewise."""
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:
@@ -119,7 +124,7 @@ def _encoded_form(network: EncodedNetwork, activation: NumpyActivation) -> Encod
 
 def _activations_of(layers: Iterable[nn.Module]) -> set[Any]:
     """The activations among some layers; None stands for those without a NumPy form."""
-    return {ACTIVATIONS.get(type(layer)) for layer in layers if not isinstance(layer, nn.Linear)}
+    return {ACTIVATIONS.get(type(layer)) for layer in layers if type(layer) not in LINEAR}
 
 
 def columns_seen(network: nn.Module) -> Any:
@@ -191,4 +196,5 @@ def _has_known_convolutions(network: nn.Module) -> bool:
     convolutions = network.convolutions
     each = convolutions if isinstance(convolutions, nn.ModuleList) else [convolutions]
     # Images that no network sees need no convolutions.
-    return all(type(layers) in (Nature, nn.Identity) for layers in each)
+    of_known = (type(layer) in OF_CONVOLUTIONS for layers in each for layer in layers.children())
+    return all(type(layers) in (Nature, nn.Identity) for layers in each) and all(of_known)

@@ -18,7 +18,7 @@ from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
-from hybridppo.networks.forms import is_on_cpu, layers_in, linears, numpy_form
+from hybridppo.networks.forms import has_gradient_hooks, is_on_cpu, layers_in, linears, numpy_form
 from hybridppo.rollouts.replay import Transitions
 
 Array = NDArray[Any]
@@ -83,7 +83,7 @@ class CompiledStep:
             return False
         networks: list[Any] = [agent.actor, *agent.critics.critics]
         form, *others = map(numpy_form, networks)
-        if form is None or any(other != form for other in others):
+        if form is None or any(other != form for other in others) or has_gradient_hooks(*networks):
             return False
         sizes, *of_others = ([layer.out_features for layer in linears(network)] for network in networks[1:])
         return len(sizes) == len(linears(agent.actor)) and all(own == sizes for own in of_others)

@@ -150,6 +150,14 @@ def has_hooks(network: nn.Module) -> bool:
     return any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
+def has_gradient_hooks(*networks: nn.Module) -> bool:
+    """Whether networks or their parameters have hooks of gradients, which only autograd would call."""
+    parameters = [parameter for network in networks for parameter in network.parameters()]
+    modules = [module for network in networks for module in network.modules()]
+    of_parameters = any(each._backward_hooks or each._post_accumulate_grad_hooks for each in parameters)
+    return of_parameters or any(each._backward_hooks or each._backward_pre_hooks for each in modules)
+
+
 def arrays_of(network: nn.Module) -> list[Tensor]:
     """The arrays of its NumPy form: its parameters, and the moments of its normalisation."""
     if type(network) is PoliciesActor:

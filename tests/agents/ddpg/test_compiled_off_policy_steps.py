@@ -144,6 +144,12 @@ def test_critics_of_ones_own_that_are_no_plain_perceptrons_are_not_compiled() ->
     assert Normalised(OBSERVATIONS, ACTIONS, CONFIG, seed=1).loop().whole_step is None
 
 
+def test_steps_with_hooks_of_gradients_are_not_compiled() -> None:
+    agent = agent_of(CONFIG)
+    next(agent.critics.parameters()).register_hook(torch.zeros_like)
+    assert agent.loop().whole_step is None
+
+
 def test_without_a_compiler_there_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_modules, "has_numba", lambda: False)
     with pytest.raises(ConfigurationError, match=r"needs Numba.*pip install '\.\[compiled"):

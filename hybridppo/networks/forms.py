@@ -201,8 +201,8 @@ def _trunk_of(network: nn.Module) -> tuple[Any, list[nn.Module]]:
 
 def _has_known_convolutions(network: nn.Module) -> bool:
     """Whether the convolutions of an image network have a NumPy form."""
-    convolutions = network.convolutions
-    each = convolutions if isinstance(convolutions, nn.ModuleList) else [convolutions]
+    convolutions: Any = network.convolutions
+    each: list[nn.Module] = list(convolutions) if isinstance(convolutions, nn.ModuleList) else [convolutions]
     # Images that no network sees need no convolutions.
     of_known = (type(layer) in OF_CONVOLUTIONS for layers in each for layer in layers.children())
     return all(type(layers) in (Nature, nn.Identity) for layers in each) and all(of_known)

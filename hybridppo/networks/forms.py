@@ -124,7 +124,11 @@ def _encoded_form(network: EncodedNetwork, activation: NumpyActivation) -> Encod
 
 def _activations_of(layers: Iterable[nn.Module]) -> set[Any]:
     """The activations among some layers; None stands for those without a NumPy form."""
-    return {ACTIVATIONS.get(type(layer)) for layer in layers if type(layer) not in LINEAR}
+    return {ACTIVATIONS.get(type(layer)) for layer in layers if not _is_linear(layer)}
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    return type(layer) in LINEAR and layer.bias is not None
 
 
 def columns_seen(network: nn.Module) -> Any:

@@ -128,9 +128,10 @@ def test_other_networks_take_the_general_form() -> None:
     linear = make_network((), "tanh", gaussian=False)
     hooked = make_network((8,), "tanh", gaussian=False)
     hooked.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-    doubled, normalised = (make_network((8,), "tanh", gaussian=True) for _ in range(2))
+    doubled, normalised, unbiased = (make_network((8,), "tanh", gaussian=True) for _ in range(3))
+    unbiased.mean[0] = torch.nn.Linear(5, 8, bias=False)
     doubled.mean[0].__class__ = Doubled
     spectral_norm(normalised.mean[-1])
-    for network in (elu, linear, hooked, doubled, normalised, torch.nn.Linear(5, 3)):
+    for network in (elu, linear, hooked, doubled, normalised, unbiased, torch.nn.Linear(5, 3)):
         assert numpy_form(network) is None
         assert isinstance(sampling_actor(network, CROSSING, 0), TorchActor)

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from hybridppo.agents.ddpg import compiled_loops as loops
 from hybridppo.agents.ddpg.backend import ACTOR, STATISTICS, Optimized
+from hybridppo.agents.ddpg.networks import Critics
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
-from hybridppo.networks.forms import is_on_cpu, layers_in, numpy_form
+from hybridppo.networks.forms import has_gradient_hooks, is_on_cpu, layers_in, linears, numpy_form
 from hybridppo.rollouts.replay import Transitions
 
 Array = NDArray[Any]
@@ -74,8 +75,18 @@ class CompiledStep:
 
     @staticmethod
     def supports(agent: Optimized) -> bool:
-        """Whether the losses are the library's, and the networks on the CPU, with hidden layers of tanh or ReLU."""
-        return not agent.has_own_loss and is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
+        """Whether the losses are the library's, and the networks on the CPU, with hidden layers of tanh or ReLU.
+
+        A subclass may have other critics: they must be alike, of the actor's depth and activation.
+        """
+        if agent.has_own_loss or type(agent.critics) is not Critics or not is_on_cpu(agent.actor):
+            return False
+        networks: list[Any] = [agent.actor, *agent.critics.critics]
+        form, *others = map(numpy_form, networks)
+        if form is None or any(other != form for other in others) or has_gradient_hooks(*networks):
+            return False
+        sizes, *of_others = ([layer.out_features for layer in linears(network)] for network in networks[1:])
+        return len(sizes) == len(linears(agent.actor)) and all(own == sizes for own in of_others)
 
     def __call__(self, minibatch: Transitions, passes: tuple[str, ...]) -> list[Tensor]:
         """Make a step, like `OptimizationLoop.step`."""

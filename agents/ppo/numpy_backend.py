@@ -25,7 +25,6 @@ from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependent
 from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
-from hybridppo.networks.trunks import shared_trunk_of
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 
 Array = NDArray[Any]
@@ -384,12 +383,12 @@ def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
 
 
 def has_known_networks(agent: Optimized) -> bool:
-    """Whether actor and critic are MLPs with equal hidden layers on a CPU; their inputs may differ."""
+    """Whether actor and critic are MLPs with equal hidden layers on a CPU that share none; their inputs may differ."""
     actor, critic = agent.actor_network, agent.critic_network
     forms = numpy_form(actor), numpy_form(critic)
     return (
         agent.config.recurrent is None
-        and shared_trunk_of(actor) is None
+        and {*actor.parameters()}.isdisjoint(critic.parameters())
         and forms[0] is not None
         and forms[1] is not None
         and columns_seen(actor) is not None

@@ -48,6 +48,7 @@ from hybridppo.agents.ppo.stacked_rows import require_rows
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
+from hybridppo.networks.forms import has_gradient_hooks
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
@@ -483,7 +484,9 @@ class PPO(PolicyAgent):
         require(self.config.precision, self.parameters.values.device)
         learning = (*self.parameters.of_network("actor"), *self.parameters.of_network("critic"))
         by_hand = self.config.fast_updates and self._has_agreed is not False
-        return make_loop(self, exchange, by_hand=by_hand and all(each.requires_grad for each in learning))
+        by_hand = by_hand and all(each.requires_grad for each in learning)
+        by_hand = by_hand and not has_gradient_hooks(self.actor_network, self.critic_network)
+        return make_loop(self, exchange, by_hand=by_hand)
 
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
         """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""

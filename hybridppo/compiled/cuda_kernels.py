@@ -87,7 +87,9 @@ def step_all(
 
 
 def look(agent: int, state: Any, time: int, row: Any, out: Any) -> None:
-    """Observe into the rollout."""
+    """Observe into the rollout, as `kernels.look`."""
+    for k in range(len(out)):
+        out[k] = np.float32(np.nan)
     observe(agent, state, time, out)
 
 

@@ -160,7 +160,12 @@ def choose_numbers(outputs: Any, noise: Any, action: Any, for_env: Any, scale: A
 
 
 def look(agent: int, state: Any, time: int, row: Any, out: Any) -> None:
-    """Observe into `row`, which is contiguous and therefore fast, and copy it to `out`."""
+    """Observe into `row`, which is contiguous and therefore fast, and copy it to `out`.
+
+    Numbers that are not written are NaN, which is refused later.
+    """
+    for k in range(len(row)):
+        row[k] = np.float32(np.nan)
     observe(agent, state, time, row)
     for k in range(len(row)):
         out[k] = row[k]

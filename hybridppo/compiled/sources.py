@@ -169,11 +169,13 @@ class _Renaming(ast.NodeTransformer):
         more: Mapping[str, Callable[..., Any]],
     ) -> None:
         self._gathering, self._where, self._first = gathering, where, first
+        self._tree, self._defaults = tree, function.__defaults__ or ()
         code = function.__code__
         names = (
             node for node in ast.walk(tree) if isinstance(node, ast.Name)
         )  # comprehensions have scopes of their own
-        self._locals = {*code.co_varnames, *(node.id for node in names if isinstance(node.ctx, ast.Store))}
+        stored = (node.id for node in names if isinstance(node.ctx, ast.Store))
+        self._locals = {*code.co_varnames, *code.co_cellvars, *stored}
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         self._outside: dict[str, Any] = {**function.__globals__, **dict(cells), **more}
         self._free = set(code.co_freevars)
@@ -184,7 +186,22 @@ class _Renaming(ast.NodeTransformer):
             argument.annotation = None
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.copy_location(ast.Pass(), node)]
-        return self.generic_visit(node)
+        if node is not self._tree:
+            return self.visit_Lambda(node)
+        defaults, node.args.defaults = node.args.defaults, []
+        self.generic_visit(node)
+        for default, value in zip(defaults, self._defaults, strict=True):  # as they were when the function was made
+            kept = ast.copy_location(_literal(value), default) if _is_plain(value) else self.visit(default)
+            node.args.defaults.append(kept)
+        return node
+
+    def visit_Lambda(self, node: Any) -> ast.AST:
+        """A function within the function, whose parameters hide names from outside."""
+        before, parameters = self._locals, {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        self._locals = before | parameters
+        found = self.generic_visit(node)
+        self._locals = before
+        return found
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -288,8 +305,9 @@ def parsed(owner: str, function: Callable[..., Any]) -> tuple[str, int, ast.Func
     """The file of a function, its first line there, and its source."""
     name = getattr(function, "__qualname__", repr(function))
     try:
-        lines, first = inspect.getsourcelines(function)
-        where = inspect.getsourcefile(function) or "?"
+        # That of the function, which may wrap another.
+        lines, first = inspect.getsourcelines(function.__code__)
+        where = inspect.getsourcefile(function.__code__) or "?"
     except (OSError, TypeError) as error:
         raise EnvError(
             f"{owner} cannot be compiled: the source of {name} cannot be read ({error}): write it in a file or a "

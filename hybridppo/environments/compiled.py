@@ -238,7 +238,10 @@ class CompiledEnvironments(Environments):
                 place = np.argwhere(~np.isfinite(numbers))[0]
                 where = self.written.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
-                raise self.failure(when, f"the {name} of {self._column(place[axis])}: {name}{where} is {value}")
+                fault = f"{name}{where} is {value}"
+                if name == "observation" and np.isnan(value):
+                    fault += ", or `observe` does not write it"
+                raise self.failure(when, f"the {name} of {self._column(place[axis])}: {fault}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
         """Likewise for final observations `[n, written]`, each of the environment in `envs`."""

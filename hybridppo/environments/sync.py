@@ -49,6 +49,8 @@ class SyncEnvironments(SubEnvironments):
         space = model.observation_space
         super().__init__(sub_environments, 1, space, model.action_space)
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
+        self._dtype = None if self._shape is None or self.encode.image is None else self.encode.dtype
+        """The type of images, which other numbers would be cut to."""
         self._each_action = each_of(model.action_space)
         # Observations (arrays [N, *space], else rows [N, *obs]) and rewards [N] share one array, so that one test finds
         # numbers that are not finite. Bytes have a separate array, and a test of the numbers among them.
@@ -76,7 +78,7 @@ class SyncEnvironments(SubEnvironments):
     def step(self, actions: Any) -> Step:
         """Final observations are the environments' own results of `step`."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
-        shape, infos, sub_environments = self._shape, self._infos, self.sub_environments
+        shape, dtype, infos, sub_environments = self._shape, self._dtype, self._infos, self.sub_environments
         for i in self._ended:  # in the last step
             terminated[i] = truncated[i] = False
         self._ended = ended = list[int]()
@@ -88,6 +90,8 @@ class SyncEnvironments(SubEnvironments):
                 observation, rewards[i], is_terminated, is_truncated, info = sub_environments[i].step(action)
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape} before")
+                if dtype is not None and observation.dtype != dtype:
+                    observation = self.encode.checked(observation)
                 rows[i] = observation
                 if infos is not None:
                     infos.step(i, info)

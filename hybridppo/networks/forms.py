@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import ImageNetwork, Nature
 from hybridppo.networks.encoders import EncodedNetwork
+from hybridppo.networks.initialisation import EmptyConvolution, EmptyLinear
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.actor import NumpyActivation
@@ -24,6 +25,10 @@ from hybridppo.spaces.rows import RowLayout
 
 ACTIVATIONS: dict[type, NumpyActivation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 """Activations with a NumPy form."""
+LINEAR = nn.Linear, EmptyLinear
+"""Linear layers with a NumPy form: a subclass, or one whose weight torch computes (`spectral_norm`), has none."""
+OF_CONVOLUTIONS = nn.Conv2d, EmptyConvolution, nn.ReLU
+"""Layers of convolutions with a NumPy form, likewise."""
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:
@@ -119,7 +124,11 @@ def _encoded_form(network: EncodedNetwork, activation: NumpyActivation) -> Encod
 
 def _activations_of(layers: Iterable[nn.Module]) -> set[Any]:
     """The activations among some layers; None stands for those without a NumPy form."""
-    return {ACTIVATIONS.get(type(layer)) for layer in layers if not isinstance(layer, nn.Linear)}
+    return {ACTIVATIONS.get(type(layer)) for layer in layers if not _is_linear(layer)}
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    return type(layer) in LINEAR and layer.bias is not None
 
 
 def columns_seen(network: nn.Module) -> Any:
@@ -143,6 +152,14 @@ def cell_of(network: nn.Module) -> Cell | None:
 def has_hooks(network: nn.Module) -> bool:
     """Whether the network has hooks, which only torch would call."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+
+
+def has_gradient_hooks(*networks: nn.Module) -> bool:
+    """Whether networks or their parameters have hooks of gradients, which only autograd would call."""
+    parameters = [parameter for network in networks for parameter in network.parameters()]
+    modules = [module for network in networks for module in network.modules()]
+    of_parameters = any(each._backward_hooks or each._post_accumulate_grad_hooks for each in parameters)
+    return of_parameters or any(each._backward_hooks or each._backward_pre_hooks for each in modules)
 
 
 def arrays_of(network: nn.Module) -> list[Tensor]:
@@ -188,7 +205,8 @@ def _trunk_of(network: nn.Module) -> tuple[Any, list[nn.Module]]:
 
 def _has_known_convolutions(network: nn.Module) -> bool:
     """Whether the convolutions of an image network have a NumPy form."""
-    convolutions = network.convolutions
-    each = convolutions if isinstance(convolutions, nn.ModuleList) else [convolutions]
+    convolutions: Any = network.convolutions
+    each: list[nn.Module] = list(convolutions) if isinstance(convolutions, nn.ModuleList) else [convolutions]
     # Images that no network sees need no convolutions.
-    return all(type(layers) in (Nature, nn.Identity) for layers in each)
+    of_known = (type(layer) in OF_CONVOLUTIONS for layers in each for layer in layers.children())
+    return all(type(layers) in (Nature, nn.Identity) for layers in each) and all(of_known)

@@ -759,6 +759,14 @@ def test_wrong_observation_shape_later_on() -> None:
         collect(make_environments(source, 2))
 
 
+@pytest.mark.parametrize(("number", "words"), [(0.5, "not whole"), (300, "outside of the bounds")])
+def test_an_image_of_other_numbers_later_on_is_refused_and_not_cut_to_bytes(number: float, words: str) -> None:
+    good, image = np.zeros((8, 8, 1), np.uint8), np.full((8, 8, 1), number)
+    source = partial(FaultyEnv, at(1, 7, with_observation(image)), observation_space=Box(0, 255, good.shape, np.uint8))
+    with pytest.raises(EnvError, match=f"environment 1 .* step 7 .*{words}"):
+        collect(make_environments(partial(source, good=good), 2))
+
+
 @pytest.mark.parametrize(
     ("reward", "words"),
     [(None, "its reward is not a number"), ("much", "its reward is not a number"), (np.ones(2), "must be one number")],

@@ -13,7 +13,9 @@ from torch import Tensor
 from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, TD3Config, TrainingError
 from hybridppo.agents.ddpg import compiled_backend
 from hybridppo.agents.ddpg.compiled_backend import CompiledStep
+from hybridppo.agents.ddpg.networks import Critics
 from hybridppo.compiled import tile_sizes, update_modules
+from hybridppo.networks.mlp import MLP
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.threads import limit_threads
 
@@ -127,6 +129,25 @@ def test_what_is_compiled_is_what_was_asked_for_and_no_other() -> None:
         (replace(CONFIG, activation="silu"), type(None)),
     ):
         assert type(agent_of(config).loop().whole_step) is form
+
+
+def test_critics_of_ones_own_that_are_no_plain_perceptrons_are_not_compiled() -> None:
+    class Normalised(TD3):
+        def made_networks(self, generator: torch.Generator) -> Any:
+            actor, _ = super().made_networks(generator)
+            critics = [
+                MLP(14, (40, 24), 1, activation="relu", output_gain=1.0, generator=generator, layer_norm=number > 0)
+                for number in range(2)
+            ]
+            return actor, Critics(critics)
+
+    assert Normalised(OBSERVATIONS, ACTIONS, CONFIG, seed=1).loop().whole_step is None
+
+
+def test_steps_with_hooks_of_gradients_are_not_compiled() -> None:
+    agent = agent_of(CONFIG)
+    next(agent.critics.parameters()).register_hook(torch.zeros_like)
+    assert agent.loop().whole_step is None
 
 
 def test_without_a_compiler_there_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

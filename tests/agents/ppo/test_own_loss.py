@@ -21,9 +21,11 @@ from torch import nn
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
+from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.backends import NumpyNetworks, backend_for
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae
 from hybridppo.spaces.masks import MaskedObservation
 
@@ -225,6 +227,17 @@ def test_networks_by_numpy_have_the_gradient_of_autograd(kind: str, without: str
         norm = backend.clip()
         found.append((statistics, torch.as_tensor(norm), agent.parameters.gradient.clone(), backend.extras.means(rows)))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [ppo_loss, partial(ppo_loss)], ids=["the library's", "own"])
+def test_networks_that_share_a_layer_learn_by_autograd(loss: Any) -> None:
+    def sharing(*arguments: Any) -> Any:
+        actor, critic = actor_and_critic(*arguments)
+        critic[0] = actor[0]  # type: ignore[index]
+        return actor, critic
+
+    agent = PPO(box(), Discrete(3), CONFIG, seed=1, loss=loss, networks=sharing)
+    assert backend_for(agent, by_hand=True) is Backend
 
 
 def test_several_learners_share_modules() -> None:

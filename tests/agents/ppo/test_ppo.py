@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from hybridppo import PPO, EnvError, SingleDevice
 from hybridppo.agents.common.loop import OptimizationLoop
-from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.loss import STATISTICS, ppo_loss
 from hybridppo.rollouts.rollout import Rollout
 
 OBSERVATIONS = Box(-np.inf, np.inf, (4,))
@@ -534,6 +535,20 @@ def test_frozen_parameters_stay_and_the_others_learn(form: str, caplog: pytest.L
     for parameter in frozen:
         parameter.requires_grad_(True)
     assert all(changed())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("loss", [None, partial(ppo_loss)], ids=["the library's loss", "own loss"])
+@pytest.mark.parametrize("form", FORMS)
+def test_hooks_of_gradients_are_called(form: str, loss: Any, caplog: pytest.LogCaptureFixture) -> None:
+    agent = PPO(OBSERVATIONS, Discrete(3), replace(PLAIN, **FORMS_OF[form]), loss=loss)
+    for parameter in agent.actor.parameters():
+        parameter.register_hook(torch.zeros_like)
+    before = agent.parameters.values.detach().clone()
+    agent.update(make_rollout(agent))
+    for network, stays in {"actor": True, "critic": False}.items():
+        own = agent.parameters.range_of(network)
+        assert torch.equal(agent.parameters.values[own], before[own]) == stays
     assert not caplog.records
 
 

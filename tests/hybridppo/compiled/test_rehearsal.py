@@ -4,6 +4,7 @@
 
 import dataclasses
 import enum
+import functools
 import random as python_random
 import time as python_time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from tagging import tag
 
 import hybridppo
 from hybridppo import compiled
-from hybridppo.compiled import rehearsal, sources
+from hybridppo.compiled import cuda_kernels, kernels, rehearsal, sources
 from hybridppo.compiled.building import build, module_text
 from hybridppo.compiled.cuda_building import cuda_text
 from hybridppo.environments.making import make_environments
@@ -419,6 +420,19 @@ def test_an_observation_that_is_nan_by_itself_is_left_to_the_run() -> None:
         environments.reset(0)
 
 
+@pytest.mark.parametrize("loops", [kernels, cuda_kernels], ids=["CPU", "GPU"])
+def test_a_number_that_is_not_written_late_is_nan_and_not_what_was_there(
+    loops: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def observe(agent, state, time, out):
+        out[0] = 1.0
+
+    monkeypatch.setattr(loops, "observe", observe)
+    row, out = np.full(2, 7.0, np.float32), np.full(2, 7.0, np.float32)
+    loops.look(0, None, 0, row, out)
+    np.testing.assert_array_equal(out, np.array([1.0, np.nan], np.float32))
+
+
 @pytest.mark.parametrize("make", [single, several])
 def test_an_index_that_is_beyond_its_array_late_is_an_error_too(make: Any) -> None:
     """In compiled code, after the steps in Python."""
@@ -531,6 +545,44 @@ def test_a_constant_array_is_what_it_is_in_python() -> None:
     for actions in np.random.default_rng(0).integers(0, 2, (30, 2)):
         for array, other in zip(ours.step(actions)[:2], plain.step(actions)[:2], strict=True):
             np.testing.assert_array_equal(array, other)
+
+
+def at_most_half(function: Callable[[float], float]) -> Callable[[float], float]:
+    @functools.wraps(function)
+    def limited(x):
+        return min(function(x), 0.5)
+
+    return limited
+
+
+@at_most_half
+def doubled(x):
+    return 2.0 * x
+
+
+FACTOR = 2.0
+
+
+def scaled(x, by=FACTOR):
+    return by * x
+
+
+FACTOR = 5.0
+hidden = 100.0
+
+
+def test_decorators_defaults_and_inner_functions_are_what_they_are_in_python() -> None:
+    def step(x):
+        def thrice(hidden):
+            return 3.0 * hidden
+
+        more = lambda hidden: hidden + 1.0  # noqa: E731 - a lambda is what is tried
+        return thrice(more(scaled(x))) + doubled(x) + hidden
+
+    text = sources.Gathering("Single").sources({"step": step}).text
+    written: dict[str, Any] = {"compiled": lambda function: function}
+    exec(text, written)
+    assert written["step"](7.0) == step(7.0) == 3.0 * (2.0 * 7.0 + 1.0) + 0.5 + 100.0
 
 
 def test_the_text_follows_the_numbers_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.parametrizations import spectral_norm
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.forms import numpy_form
@@ -115,11 +116,22 @@ def test_parameters_are_those_of_the_moment_it_was_made() -> None:
     assert not np.allclose(sampling_actor(network, CROSSING, 1)(some_observations(4)), before)
 
 
+class Doubled(torch.nn.Linear):
+    """A user's own layer."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(inputs)
+
+
 def test_other_networks_take_the_general_form() -> None:
     elu = make_network((8,), "elu", gaussian=False)
     linear = make_network((), "tanh", gaussian=False)
     hooked = make_network((8,), "tanh", gaussian=False)
     hooked.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
-    for network in (elu, linear, hooked, torch.nn.Linear(5, 3)):
+    doubled, normalised, unbiased = (make_network((8,), "tanh", gaussian=True) for _ in range(3))
+    unbiased.mean[0] = torch.nn.Linear(5, 8, bias=False)
+    doubled.mean[0].__class__ = Doubled
+    spectral_norm(normalised.mean[-1])
+    for network in (elu, linear, hooked, doubled, normalised, unbiased, torch.nn.Linear(5, 3)):
         assert numpy_form(network) is None
         assert isinstance(sampling_actor(network, CROSSING, 0), TorchActor)

@@ -175,6 +175,22 @@ def describe_action(action: Any) -> str:
     return shown(map_parts(lambda part: np.asarray(part).tolist(), action))
 
 
+def require_spaces(env: "gym.Env[Any, Any]") -> None:
+    """Refuse an environment that lacks a space, or has something else in its place.
+
+    Raises:
+        EnvError: naming the environment and the space.
+    """
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            found = "has none" if space is None else f"has {shown(space)} of {type(space).__module__}"
+            raise EnvError(
+                f"the environment {type(env.unwrapped).__name__} must have a space of gymnasium as its {name}, and "
+                f"{found}: set self.{name} in its __init__"
+            )
+
+
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:
     """Refuse environments of one vector with different spaces.
 

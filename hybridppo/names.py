@@ -55,6 +55,8 @@ _ARGUMENTS = {
     "run_dir": "log_dir exp_name save_model",
     "placement": "device cuda",
     "progress": "progress_bar",
+    "schedules": "lr_schedule",
+    "seed": "random_seed",
     "callbacks": "callback",
 }
 """Other libraries' names for the arguments of `train`."""

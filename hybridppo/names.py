@@ -70,6 +70,9 @@ ELSEWHERE = {
 }
 """Flags of other libraries' training commands that have no flag here, and what to do instead."""
 
+COMMANDS_ELSEWHERE = {"video": "play", "record": "play", "enjoy": "play", "eval": "evaluate", "test": "evaluate"}
+"""Commands of other libraries, or expected, and ours."""
+
 OF_CONFIGS = {name: ours for ours, names in _FIELDS.items() for name in names.split()}
 """The field for each of these names."""
 OF_TRAIN = {name: ours for ours, names in _ARGUMENTS.items() for name in names.split()}

@@ -540,6 +540,9 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume"], "RUN_DIR"),
         (["evaluate"], "RUN_DIR"),
         (["placements"], "ENV_ID"),
+        (["video", "run"], "video is the command play here"),
+        (["train", "CartPole-v1", "--total-steps", "1e6"], "write a whole number such as 1e6 as 1_000_000"),
+        (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -548,6 +551,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pyt
     assert out == ""
     assert part in err
     assert "Traceback" not in err
+    assert err.count("Error parsing") == ("many" in part or "1e6" in part)  # once
 
 
 @pytest.mark.parametrize(

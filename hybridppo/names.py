@@ -27,7 +27,7 @@ _FIELDS = {
     "normalize_advantage": "norm_adv normalize_advantage_per_mini_batch",
     "normalize_observations": "norm_obs empirical_normalization",
     "normalize_rewards": "norm_reward",
-    "hidden_sizes": "net_arch fcnet_hiddens actor_hidden_dims critic_hidden_dims",
+    "hidden_sizes": "net_arch policy_kwargs fcnet_hiddens actor_hidden_dims critic_hidden_dims",
     "activation": "activation_fn fcnet_activation",
     "orthogonal_init": "ortho_init",
     "log_std_init": "init_noise_std",
@@ -54,7 +54,9 @@ _ARGUMENTS = {
     "checkpoint_seconds": "save_freq save_interval",
     "run_dir": "log_dir exp_name save_model",
     "placement": "device cuda",
-    "progress": "progress_bar",
+    "progress": "progress_bar verbose",
+    "schedules": "lr_schedule",
+    "seed": "random_seed",
     "callbacks": "callback",
 }
 """Other libraries' names for the arguments of `train`."""
@@ -67,6 +69,9 @@ ELSEWHERE = {
     "wandb_project_name": "the variable WANDB_PROJECT names the project of --track wandb",
 }
 """Flags of other libraries' training commands that have no flag here, and what to do instead."""
+
+COMMANDS_ELSEWHERE = {"video": "play", "record": "play", "enjoy": "play", "eval": "evaluate", "test": "evaluate"}
+"""Commands of other libraries, or expected, and ours."""
 
 OF_CONFIGS = {name: ours for ours, names in _FIELDS.items() for name in names.split()}
 """The field for each of these names."""

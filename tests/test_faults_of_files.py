@@ -340,7 +340,9 @@ def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) ->
 
 def test_resume_with_another_environment_is_refused_with_the_difference(run_dir: Path) -> None:
     before = contents(run_dir)
-    with pytest.raises(CheckpointError, match=r"trained in 'CartPole-v1', not in 'Acrobot-v1': .*evaluate_agent"):
+    with pytest.raises(
+        CheckpointError, match=r"trained in 'CartPole-v1', not in 'Acrobot-v1': .*evaluate.*start_from=RUN_DIR"
+    ):
         resume(run_dir, 8, env="Acrobot-v1")
     assert contents(run_dir) == before
 

@@ -50,7 +50,9 @@ def check_types(
         elif isinstance(default, float) or default is None:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and not NaN
-            require(config, field.name, in_range, "must be a finite number of 32 bits")
+            is_schedule = callable(value) or (isinstance(value, str) and value.isalpha())  # as elsewhere
+            remedy = f" (train takes schedules={{{field.name!r}: ...}})" if is_schedule else ""
+            require(config, field.name, in_range, f"must be a finite number of 32 bits{remedy}")
             value = float(value)  # for an integer, torch would use 64 bits
         if field.name in optional:
             require(config, field.name, value > 0, "must be None or above 0")

@@ -1,6 +1,7 @@
 """What all commands share: exit codes, the base class, and parsing."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -14,7 +15,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.names import ELSEWHERE, OF_CONFIGS, OF_TRAIN
+from hybridppo.agents.registry import AGENTS
+from hybridppo.names import COMMANDS_ELSEWHERE, ELSEWHERE, OF_CONFIGS, OF_TRAIN
 from hybridppo.runs.options import GROUPS, fields_of
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -96,20 +98,31 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
 
 
 def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
-    """If a flag is one of another library, name ours in the error."""
+    """Add to the error what was probably meant: our name for a command or a flag, or another way to write a number."""
+    command, *_ = options["args"] or [""]
+    if command in COMMANDS_ELSEWHERE:
+        print(f"hybridppo: {command} is the command {COMMANDS_ELSEWHERE[command]} here", file=sys.stderr)
     if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
         print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
     names = [_name_of(argument) for argument in options["args"] if argument.startswith("--")]
-    for name in names if options["args"][:1] == ["train"] else ():
+    for name in names if command == "train" else ():
         if name in ELSEWHERE:
             print(f"hybridppo: {ELSEWHERE[name]}", file=sys.stderr)
-    with contextlib.suppress(SystemExit):  # something else is wrong as well, and was reported
+    for number in filter(re.compile(r"\d+(\.\d+)?[eE]\+?\d+").fullmatch, options["args"]):
+        print(f"hybridppo: write a whole number such as {number} as {float(number):_.0f}", file=sys.stderr)
+    unknown: list[str] = []
+    configs = [each.config for each in AGENTS.values()]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):  # what is wrong was reported
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
-        for flag in unknown:
-            name = _name_of(flag)
-            ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
-            if flag.startswith("--") and ours is not None:
-                print(f"hybridppo: --{name.replace('_', '-')} is --{ours.replace('_', '-')} here", file=sys.stderr)
+    for flag in unknown:
+        name = _name_of(flag)
+        ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
+        if flag.startswith("--") and command == "resume" and (ours or name) in fields_of(*configs):
+            print(
+                f"hybridppo: a run keeps it: train ENV_ID --start-from RUN_DIR {flag} begins another", file=sys.stderr
+            )
+        elif flag.startswith("--") and ours is not None:
+            print(f"hybridppo: --{name.replace('_', '-')} is --{ours.replace('_', '-')} here", file=sys.stderr)
 
 
 def _name_of(flag: str) -> str:

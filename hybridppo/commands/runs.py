@@ -18,7 +18,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
 from hybridppo.system.figures import markdown_table, shown_number, shown_returns
-from hybridppo.training.evaluate import evaluate
+from hybridppo.training.evaluate import environment_of, evaluate
 
 if TYPE_CHECKING:
     from hybridppo.tools.views.playing import Played
@@ -74,18 +74,10 @@ class Evaluate(Command):
         given = (self.run_dir, *self.others)
         if len({*given}) < len(given):
             raise ConfigurationError("each agent of a round robin must be given once")
-        options: dict[str, Any] = {}
-        env: Any = self.env
-        if env is None and is_agent_file(self.run_dir):
-            raise ConfigurationError(f"{self.run_dir} is an agent's file, which names no environment: give --env")
-        if env is None:
-            settings = Settings.read(RunDirectory.open(self.run_dir))
-            env = settings.source(None)
-            options = {"env_kwargs": settings.environment.env_kwargs, "imports": settings.environment.imports}
-        if self.env_kwargs is not None:
-            options["env_kwargs"] = self.env_kwargs
+        env, options = environment_of(self.run_dir, self.env, self.env_kwargs)
         agents = {str(path): load(path, self.checkpoint) for path in given}
-        scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **options)
+        makes = {"env_kwargs": options.env_kwargs, "imports": options.imports}
+        scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **makes)
         print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
 
 
@@ -157,12 +149,16 @@ class Report(Command):
 
 @dataclass(frozen=True)
 class Play(Command):
-    """Record episodes of a run's agent in a video, or show them in a window."""
+    """Record episodes of the agent of a run, or of a file, in a video, or show them in a window."""
 
     run_dir: RunDir
-    """The run's folder."""
+    """The run's folder, or an agent's file."""
     output: Path | None = None
-    """The video, .mp4; None for video.mp4 in the run's folder."""
+    """The video, .mp4; None for video.mp4 in the run's folder, or beside an agent's file for one of its name."""
+    env: str | None = None
+    """The environment: an id, or a function as module:function; None for the run's own. An agent's file needs it."""
+    env_kwargs: dict[str, Any] | None = None
+    """Keyword arguments of the environment in place of those in training, as a JSON object."""
     episodes: int = 1
     """Number of episodes."""
     window: bool = False

@@ -175,6 +175,22 @@ def describe_action(action: Any) -> str:
     return shown(map_parts(lambda part: np.asarray(part).tolist(), action))
 
 
+def require_spaces(env: "gym.Env[Any, Any]") -> None:
+    """Refuse an environment that lacks a space, or has something else in its place.
+
+    Raises:
+        EnvError: naming the environment and the space.
+    """
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            found = "has none" if space is None else f"has {shown(space)} of {type(space).__module__}"
+            raise EnvError(
+                f"the environment {type(env.unwrapped).__name__} must have a space of gymnasium as its {name}, and "
+                f"{found}: set self.{name} in its __init__"
+            )
+
+
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:
     """Refuse environments of one vector with different spaces.
 
@@ -191,7 +207,12 @@ def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, 
 
 
 def require_spaces_of(
-    agent: Any, environment: Any, *, masks_apart: bool = False, error: type[HybridPPOError] = EnvError
+    agent: Any,
+    environment: Any,
+    *,
+    masks_apart: bool = False,
+    error: type[HybridPPOError] = EnvError,
+    remedy: str = "",
 ) -> None:
     """Refuse an environment whose spaces differ from those of training.
 
@@ -200,6 +221,7 @@ def require_spaces_of(
         environment: an object with the same attributes.
         masks_apart: whether action masks are in infos instead of observations.
         error: the type of error to raise.
+        remedy: the end of its message, unless only bounds of observations differ.
 
     Raises:
         error: naming each space that differs, before and now.
@@ -210,7 +232,17 @@ def require_spaces_of(
         if masks_apart and isinstance(was, MaskedObservation):
             was = was.observation
         if not are_same(was, found):
+            if name == "observation_space" and _differ_by_bounds(was, found):
+                remedy = (
+                    ": if its numbers mean the same, give it the bounds of before, as "
+                    "gymnasium.wrappers.TransformObservation(env, lambda o: o, agent.observation_space) does"
+                )
             was, found = shown(was), shown(found)
             differences.append(f"{name} was {was} and is {found if found != was else 'one of other numbers'}")
     if differences:
-        raise error(f"the environment is not the one that was trained in: {'; '.join(differences)}")
+        raise error(f"the environment is not the one that was trained in: {'; '.join(differences)}{remedy}")
+
+
+def _differ_by_bounds(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
+    are_boxes = isinstance(one, gym.spaces.Box) and isinstance(other, gym.spaces.Box)
+    return are_boxes and (one.shape, one.dtype) == (other.shape, other.dtype)

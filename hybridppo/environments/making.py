@@ -14,6 +14,7 @@ from hybridppo.environments import env_pool
 from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments, warned_of_closing
+from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import env_of_id, is_atari, is_of_pool, note_of, package_of, require_package
@@ -197,6 +198,7 @@ def _of_function(
             )
         return wrap(made, options.autoreset_mode, first)
     if isinstance(made, gym.Env):
+        require_spaces(made)
         source = _after(made, source)
         return SyncEnvironments(_wrapped(source, options), copies or num_envs, first, options.on_env_error)
     if not is_parallel(made) and not takes_turns(made):

@@ -15,6 +15,7 @@ If the disk fails during training, a warning names what was not written, and the
 import contextlib
 import json
 import math
+import os
 import shutil
 import time
 from fnmatch import fnmatch
@@ -345,8 +346,11 @@ def require_free(path: str | Path) -> None:
     """Refuse a folder that `RunDirectory.create` would refuse because it is not empty.
 
     Raises:
+        ConfigurationError: if it is no path.
         RunDirectoryError: if it is not empty.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(f"run_dir must be a path, or None to write nothing, got {shown(path)}")
     with contextlib.suppress(OSError):  # there is no folder yet; `create` says what else is wrong
         _require_empty(Path(path))
 

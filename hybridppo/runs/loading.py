@@ -200,7 +200,8 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
             before = spaces_in(description)
             config = config_of_run(description["agent"], description["config"])
     try:
-        require_spaces_of(before, agent, error=CheckpointError)
+        remedy = " (docs/runs.md, other observations: copy what fits into a new agent)"
+        require_spaces_of(before, agent, error=CheckpointError, remedy=remedy)
         is_other, kinds = bool(_differences(agent.state()[0], found)), (type(config), type(agent.config))
         if is_other and kinds[0] is not kinds[1]:
             raise CheckpointError(f"its config is a {kinds[0].__name__}, and this one's is a {kinds[1].__name__}")

@@ -232,7 +232,10 @@ def _hint(name: str, ours: list[str]) -> str:
             return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, config=...) begins another one"
     if "placement" in ours and name in ("max_lag", "publish_every"):
         return f": did you mean placement=Mirrored(..., {name}=...)?"
-    near = meant_by(name, ours)
+    settings = {each: kind.config for kind in [*AGENTS.values()][::-1] for each in fields_of(kind.config)}
+    near = meant_by(name, [*ours, *settings] if "config" in ours else ours)
+    if near in settings and near not in ours:
+        return f": did you mean config={settings[near].__name__}({near}=...)?"
     return f": did you mean {near}?" if near else ""
 
 

@@ -167,7 +167,7 @@ class Settings:
             if env is not None and env != self.env_id:
                 raise CheckpointError(
                     f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}: evaluate its agent there "
-                    "with hybridppo.evaluate_agent(hybridppo.load(RUN_DIR), env)"
+                    "with hybridppo.evaluate(RUN_DIR, env=...), or train it there with start_from=RUN_DIR"
                 )
             return self.env_id
         if env is None:

@@ -66,7 +66,9 @@ def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63
     """
     number = int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else None
     if number is None or number < minimum:
-        raise ConfigurationError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
+        is_of_float = isinstance(value, float) and value.is_integer() and minimum <= value < below  # such as 1e6
+        remedy = f": write {int(value):_}" if is_of_float else ""
+        raise ConfigurationError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}{remedy}")
     if number >= below:
         raise ConfigurationError(f"{name} must be below {below}, got {shown(value)}")
     return number

@@ -180,7 +180,10 @@ def config_asked_for(
     wanted = agent_class(config)
     if not (isinstance(agent, type) and issubclass(agent, wanted)):
         name = wanted.__name__
-        raise ConfigurationError(f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}")
+        raise ConfigurationError(
+            f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}: config=DDPGConfig() "
+            "or TD3Config() chooses another of the library's agents"
+        )
     return config
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,8 +174,9 @@ def evaluate(
         episodes: as for `evaluate_agent`, like `seed`, `deterministic` and `progress`.
         seed: see `episodes`.
         deterministic: see `episodes`.
-        env: as for `resume`; for a file, the environment, as for `evaluate_agent`.
-        env_kwargs: arguments of the environment in place of those in training, such as another data set.
+        env: the environment, as for `evaluate_agent`. None for the run's own, if an id names it; a file needs one.
+        env_kwargs: arguments of the environment in place of those in training, such as another data set. Another `env`
+            than the run's gets only these.
         agent: as for `load`, like `networks` and `checkpoint`.
         networks: see `agent`.
         checkpoint: see `agent`.
@@ -183,13 +185,7 @@ def evaluate(
     Raises:
         ConfigurationError: if `run_dir` is a file, and `env` is missing.
     """
-    settings = None if is_agent_file(run_dir) else Settings.read(RunDirectory.open(run_dir))
-    options = like_training(settings.environment if settings is not None else EnvironmentOptions())
-    if env_kwargs is not None:
-        options["env_kwargs"] = env_kwargs
-    source = settings.source(env) if settings is not None else env
-    if source is None:
-        raise ConfigurationError(f"{run_dir} is an agent's file, which names no environment: pass env=... (--env)")
+    source, options = environment_of(run_dir, env, env_kwargs)
     return evaluate_agent(
         load(run_dir, checkpoint, agent=agent, networks=networks),
         source,
@@ -197,8 +193,34 @@ def evaluate(
         seed=seed,
         deterministic=deterministic,
         progress=progress,
-        **options,
+        **like_training(options),
     )
+
+
+def environment_of(
+    run_dir: str | Path, env: EnvSource | None, env_kwargs: dict[str, Any] | None
+) -> tuple[EnvSource, EnvironmentOptions]:
+    """The source and the options of the environments in which the agent of a run, or of a file, is to act.
+
+    Args:
+        run_dir: the run's folder, or a file of `agent.save`.
+        env: as for `evaluate`.
+        env_kwargs: as for `evaluate`.
+
+    Raises:
+        ConfigurationError: if `run_dir` is a file, and `env` is missing.
+    """
+    source, options = env, EnvironmentOptions()
+    if not is_agent_file(run_dir):
+        settings = Settings.read(RunDirectory.open(run_dir))
+        options = settings.environment
+        if settings.can_make_env and env not in (None, settings.env_id):
+            options = replace(options, env_kwargs=None)  # which belong to the run's own environment
+        else:
+            source = settings.source(env)
+    if source is None:
+        raise ConfigurationError(f"{run_dir} is an agent's file, which names no environment: pass env=... (--env)")
+    return source, options if env_kwargs is None else replace(options, env_kwargs=env_kwargs)
 
 
 def like_training(options: EnvironmentOptions) -> dict[str, Any]:

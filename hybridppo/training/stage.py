@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
@@ -12,6 +14,7 @@ from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
+from hybridppo.errors import ConfigurationError
 from hybridppo.placements.base import Placement
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
@@ -75,8 +78,10 @@ def staged(
         saves: whether a training that a signal interrupts is saved.
 
     Raises:
-        ConfigurationError: if the distribution does not support these settings.
+        ConfigurationError: if the distribution does not support these settings, or the program is in a mode of torch
+            that changes gradients.
     """
+    _refuse_modes_of_torch()
     team = team_of(run, options.worker_timeout)
     team.check(config, options, run)
     options, placement = team.dividing(env, options), team.placement(placement)
@@ -91,3 +96,13 @@ def staged(
         options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun
         yield Stage(env, team, options, run, environments, seconds, placement, interruption)
+
+
+def _refuse_modes_of_torch() -> None:
+    if torch.is_inference_mode_enabled():
+        raise ConfigurationError("torch.inference_mode() is on, in which nothing has a gradient: train outside of it")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise ConfigurationError(
+            "torch.autocast is on, which would round losses: train outside of it; precision='bf16' of the "
+            "configuration uses it for the networks alone"
+        )

@@ -205,6 +205,11 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
         )
+    if not run.evaluate_every and (run.evaluate_episodes != RunOptions.evaluate_episodes or run.evaluate_beside):
+        logger.warning(
+            "evaluate_episodes and evaluate_beside have no effect without evaluate_every (--evaluate-every STEPS); "
+            "evaluation_episodes evaluates once, after the training"
+        )
     has_own_networks = asked.parts["networks"] is not None or isinstance(asked.agent, AnyAgent)
     for doubt in doubts_about(environments, has_own_networks=has_own_networks):
         logger.warning("%s: %s", *doubt)

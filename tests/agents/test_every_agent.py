@@ -7,7 +7,7 @@ import random
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,18 @@ def test_another_default_device_is_refused(name: str) -> None:
         pytest.raises(ConfigurationError, match=r"is meta, .* torch\.set_default_device\('cpu'\)"),
     ):
         train(name, SingleDevice("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        (torch.inference_mode, r"torch.inference_mode\(\) is on, .* outside of it"),
+        (partial(torch.autocast, "cpu"), "torch.autocast is on, .* outside of it; precision='bf16'"),
+    ],
+)
+def test_modes_of_torch_that_change_gradients_are_refused(mode: Any, words: str) -> None:
+    with mode(), pytest.raises(ConfigurationError, match=words):
+        hybridppo.train("CartPole-v1", total_steps=8, progress=False)
 
 
 @pytest.mark.parametrize("name", LONG)

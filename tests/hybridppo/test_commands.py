@@ -272,6 +272,10 @@ def test_evaluate_takes_other_arguments_and_an_agents_file(
     for given in ([run_dir], [tmp_path / "agent", "--env", "CartPole-v1"]):
         assert run("evaluate", *given, *short) == 0
         assert json.loads(capsys.readouterr().out)["returns"] == [3.0, 3.0]
+    assert run("evaluate", run_dir, "--env", "CartPole-v0", *short) == 0
+    assert json.loads(capsys.readouterr().out)["returns"] == [3.0, 3.0]
+    assert run("evaluate", run_dir, "--env", "Acrobot-v1", *short) == 1
+    assert "observation_space was" in capsys.readouterr().err
     assert run("evaluate", tmp_path / "agent", "--env", "CartPole-v1", "--episodes", 1, *QUIET) == 0
     assert run("evaluate", tmp_path / "agent", *QUIET) == 2
     assert "which names no environment: pass env=... (--env)" in capsys.readouterr().err
@@ -296,7 +300,7 @@ def test_functions_are_named_by_their_module_and_agents_play_each_other(
     scores = json.loads(capsys.readouterr().out)
     assert scores[str(one)][str(tmp_path / "saved")] + scores[str(tmp_path / "saved")][str(one)] == 1.0
     for arguments, said in (
-        ([tmp_path / "saved", one], "which names no environment: give --env"),
+        ([tmp_path / "saved", one], "which names no environment: pass env=... (--env)"),
         ([one, one], "each agent of a round robin must be given once"),
     ):
         assert run("evaluate", *arguments) == 2  # wrong usage
@@ -536,6 +540,9 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume"], "RUN_DIR"),
         (["evaluate"], "RUN_DIR"),
         (["placements"], "ENV_ID"),
+        (["video", "run"], "video is the command play here"),
+        (["train", "CartPole-v1", "--total-steps", "1e6"], "write a whole number such as 1e6 as 1_000_000"),
+        (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -544,6 +551,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pyt
     assert out == ""
     assert part in err
     assert "Traceback" not in err
+    assert err.count("Error parsing") == ("many" in part or "1e6" in part)  # once
 
 
 @pytest.mark.parametrize(

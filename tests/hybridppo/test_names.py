@@ -49,8 +49,10 @@ def test_an_agent_made_as_in_another_library_is_an_error_that_names_train() -> N
     ("call", "words"),
     [
         (lambda: PPOConfig(total_timesteps=1), "did you mean hybridppo.train(total_steps=...)?"),
-        (lambda: PPOConfig(seed=1), "PPOConfig() got an unexpected keyword argument 'seed'"),
         (lambda: PPOConfig(total_steps=1), "did you mean hybridppo.train(total_steps=...)?"),
+        (lambda: hybridppo.train("CartPole-v1", total_steps=1, num_env=1), "config=PPOConfig(num_envs=...)?"),
+        (lambda: hybridppo.train("CartPole-v1", total_step=1), "did you mean total_steps?"),
+        (lambda: PPOConfig(seed=1), "did you mean hybridppo.train(seed=...)?"),
         (lambda: TD3Config(gama=1), "did you mean gamma?"),
         (lambda: hybridppo.train("CartPole-v1", total_timesteps=1), "did you mean total_steps?"),
         (

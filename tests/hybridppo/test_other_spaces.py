@@ -43,7 +43,7 @@ class Spaced(gym.Env[Any, Any]):
 
 
 OTHERS = {
-    r"observation_space was Box\(-1.0, 1.0, \(2,\), float32\) and is Box\(-5.0, 5.0, \(2,\), float32\)": (
+    r"observation_space was Box\(-1.0, 1.0, \(2,\), float32\) and is Box\(-5.0, 5.0, \(2,\), float32\): if its": (
         partial(Spaced, Box(-5.0, 5.0, (2,)))
     ),
     r"action_space was Discrete\(2\) and is Discrete\(2, start=1\)": partial(Spaced, None, Discrete(2, start=1)),
@@ -131,3 +131,10 @@ def test_spaces_that_read_alike_are_told_apart(run_dir: Path) -> None:
     agent = hybridppo.PPO(first, Discrete(2), SMALL, seed=0)
     with pytest.raises(HybridPPOError, match=r"observation_space was Box.* and is "):
         hybridppo.evaluate_agent(agent, partial(Spaced, second), episodes=1, progress=False)
+
+
+def test_the_remedy_for_other_bounds_works(run_dir: Path) -> None:
+    wide, space = OTHERS[next(iter(OTHERS))], hybridppo.load(run_dir).observation_space
+    train(lambda: gym.wrappers.TransformObservation(wide(), lambda o: o, space), start_from=run_dir)
+    with pytest.raises(HybridPPOError, match=r"\(docs/runs.md, other observations: copy what fits into a new agent\)"):
+        train(partial(Spaced, Box(-1.0, 1.0, (3,))), start_from=run_dir)

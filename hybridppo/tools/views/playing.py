@@ -1,4 +1,4 @@
-"""Shows episodes of a run's agent in a video or a window.
+"""Shows episodes of the agent of a run, or of a file, in a video or a window.
 
     hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
 
@@ -34,12 +34,17 @@ from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.runs.loading import load
-from hybridppo.runs.settings import Settings
+from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.spaces.composite import map_parts
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import require_whole
-from hybridppo.training.evaluate import acting, environments_for, environments_of_policies, policies_acting
+from hybridppo.training.evaluate import (
+    acting,
+    environment_of,
+    environments_for,
+    environments_of_policies,
+    policies_acting,
+)
 
 MOST_STEPS = 3000
 """The limit for a video, whose frames lie in memory until its end."""
@@ -72,41 +77,47 @@ def record_video(
     checkpoint: WhichCheckpoint = "latest",
     most_steps: int = MOST_STEPS,
     env: EnvSource | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
     against: str | Path | None = None,
 ) -> Played:
-    """Write whole episodes of a run's agent into one video: a frame for every observation.
+    """Write whole episodes of an agent into one video: a frame for every observation.
 
     Args:
-        run_dir: the run directory.
-        output: the video, `.mp4`; None for `video.mp4` in the run directory. The file appears when it is complete.
+        run_dir: the run directory, or a file of `agent.save`.
+        output: the video, `.mp4`; None for `video.mp4` in the run directory, or for the name of the agent's file with
+            `.mp4`. The video appears when it is complete.
         episodes: number of episodes.
         seed: seed of the environment, and of random actions.
         deterministic: take the most probable actions.
         checkpoint: as for `hybridppo.load`.
         most_steps: number of steps after which the video ends, even within an episode.
-        env: as for `hybridppo.resume`; a function must make an environment with `render_mode="rgb_array"`. For an
+        env: as for `hybridppo.evaluate`; a function must make an environment with `render_mode="rgb_array"`. For an
             environment of tensors, the video shows the first environment, by `render()`.
+        env_kwargs: as for `hybridppo.evaluate`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
         against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent has the
             first seat and all seats of the same policy; the other agent has the rest.
 
     Raises:
-        ConfigurationError: if moviepy is not installed, or an argument is invalid.
+        ConfigurationError: if moviepy is not installed, `run_dir` is a file and `env` is missing, or an argument is
+            invalid.
         EnvError: if the environment cannot draw pictures.
     """
-    directory = RunDirectory.open(run_dir)
-    output = Path(output) if output is not None else directory.path / "video.mp4"
+    source, options = environment_of(run_dir, env, env_kwargs)
+    if output is None:
+        is_file = is_agent_file(run_dir)
+        output = Path(run_dir).with_suffix(".mp4") if is_file else RunDirectory.open(run_dir).path / "video.mp4"
+    output = Path(output)
     if output.suffix.lower() != ".mp4":
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
     if find_spec("moviepy") is None:
         raise ConfigurationError(f"videos need moviepy: {pip_install('video')}")
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
     other = None if against is None else load(against, checkpoint)
-    settings = Settings.read(directory)
-    with contextlib.closing(_filmed(settings.source(env), settings.environment, "rgb_array")) as film:
+    with contextlib.closing(_filmed(source, options, "rgb_array")) as film:
         played = _play(player, other, film, episodes, seed, deterministic, most_steps)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
@@ -128,11 +139,12 @@ def play(
     checkpoint: WhichCheckpoint = "latest",
     most_steps: int | None = None,
     env: EnvSource | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
     against: str | Path | None = None,
 ) -> Played:
-    """Show episodes of a run's agent in the environment's own window.
+    """Show episodes of an agent in the environment's own window.
 
     Arguments are as for `record_video`; a function makes an environment with `render_mode="human"`. Without
     `most_steps`, every episode is played to its end.
@@ -140,10 +152,10 @@ def play(
     Raises:
         EnvError: if the environment has no window.
     """
+    source, options = environment_of(run_dir, env, env_kwargs)
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
     other = None if against is None else load(against, checkpoint)
-    settings = Settings.read(RunDirectory.open(run_dir))
-    with contextlib.closing(_filmed(settings.source(env), settings.environment, "human")) as film:
+    with contextlib.closing(_filmed(source, options, "human")) as film:
         return _play(player, other, film, episodes, seed, deterministic, most_steps)
 
 

@@ -315,7 +315,7 @@ REFUSED = {
         lambda: {"agent": PPO(Box(-1, 1, (3,)), Discrete(2)), "config": None},
         "the environment is not the one that was trained in",
     ),
-    "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict"),
+    "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict: config=DDPGConfig"),
     "no configuration": (
         lambda: {"config": {"agent": 2}},
         r"config must be one of PPOConfig, .*; config\['agent'\] is 2",

@@ -84,7 +84,16 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
     "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
     "no environment": (lambda: 3, "error", "the function must make a gymnasium.Env .*; it made int"),
-    "no space": (variant(observation_space=None), "error", "the observation space None is not supported"),
+    "no space": (
+        variant(observation_space=None),
+        "error",
+        "must have a space of gymnasium as its observation_space, and has none",
+    ),
+    "no space of gymnasium": (
+        variant(action_space=4),
+        "error",
+        "as its action_space, and has 4 of builtins: set self.act",
+    ),
     "unsupported space": (variant(action_space=Text(3)), "error", "the action space .* is not supported"),
     "outside at first": (variant(observation_space=Box(7.0, 9.0, (1,))), "error", "outside of the bounds"),
     "outside later": (

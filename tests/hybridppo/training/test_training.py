@@ -231,6 +231,24 @@ def test_impossible_arguments_are_refused_by_name(name: str, value: Any, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_whole_floats_and_what_is_no_path_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match=r"got 1000000.0: write 1_000_000$"):
+        hybridppo.train("CartPole-v1", total_steps=1e6)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="run_dir must be a path, or None to write nothing, got 3"):
+        train(run_dir=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [({"evaluate_episodes": 5}, True), ({"evaluate_beside": True}, True), ({"evaluation_episodes": 1}, False)],
+)
+def test_options_of_evaluations_that_never_come_are_a_warning(
+    options: Any, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(iterations=1, **options)
+    assert ("have no effect without evaluate_every" in caplog.text) == warns
+
+
 # What a run prints, and what it leaves alone
 
 

@@ -118,6 +118,32 @@ def test_the_command_writes_a_video_into_the_run(cartpole: Path, capsys: pytest.
 
 
 @pytest.mark.extras
+def test_the_agent_of_a_file_is_shown_beside_it(cartpole: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    file = hybridppo.load(cartpole).save(tmp_path / "agent.safetensors")
+    short = {"env_kwargs": {"max_episode_steps": 3}, "most_steps": 2}
+    assert hybridppo.record_video(file, env="CartPole-v1", **short).path == tmp_path / "agent.mp4"
+    with pytest.raises(SystemExit) as exited:
+        main(["play", str(file)])
+    assert exited.value.code == 2
+
+
+def test_a_run_or_a_file_is_played_in_the_environment_that_is_given(cartpole: Path, tmp_path: Path) -> None:
+    file = hybridppo.load(cartpole).save(tmp_path / "agent.safetensors")
+
+    def make(length: int = 3) -> gym.Env[Any, Any]:
+        env = gym.make("CartPole-v1", max_episode_steps=length)
+        env.unwrapped.render_mode, env.unwrapped.render = "human", lambda: None
+        return env
+
+    assert [hybridppo.play(given, env=make).lengths for given in (cartpole, file)] == [(3,), (3,)]
+    assert hybridppo.play(cartpole, env=make, env_kwargs={"length": 2}).lengths == (2,)
+    with pytest.raises(ConfigurationError, match=r"an agent's file, which names no environment: pass env=... \(--env"):
+        hybridppo.play(file)
+
+
+@pytest.mark.extras
 def test_a_video_ends_after_so_many_steps(masked_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     path = tmp_path / "video.mp4"

@@ -144,13 +144,8 @@ class _Check:
             share = "whose spaces differ: train a policy for each kind" if differ else "which may share a policy"
             names = ", ".join(environments.agents)
             report.add("note", f"it has {len(environments.agents)} agents, {share}: {names}", "a row for each of them")
-        if isinstance(environments, ManyAgents):
-            definition = getattr(environments.sub_environments[0].env.unwrapped, "definition", None)
-            if definition is not None:
-                from hybridppo.compiled.python_form import phases_that_race
-
-                for problem in phases_that_race(definition):
-                    report.add("error", problem)
+        if isinstance(environments, SubEnvironments):
+            self._check_compiled_form(getattr(environments.sub_environments[0].env.unwrapped, "definition", None))
         for what, fix in doubts_about(environments):
             report.add("warning", what, fix)
         actions = environments.action_space
@@ -164,6 +159,24 @@ class _Check:
                     f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
                     "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0); or use squash_actions",
                 )
+
+    def _check_compiled_form(self, definition: Any) -> None:
+        """What only compiled code refuses, if the environment is the Python form of a compiled one."""
+        if definition is None:
+            return
+        from hybridppo.compiled.definition import Definition
+        from hybridppo.compiled.python_form import phases_that_race
+        from hybridppo.compiled.rehearsal import rehearse
+
+        if not isinstance(definition, Definition):  # an attribute of the environment's own
+            return
+        for problem in phases_that_race(definition) if definition.policies else ():
+            self._report.add("error", problem)
+        try:
+            _ = definition.sources
+            rehearse(definition)
+        except EnvError as error:
+            self._report.add("warning", str(error), "correct it, or train without vectorization='compiled'")
 
     def step_randomly(self, steps: int, seconds: float) -> None:
         """Make this number of steps, or as many as there is time for, and report."""

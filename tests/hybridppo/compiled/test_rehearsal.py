@@ -411,6 +411,14 @@ def test_the_python_form_has_the_same_errors() -> None:
     assert "does not write out[1]" in str(hybridppo.check_env(forgotten_entry()))
 
 
+def test_check_finds_what_only_compiled_code_refuses() -> None:
+    report = hybridppo.check_env(random_of_numpy(), steps=20)
+    assert report.is_usable  # in Python
+    assert f"np.random {SEED}: draw with compiled.uniform" in str(report)
+    assert "-> correct it, or train without vectorization='compiled'" in str(report)
+    assert "compile" not in str(hybridppo.check_env(single(), steps=20))
+
+
 def test_an_observation_that_is_nan_by_itself_is_left_to_the_run() -> None:
     def observe(state, out):
         out[0], out[1] = np.nan, 1.0

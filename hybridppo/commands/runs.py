@@ -76,8 +76,9 @@ class Evaluate(Command):
             raise ConfigurationError("each agent of a round robin must be given once")
         env, options = environment_of(self.run_dir, self.env, self.env_kwargs)
         agents = {str(path): load(path, self.checkpoint) for path in given}
-        makes = {"env_kwargs": options.env_kwargs, "imports": options.imports}
-        scores = round_robin(agents, env, games=self.episodes, seed=self.seed, **makes)
+        scores = round_robin(
+            agents, env, games=self.episodes, seed=self.seed, env_kwargs=options.env_kwargs, imports=options.imports
+        )
         print(as_json(scores, indent=None).rstrip() if self.json else scores_as_markdown(scores))
 
 

@@ -681,7 +681,8 @@ BY_DEFAULT = (
 )
 def test_every_kind_of_training_may_lag(kind: str) -> None:
     result, history = train(**{"num_workers": 2, **KINDS[kind]})
-    assert max(metrics["policy_lag"] for metrics in history) <= 3
+    if kind != "an off-policy agent":  # which learns from older steps, too, if a worker is slow
+        assert max(metrics["policy_lag"] for metrics in history) <= 3
     assert result.metrics["env_steps"] >= 6 * 128
     assert (history[-1]["env_restarts"] > 0) == (kind == "restarts")
     if kind == "infos":

@@ -33,7 +33,8 @@ class Mirrored(Placement):
         max_lag: 0 samples and learns by turns. 1 samples the next rollout while the agent learns from the last, with
             parameters that are at most one update old. Above 1, worker processes sample without waiting for each other
             or for an update, and a rollout has the steps that are ready first, by parameters that are at most `max_lag`
-            updates old. The content then depends on timing, so a seed does not give the same result again.
+            updates old (DDPG and TD3 also use older steps). The content then depends on timing, so a seed does not
+            give the same result again.
         verify: compare both sides after each publish, and raise an error if they differ.
         force_copy: make a real replica even on one device, to test mirroring without a GPU.
     """

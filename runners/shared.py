@@ -73,11 +73,9 @@ class Commands(Protocol):
 
     def tell(self, what: str) -> None:
         """Send a command; only the first learner calls this."""
-        ...
 
     def hear(self) -> str:
         """Wait for the next command; the other learners call this."""
-        ...
 
 
 class Company(Alone):

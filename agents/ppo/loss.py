@@ -85,7 +85,6 @@ class LossFunction(Protocol):
 
     def __call__(self, inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
         """The loss of one minibatch; `clip_range` is the present one, which may be annealed."""
-        ...
 
 
 def has_state(loss: Any) -> bool:

@@ -40,11 +40,9 @@ class Gradient(Protocol):
             actions: `[B]`, or `[*action, B]`.
             last: the input of the last layer, `[B, L]`.
         """
-        ...
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
         """The gradient of `outputs`, `[n, B]`; that of `free` is written into `d_free`, of its shape."""
-        ...
 
 
 class ActorHead:

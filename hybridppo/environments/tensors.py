@@ -51,7 +51,6 @@ class TensorEnv(Protocol):
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset every environment, all from `seed`; return observations `[N, *space]` (or a container) and infos."""
-        ...
 
     def step(self, actions: Any, /) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step every environment, and reset those whose episode has ended.
@@ -64,7 +63,6 @@ class TensorEnv(Protocol):
                 and truncated, `[N]` bool; and infos. `infos["final_obs"]`, `[N, *space]`, has the true final
                 observations of truncated episodes, if they are known; its other rows may hold anything.
         """
-        ...
 
 
 class TensorEnvironments(Environments):

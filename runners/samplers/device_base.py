@@ -34,15 +34,12 @@ class ActorOnDevice(Protocol):
 
     def on_device(self, observations: Tensor) -> Tensor:
         """`[N, *row] -> [N, outputs]`."""
-        ...
 
     def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """The same for an actor with a memory: outputs and the next state, `[N, state]`."""
-        ...
 
     def addresses(self) -> list[int]:
         """The addresses of its parameters and buffers."""
-        ...
 
 
 class BaseDeviceSampler(BaseSampler):

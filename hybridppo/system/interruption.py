@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
@@ -78,9 +78,7 @@ class Interruption:
         except RuntimeError:  # the signal interrupted a write to the stream of the warning
             os.write(2, f"{self._message}\n".encode())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
         self._told.clear()  # functions would keep their objects alive

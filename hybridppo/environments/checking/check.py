@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time
+from hybridppo.environments.checking.report import EnvReport, Seen, in_time
 from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
@@ -34,6 +34,7 @@ from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown_
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
+from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.validation import require_seconds, require_whole
 
 Array = NDArray[Any]
@@ -245,7 +246,7 @@ class _Check:
 
     def _trajectory(self, global_seed: int) -> list[Array]:
         """The rows and rewards of some steps from the seed on, in new environments."""
-        with contextlib.closing(self._make()) as environments, global_generators(global_seed):
+        with contextlib.closing(self._make()) as environments, generators_untouched(global_seed):
             return [environments.reset(self._seed).copy(), *self._steps(environments)]
 
     def _steps(self, environments: Environments) -> Iterator[Array]:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.runners.workers.workers import divided
+from hybridppo.runners.workers.workers import divided, states_of_workers
 from hybridppo.spaces.composite import map_parts
 
 Array = NDArray[Any]
@@ -174,17 +173,7 @@ class RayEnvironments(Environments):
             self._states("remember_the_start")
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        ends = list(accumulate(state["num_envs"] for state in states))
-        if not {columns.stop for columns in self._columns} <= set(ends):
-            raise EnvStateError(
-                f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
-                f"cannot be divided among {len(self._columns)} workers"
-            )
-        parts = [
-            [state for state, end in zip(states, ends, strict=True) if columns.start < end <= columns.stop]
-            for columns in self._columns
-        ]
-        self._states("load_state", parts)
+        self._states("load_state", states_of_workers(states, self._columns))
 
     def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
         """The result of a method at every worker."""

@@ -33,14 +33,7 @@ from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, r
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
-from hybridppo.agents.ppo.loss import (
-    STATISTICS,
-    Loss,
-    LossFunction,
-    LossInputs,
-    has_state,
-    ppo_loss,
-)
+from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, has_state, ppo_loss
 from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for

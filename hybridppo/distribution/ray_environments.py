@@ -44,13 +44,7 @@ class RayEnvironments(Environments):
     """
 
     def __init__(
-        self,
-        source: EnvSource,
-        template: Environments,
-        *,
-        num_envs: int,
-        num_workers: int,
-        options: EnvironmentOptions,
+        self, source: EnvSource, template: Environments, *, num_envs: int, num_workers: int, options: EnvironmentOptions
     ) -> None:
         agents = template.num_agents
         super().__init__(num_envs * agents, template.observation_space, template.action_space)

@@ -207,12 +207,7 @@ def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, 
 
 
 def require_spaces_of(
-    agent: Any,
-    environment: Any,
-    *,
-    masks_apart: bool = False,
-    error: type[HybridPPOError] = EnvError,
-    remedy: str = "",
+    agent: Any, environment: Any, *, masks_apart: bool = False, error: type[HybridPPOError] = EnvError, remedy: str = ""
 ) -> None:
     """Refuse an environment whose spaces differ from those of training.
 

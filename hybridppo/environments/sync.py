@@ -38,11 +38,7 @@ class SyncEnvironments(SubEnvironments):
     _has_infos = True
 
     def __init__(
-        self,
-        make: Callable[[], "gym.Env[Any, Any]"],
-        num_envs: int,
-        first: int = 0,
-        on_error: OnEnvError = "raise",
+        self, make: Callable[[], "gym.Env[Any, Any]"], num_envs: int, first: int = 0, on_error: OnEnvError = "raise"
     ) -> None:
         sub_environments = made_alike([make] * num_envs, require_same_spaces, first, on_error, gives_rows=True)
         model = sub_environments[0].env

@@ -283,12 +283,7 @@ class BaseSampler:
         return returns
 
     def _rollout_of(
-        self,
-        buffer: RolloutBuffer,
-        valid: Array,
-        finals: FinalObservations,
-        version: int,
-        returns: Array | None = None,
+        self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int, returns: Array | None = None
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros

@@ -133,13 +133,7 @@ class Stepper:
         return end, finals
 
     def _fill_rows(
-        self,
-        buffer: RolloutBuffer,
-        actor: SamplingActor,
-        stop: Flag,
-        first: int,
-        end: int,
-        num_episodes: int | None,
+        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, first: int, end: int, num_episodes: int | None
     ) -> tuple[int, FinalObservations]:
         """As `fill`, row by row."""
         environments = self._environments

@@ -54,11 +54,7 @@ class NumpyActor(ArrayActor):
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Array],
-        activation: NumpyActivation,
-        mask_size: int = 0,
-        mask_end: int | None = None,
+        self, parameters: Sequence[Array], activation: NumpyActivation, mask_size: int = 0, mask_end: int | None = None
     ) -> None:
         self.parameters, self.activation = parameters, activation
         is_gaussian = len(parameters) % 2 == 1

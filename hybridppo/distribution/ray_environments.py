@@ -65,13 +65,7 @@ class RayEnvironments(Environments):
         self._losses = Losses(
             self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
         )
-        try:
-            for worker in self._workers:
-                self._pool.start(worker, 0)
-            self._pool.wait_until_ready(self._workers)
-        except BaseException:
-            self.close()
-            raise
+        self._pool.start_all([0] * num_workers)
 
     def _answers(self, workers: Collection[int], method: str, arguments_of: Callable[[int], Any]) -> dict[int, Any]:
         """The answer of each worker to a call, or its `WorkerLostError` if it may be replaced."""

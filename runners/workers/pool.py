@@ -101,6 +101,16 @@ class Pool(ABC):
     def close(self) -> None:
         """Let all workers close their environments, and end them; a second call does nothing."""
 
+    def start_all(self, env_seeds: Sequence[int]) -> None:
+        """Start a worker for each seed, and wait until all are ready. If that fails, end all of them."""
+        try:
+            for worker, env_seed in enumerate(env_seeds):
+                self.start(worker, env_seed)
+            self.wait_until_ready(range(len(env_seeds)))
+        except BaseException:
+            self.close()
+            raise
+
     def wait_until_ready(self, workers: Collection[int]) -> None:
         """Wait until started workers have made their environments.
 

@@ -109,13 +109,7 @@ class Workers:
         self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
         self._info_names: Sequence[str] = ()
         self._steering: list[Steering] = []
-        try:
-            for worker in range(num_workers):
-                self.pool.start(worker, self._seed_of(worker))
-            self.pool.wait_until_ready(self.pool.workers)
-        except BaseException:
-            self.close()
-            raise
+        self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
 
     def _seed_of(self, worker: int) -> int:
         """The seed of a worker's first environment."""

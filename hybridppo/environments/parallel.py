@@ -81,7 +81,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
         """The rows of all agents."""
-        self.own_rows = [self._own_part(row, slot) for slot, row in enumerate(self.rows)]
+        pairs = zip(self.rows, self._encoders, strict=True)
+        self.own_rows = [row[: encode.size] if self._differ else row for row, encode in pairs]
         """The part of each row that belongs to the agent."""
         self._masked = [
             MaskedObservation(space, action) if has else None
@@ -309,10 +310,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
 
     def _put(self, slot: int, own: Array, row: Array) -> None:
         own[...] = self._encoders[slot].layout.among_others(row) if self._differ else row
-
-    def _own_part(self, row: Array, slot: int) -> Array:
-        """The part of a row that belongs to the agent, if agents have rows of different lengths."""
-        return row[: self._encoders[slot].size] if self._differ else row
 
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:

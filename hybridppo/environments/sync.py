@@ -55,7 +55,7 @@ class SyncEnvironments(SubEnvironments):
         size = int(np.prod(shape)) if is_float else 0
         self._numbers = np.zeros(size + num_envs, np.float32)
         self._rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, np.uint8)
-        self._encoded = self.encode if self.encode.is_array else _as_it_is
+        self._encoded = self.encode if self.encode.is_array else lambda rows: rows
         self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
@@ -126,7 +126,3 @@ class SyncEnvironments(SubEnvironments):
                 require_finite("its reward", self._rewards[i])
             except BadValueError as error:
                 self._recover(i, action, error)
-
-
-def _as_it_is(rows: Array) -> Array:
-    return rows

@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.spaces.distributions import Distribution
 
-Array = NDArray[Any]
 Metrics = dict[str, float]
 
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import RemoteEnvironments
@@ -18,9 +17,8 @@ from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import divided, states_of_workers
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.composite import map_parts
-
-Array = NDArray[Any]
 
 STEPS_TO_RECOVER = 100
 """After this number of steps, losses of a worker are counted from 0 again."""

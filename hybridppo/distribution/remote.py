@@ -13,7 +13,6 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import ray
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
@@ -24,10 +23,9 @@ from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.seeds import seed_globals
-
-Array = NDArray[Any]
 
 Answer = tuple[str, Any, float]
 """"done", the result and its seconds; or "error", a message and 0."""

@@ -10,19 +10,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import MASK, has_mask, mask_apart, mask_row, masked_row, without_mask
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation, which_have_masks
 from hybridppo.spaces.observations import ObservationEncoder, encoders_of
 from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
 from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
-
-Array = NDArray[Any]
 
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 """The values that a step returns, each a mapping by agent."""

@@ -6,17 +6,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.errors import BadValueError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite
 from hybridppo.spaces.registry import each_of
-
-Array = NDArray[Any]
 
 
 class SyncEnvironments(SubEnvironments):

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, Step
@@ -22,11 +21,11 @@ from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.networks.rows import numbers_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.accelerator import accelerator_of
 
-Array = NDArray[Any]
 Found = TypeVar("Found")
 
 

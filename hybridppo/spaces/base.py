@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.rows import ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Array = NDArray[Any]
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
 Json = dict[str, Any]

@@ -8,14 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError, name_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.interruption import give_up_if_stopped
-
-Array = NDArray[Any]
 
 
 class Pool(ABC):

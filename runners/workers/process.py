@@ -17,16 +17,14 @@ from multiprocessing.connection import Client, Connection
 from typing import Any, NamedTuple
 
 import cloudpickle
-from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import NEVER
 from hybridppo.runners.workers.share import Share, parameters_of
 from hybridppo.runners.workers.shared_arrays import PublishedParameters, SharedArrays
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.interruption import requests_to_end
-
-Array = NDArray[Any]
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 

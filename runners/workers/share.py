@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import make_environments
@@ -12,9 +10,8 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag, Stepper
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
-
-Array = NDArray[Any]
 
 
 class Filled(NamedTuple):

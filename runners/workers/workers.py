@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.environments.base import Environments, EnvState
@@ -28,10 +27,9 @@ from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.transport import Work, WorkerLostError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
-
-Array = NDArray[Any]
 
 
 class Workers:

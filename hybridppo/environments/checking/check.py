@@ -15,7 +15,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
-from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
@@ -31,13 +30,12 @@ from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown_name
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.validation import require_seconds, require_whole
-
-Array = NDArray[Any]
 
 STEPS_TO_REPEAT, SECONDS_TO_REPEAT = 100, 2.0
 """Steps that are repeated, to check that a seed gives the same episode; fewer if they would take longer than the

@@ -3,15 +3,14 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.figures import shown_seconds
 
-Array = NDArray[Any]
 Severity = Literal["error", "warning", "note"]
 
 

@@ -7,12 +7,11 @@ views of torch's parameters. Workers use this file without torch.
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 NumpyActivation = Literal["tanh", "relu"]
 

@@ -5,7 +5,6 @@ import pickle
 import platform
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.runners.workers.share import Share, parameters_of, text_of_failure
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.seeds import seed_globals
@@ -233,8 +232,6 @@ def answered(act: Callable[[], Any], servant: Servant | None = None) -> Answer:
     """The result of a call with the seconds of a servant's answer, or the text of its error."""
     try:
         value = act()
-    except EnvError as error:  # its message needs no traceback
-        return "error", str(error), 0.0
     except Exception as error:
-        return "error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}", 0.0
+        return "error", text_of_failure(error), 0.0
     return "done", value, servant.seconds if servant is not None else 0.0

@@ -1,5 +1,6 @@
 """The environments of one worker, on any machine. Workers use this file without torch."""
 
+import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -104,3 +105,8 @@ def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]
         parameters.append(flat[start : start + size].reshape(shape))
         start += size
     return parameters
+
+
+def text_of_failure(error: BaseException) -> str:
+    """An error as its worker reports it: the library's own errors of environments need no traceback."""
+    return str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"

@@ -271,12 +271,7 @@ class Policies:
     """Name of the agent in files."""
 
     def __init__(
-        self,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-        config: PoliciesConfig,
-        *,
-        seed: int = 0,
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: PoliciesConfig, *, seed: int = 0
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
         self.agents: dict[str, PPO] = {

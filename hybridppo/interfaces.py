@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.spaces.distributions import Distribution
 
-Array = NDArray[Any]
 Metrics = dict[str, float]
 
 
@@ -24,7 +23,6 @@ class SamplingActor(Protocol):
 
     def __call__(self, observations: Array) -> Array:
         """`[N, obs] -> [N, outputs]`, float32; the result may be reused by the next call."""
-        ...
 
 
 class Experience(Protocol):
@@ -33,16 +31,13 @@ class Experience(Protocol):
     @property
     def observations(self) -> Tensor:
         """One of the tensors, which tells the device of all."""
-        ...
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors."""
-        ...
 
     def map(self, function: Callable[[Tensor], Tensor], /) -> Any:
         """A copy with `function` applied to each tensor."""
-        ...
 
 
 SomeExperience = TypeVar("SomeExperience", bound=Experience)
@@ -72,11 +67,9 @@ class Agent(Protocol):
     @property
     def records_graphs(self) -> bool:
         """Whether repeated work of a CUDA device is recorded as graphs."""
-        ...
 
     def anneal(self, progress: float) -> None:
         """Apply schedules; `progress` goes from 0 at the start of training to 1 at its end."""
-        ...
 
     def update(self, experience: Any, /) -> Metrics:
         """Learn from a rollout, or from other data of its runner, on the agent's device, and add 1 to `version`.
@@ -84,15 +77,12 @@ class Agent(Protocol):
         Raises:
             Stopped: if `should_stop` returns True. The agent is then as before the call.
         """
-        ...
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state for an exact resume: tensors, and a JSON object."""
-        ...
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore the result of `state`."""
-        ...
 
 
 class AgentOfOnePolicy(Agent, Protocol):
@@ -104,12 +94,10 @@ class AgentOfOnePolicy(Agent, Protocol):
     @property
     def modules(self) -> list[nn.Module]:
         """All modules with tensors, including actor and critic."""
-        ...
 
     @property
     def optimizer(self) -> Optimizer:
         """Steps `parameters`."""
-        ...
 
 
 class AgentOfPolicies(Agent, Protocol):
@@ -118,16 +106,13 @@ class AgentOfPolicies(Agent, Protocol):
     @property
     def agents(self) -> Mapping[str, AgentOfOnePolicy]:
         """The agent of each policy, by name."""
-        ...
 
     @property
     def columns(self) -> Mapping[str, Sequence[int]]:
         """For each policy, the indices of its agents in an environment."""
-        ...
 
     def names_of(self, policy: str) -> list[str]:
         """The names of the agents of an environment that have a policy."""
-        ...
 
 
 def has_policies(agent: Agent) -> TypeGuard[AgentOfPolicies]:
@@ -146,22 +131,18 @@ class ReplaySettings(Protocol):
     @property
     def num_envs(self) -> int:
         """Environments that are stepped together."""
-        ...
 
     @property
     def learning_starts(self) -> int:
         """Environment steps before the first update."""
-        ...
 
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps for each line of metrics."""
-        ...
 
     @property
     def n_steps(self) -> int:
         """How many steps a target adds up."""
-        ...
 
 
 class OffPolicyAgent(AgentOfOnePolicy, Protocol):
@@ -170,20 +151,16 @@ class OffPolicyAgent(AgentOfOnePolicy, Protocol):
     @property
     def config(self) -> ReplaySettings:
         """The settings."""
-        ...
 
     @property
     def exploration(self) -> GaussianExploration:
         """The distribution that a sampler draws actions from, in place of `distribution`."""
-        ...
 
     def new_replay(self, num_envs: int, num_parts: int) -> Replay:
         """An empty replay buffer (`Replay`) of so many environments; call it after the placement was prepared."""
-        ...
 
     def minibatches(self, replay: Replay, /) -> "Iterator[Experience]":
         """The minibatches of an update, on the device of the replay buffer; none if a part of it is empty."""
-        ...
 
     def require_finite(self) -> object:
         """Refuse an agent with numbers that are not finite.
@@ -191,7 +168,6 @@ class OffPolicyAgent(AgentOfOnePolicy, Protocol):
         Raises:
             TrainingError: if a loss or a parameter is not finite.
         """
-        ...
 
     def take_metrics(self) -> Metrics:
         """The metrics since the last call.
@@ -199,7 +175,6 @@ class OffPolicyAgent(AgentOfOnePolicy, Protocol):
         Raises:
             TrainingError: as for `require_finite`.
         """
-        ...
 
 
 def learns_from_replay(agent: Agent) -> TypeGuard[OffPolicyAgent]:

@@ -208,12 +208,7 @@ def _on_tensors(environments: Environments, agent: Agent, placement: Placement, 
 
 
 def _require_turns_there(
-    environments: Environments,
-    agent: Agent,
-    placement: Placement,
-    *,
-    num_episodes: int | None,
-    num_workers: int | None,
+    environments: Environments, agent: Agent, placement: Placement, *, num_episodes: int | None, num_workers: int | None
 ) -> None:
     """Refuse to sample environments of tensors on another device, or in another way than by turns.
 

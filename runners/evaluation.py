@@ -9,7 +9,6 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
@@ -18,14 +17,13 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import Drawing
 from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,6 @@ class Alone:
         Returns:
             The result in this process.
         """
-        return self._called(name, *arguments)
-
-    def _called(self, name: str, *arguments: Any) -> Any:
         method = self._calls[name]()
         assert method is not None  # its runner makes or hears the call
         return method(*arguments)
@@ -73,11 +70,9 @@ class Commands(Protocol):
 
     def tell(self, what: str) -> None:
         """Send a command; only the first learner calls this."""
-        ...
 
     def hear(self) -> str:
         """Wait for the next command; the other learners call this."""
-        ...
 
 
 class Company(Alone):
@@ -115,14 +110,14 @@ class Company(Alone):
             self._commands.tell(json.dumps([GO_ON, run.stopped_by], allow_nan=True))
             return
         while (told := json.loads(self._commands.hear()))[0] != GO_ON:
-            self._called(*told)
+            super().call(*told)
         if told[1] is not None:
             run.stop(told[1])
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: D102 - as in the base
         if not self.has_left:
             self._commands.tell(json.dumps([name, *arguments], allow_nan=True))
-        return self._called(name, *arguments)
+        return super().call(name, *arguments)
 
     def leave(self) -> None:  # noqa: D102 - as in the base
         self.has_left = True

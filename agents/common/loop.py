@@ -37,16 +37,13 @@ class LearningAgent(Protocol):
     @property
     def records_graphs(self) -> bool:
         """Whether steps are recorded on a device that can."""
-        ...
 
     @property
     def optimizer(self) -> FlatAdam:
         """Steps the parameters."""
-        ...
 
     def learned_buffers(self) -> list[Tensor]:
         """The buffers that an optimizer step changes."""
-        ...
 
 
 class Extras:

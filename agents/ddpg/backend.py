@@ -39,15 +39,12 @@ class Optimized(Protocol):
     @property
     def has_own_loss(self) -> bool:
         """Whether a subclass has other losses."""
-        ...
 
     def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
         """The loss of the critics, a scalar, and their values `[B, C]`."""
-        ...
 
     def actor_loss(self, minibatch: Transitions) -> Tensor:
         """The loss of the actor, a scalar."""
-        ...
 
 
 class Backend:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ddpg import compiled_loops as loops
@@ -20,8 +19,7 @@ from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.forms import has_gradient_hooks, is_on_cpu, layers_in, linears, numpy_form
 from hybridppo.rollouts.replay import Transitions
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 TYPES = """
 parameters = group(f[::1], f[::1], f[::1], f[::1], f[::1])

@@ -37,11 +37,7 @@ from hybridppo.networks.modes import share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
-from hybridppo.spaces.deterministic import (
-    GaussianExploration,
-    OrnsteinUhlenbeckExploration,
-    deterministic_actions,
-)
+from hybridppo.spaces.deterministic import GaussianExploration, OrnsteinUhlenbeckExploration, deterministic_actions
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads

@@ -43,26 +43,21 @@ class Optimized(LearningAgent, Protocol):
     @property
     def actor_network(self) -> nn.Module:
         """Computes the outputs of the distribution."""
-        ...
 
     @property
     def critic_network(self) -> nn.Module:
         """Computes the values."""
-        ...
 
     @property
     def has_own_loss(self) -> bool:
         """Whether the loss is a custom one."""
-        ...
 
     @property
     def is_the_librarys(self) -> bool:
         """Whether the loss and the networks are the library's."""
-        ...
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss of a minibatch."""
-        ...
 
 
 class Backend:

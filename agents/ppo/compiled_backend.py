@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo import compiled_loops as loops
@@ -25,12 +24,11 @@ from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import columns_seen, layers_in, numpy_form, place_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
-
-Array = NDArray[Any]
 
 KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
 """Distributions with a compiled gradient, alone or in a joint distribution."""

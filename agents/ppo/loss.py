@@ -85,7 +85,6 @@ class LossFunction(Protocol):
 
     def __call__(self, inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
         """The loss of one minibatch; `clip_range` is the present one, which may be annealed."""
-        ...
 
 
 def has_state(loss: Any) -> bool:
@@ -142,10 +141,7 @@ def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) 
         value = value_loss(values=inputs.values, returns=inputs.returns)
     else:
         value = clipped_value_loss(
-            values=inputs.values,
-            returns=inputs.returns,
-            old_values=inputs.old_values,
-            clip_range=config.clip_range_vf,
+            values=inputs.values, returns=inputs.returns, old_values=inputs.old_values, clip_range=config.clip_range_vf
         )
     entropy = inputs.entropy.mean()
     return Loss(policy - config.entropy_coef * entropy + config.value_coef * value, policy, value, entropy)

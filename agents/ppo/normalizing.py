@@ -56,7 +56,7 @@ class Normalization(nn.Module):
 
         Stacks of frames are `StackedRows`.
         """
-        normalize = _as_they_are if self.observations is None else self.observations
+        normalize: nn.Module = nn.Identity() if self.observations is None else self.observations
         observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
         if self._frames is None:
             return observations, finals
@@ -173,7 +173,3 @@ class RewardNormalizer(nn.Module):
     def scaled(self, rewards: Tensor) -> Tensor:
         """The rewards, normalised by the present moments."""
         return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
-
-
-def _as_they_are(rows: Tensor) -> Tensor:
-    return rows

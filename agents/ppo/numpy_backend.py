@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.backend import Backend, Optimized
@@ -25,9 +24,8 @@ from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependent
 from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
-
-Array = NDArray[Any]
 
 
 class NumpyBackend(Backend):

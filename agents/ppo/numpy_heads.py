@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, StateDependentActor
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import (
     Categorical,
     DiagonalGaussian,
@@ -24,8 +24,6 @@ from hybridppo.spaces.distributions import (
 )
 from hybridppo.spaces.gaussian import log_slope, quadrature
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
-
-Array = NDArray[Any]
 
 
 class Gradient(Protocol):
@@ -40,11 +38,9 @@ class Gradient(Protocol):
             actions: `[B]`, or `[*action, B]`.
             last: the input of the last layer, `[B, L]`.
         """
-        ...
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
         """The gradient of `outputs`, `[n, B]`; that of `free` is written into `d_free`, of its shape."""
-        ...
 
 
 class ActorHead:

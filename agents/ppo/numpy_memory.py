@@ -4,15 +4,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.numpy_backend import Passes, clipped, has_known_networks, stacked, views_of
 from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.networks.recurrent import RecurrentNetwork
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 class NumpyMemory(Backend):

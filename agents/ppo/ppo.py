@@ -33,14 +33,7 @@ from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, r
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
-from hybridppo.agents.ppo.loss import (
-    STATISTICS,
-    Loss,
-    LossFunction,
-    LossInputs,
-    has_state,
-    ppo_loss,
-)
+from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, has_state, ppo_loss
 from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
@@ -343,7 +336,8 @@ class PPO(PolicyAgent):
                 log_probs, weights, shares = now, ratios, torch.full_like(ratios, share)
             elif correction == "decoupled":
                 log_probs, weights = now, ratios.clamp(max=1.0)
-        if ratios is None or self._has_own_advantages:
+        has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
+        if ratios is None or has_own:
             advantages = self._checked(self.advantages(**estimated), rollout.rewards)
             returns = advantages + values[:-1]
         else:
@@ -362,10 +356,6 @@ class PPO(PolicyAgent):
     def _correction_of(self, rollout: Any) -> LagCorrection:
         """The correction for older parameters, which may have acted if rows have versions."""
         return "none" if rollout.parts[0].versions is None else self.config.lag_correction
-
-    @property
-    def _has_own_advantages(self) -> bool:
-        return self._advantages is not gae or type(self).advantages is not PPO.advantages
 
     @staticmethod
     def _checked(advantages: Any, rewards: Tensor) -> Tensor:

@@ -296,11 +296,7 @@ class Sequences(nn.Module):
         # Waits for the device, so that minibatches need not.
         starts, valid = torch.tensor(torch.stack((_starts(rollout).flatten(), valid)).tolist())
         sequences = SequenceBatch(
-            rows.map(cut),
-            rollout.states.flatten(0, 1),
-            self._critic_states,
-            cut(starts).numpy(),
-            cut(valid).numpy(),
+            rows.map(cut), rollout.states.flatten(0, 1), self._critic_states, cut(starts).numpy(), cut(valid).numpy()
         )
         # A minibatch without steps would have no mean.
         with_steps = np.flatnonzero(sequences.valid.any(0))

@@ -40,6 +40,13 @@ class Choice:
     """The contents of `placements.json`."""
 
 
+def not_measured(device: Any, num_workers: int, torch_threads: int, line: str) -> Choice:
+    """The only choice that there is: one device, with the reason for the log."""
+    logger.info("placement auto: %s", line)
+    table = {"seconds": 0.0, "left_out": [], "chosen": str(device), "line": line}
+    return Choice(SingleDevice(device), num_workers, torch_threads, table)
+
+
 @dataclass(frozen=True)
 class Within:
     """The process of a divided training for which `Auto` chooses."""
@@ -99,10 +106,7 @@ class Auto:
         """
         if environments.device is not None:
             line = f"{environments.device}, where the environments' tensors are"
-            logger.info("placement auto: %s", line)
-            placement = SingleDevice(environments.device)
-            table = {"seconds": 0.0, "left_out": [], "chosen": str(environments.device), "line": line}
-            return Choice(placement, num_workers or 0, config.torch_threads or 1, table)
+            return not_measured(environments.device, num_workers or 0, config.torch_threads or 1, line)
         training = Training(source, config, options if options is not None else EnvironmentOptions(), agent)
         seconds_to_make *= config.num_envs * environments.num_agents / environments.num_envs  # of all
         limits = self.limits(

@@ -2,10 +2,8 @@
 
 import contextlib
 import math
-import random
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -26,6 +24,7 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.threads import limit_threads
 
 Name = Literal["cpu", "cuda", "migrate", "hybrid", "overlap"]
@@ -169,7 +168,9 @@ class Training:
         small, times = shortened(config, share)
         warmup, fewest = _iterations(small)
         placement = candidate.placement
-        with generators_untouched(), limit_threads(candidate.torch_threads), contextlib.ExitStack() as stack:
+        # Environments may draw from the global generators.
+        with generators_untouched(), torch.random.fork_rng([]), contextlib.ExitStack() as stack:
+            stack.enter_context(limit_threads(candidate.torch_threads))
             devices = placement.sampling_device, placement.learning_device
             stack.enter_context(float32_products(small.precision, *devices))
             stack.enter_context(np.errstate(under="ignore"))  # as in a training
@@ -259,15 +260,3 @@ def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
     size = min(config.buffer_size, room)
     turns = max(1.0, config.steps_per_iteration / turn)
     return replace(config, learning_starts=0, steps_per_iteration=turn, buffer_size=size), turns
-
-
-@contextlib.contextmanager
-def generators_untouched() -> Iterator[None]:
-    """Restore the global random generators afterwards: environments may draw from them."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])

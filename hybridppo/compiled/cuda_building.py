@@ -85,11 +85,9 @@ class Launcher(Protocol):
 
     def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:
         """A tensor of the device as an argument of kernels, without a copy; with a type, its bytes as records."""
-        ...
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
         """Put a kernel into this thread's current stream, without waiting."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,13 @@
 """Distributions whose actions compiled loops draw, and their constants."""
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.gaussian import DiagonalGaussian
-
-Array = NDArray[Any]
 
 FusedDistribution = Categorical | MultiCategorical | DiagonalGaussian
 

@@ -12,13 +12,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin, begin_agent
 from hybridppo.compiled.spec import EnvironmentSpec
 from hybridppo.errors import EnvError, EnvStateError, shown
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 class State(np.record):  # type: ignore[misc]  # final in NumPy's stubs alone

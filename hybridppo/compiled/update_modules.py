@@ -54,14 +54,7 @@ class UpdateModule:
             is the same on one machine.
     """
 
-    def __init__(
-        self,
-        name: str,
-        loops: Texts,
-        *,
-        types: str,
-        decorators: Texts | None = None,
-    ) -> None:
+    def __init__(self, name: str, loops: Texts, *, types: str, decorators: Texts | None = None) -> None:
         self._name, self._types = name, types
         self._loops = {loop.__name__: loop for loop in loops}
         self._decorators = {**CONTRACTED, **(decorators or {})}

@@ -34,7 +34,6 @@ class Talk(Protocol):
 
     def __call__(self, kind: str, value: Any = None) -> tuple[str, Any]:
         """Return the kind and the value of the reply."""
-        ...
 
 
 class Served(Exchange):

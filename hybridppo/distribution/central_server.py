@@ -193,13 +193,7 @@ class Learners(BaseSampler):
             self._pool, learners, DistributionError, "a whole rollout", "what it had not learned from is"
         )
         self._closed = False
-        try:
-            for number in range(learners):
-                self._pool.start(number, env_seed + self._envs[number].start)
-            self._pool.wait_until_ready(range(learners))
-        except BaseException:
-            self.close()
-            raise
+        self._pool.start_all([env_seed + envs.start for envs in self._envs])
 
     @property
     def num_learners(self) -> int:

@@ -1,16 +1,12 @@
 """Placement `auto` within a distribution policy, measured by the first learner on a part of the training."""
 
-import logging
 from dataclasses import replace
 from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.auto.auto import Auto, Choice, Within
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.auto.auto import Auto, Choice, Within, not_measured
 from hybridppo.runs.distribution_policies import Central, MultiLearner
 from hybridppo.system.threads import cpu_cores
-
-logger = logging.getLogger(__name__)
 
 
 def choose_for_learners(
@@ -38,11 +34,12 @@ def choose_for_learners(
     assert learners is not None
     cores = max(1, cpu_cores() // learners)
     if config.torch_threads is not None:
-        return _only(
-            config.torch_threads, f"cpu within {policy}, the only candidate with torch_threads={config.torch_threads}"
-        )
+        line = f"cpu within {policy}, the only candidate with torch_threads={config.torch_threads}"
+        return not_measured("cpu", 0, config.torch_threads, line)
     if cores == 1:
-        return _only(1, f"cpu within {policy}, the only candidate: a learner has one of {cpu_cores()} cores")
+        return not_measured(
+            "cpu", 0, 1, f"cpu within {policy}, the only candidate: a learner has one of {cpu_cores()} cores"
+        )
     part = share_of(config, policy)
     within = Within(str(policy), ("cpu",), cores)
     return Auto().choose(config=part, total_steps=total_steps // learners, within=within, **training)
@@ -60,10 +57,3 @@ def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
     most = min(num_minibatches, share.units, share.batch_size // 2)
     possible = (count for count in range(most, 0, -1) if share.batch_size % count == 0)
     return replace(share, num_minibatches=next(possible, 1))
-
-
-def _only(torch_threads: int, line: str) -> Choice:
-    """The CPU, with the reason for the log."""
-    logger.info("placement auto: %s", line)
-    table = {"seconds": 0.0, "left_out": [], "chosen": "cpu", "line": line}
-    return Choice(SingleDevice("cpu"), 0, torch_threads, table)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.errors import ConfigurationError, DistributionError, pip_install, shown
+from hybridppo.system.interruption import handlers_kept
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ SECONDS_TO_CONNECT = 10.0
 """Seconds that a cluster may take to answer."""
 MOST_BYTES = 2**30
 """The largest object store of a cluster that is started here; further objects are written to disk."""
+_RAYS = (signal.SIGINT, signal.SIGTERM)
+"""The signals whose handlers Ray replaces."""
 
 
 class Cluster:
@@ -64,7 +67,7 @@ class Cluster:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
         try:
             _require_somebody_at(address)
-            with _handlers_kept(), _on_the_loopback(ray) if self.is_started_here else contextlib.nullcontext():
+            with handlers_kept(_RAYS), _on_the_loopback(ray) if self.is_started_here else contextlib.nullcontext():
                 ray.init(**options)
                 if self.is_started_here and sys.platform == "linux":
                     self._watcher = _watched()
@@ -85,7 +88,7 @@ class Cluster:
     def close(self) -> None:
         """Disconnect, and end the cluster if it was started here."""
         if self._is_own:
-            with _handlers_kept():
+            with handlers_kept(_RAYS):
                 self._ray.shutdown()
             if self._watcher is not None:
                 self._watcher.communicate()
@@ -169,18 +172,3 @@ def _require_somebody_at(address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
-
-
-@contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """A context that restores the handlers of signals that Ray replaces."""
-    if threading.current_thread() is not threading.main_thread():  # Python sets handlers in the main thread only
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # Python did not set it, and cannot
-                signal.signal(number, handler)

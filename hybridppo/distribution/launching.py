@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from hybridppo.errors import DistributionError
-from hybridppo.runners.workers.interpreter import command_of
+from hybridppo.runners.workers.interpreter import command_of, wait_for_ends
 from hybridppo.runners.workers.process import signals_blocked
 
 T = TypeVar("T")
@@ -81,13 +81,8 @@ class Launched:
 
     def close(self, seconds: float = SECONDS_TO_CLOSE) -> None:
         """Wait for all to end, and kill those that still run after this number of seconds."""
-        deadline = time.monotonic() + seconds
+        wait_for_ends(self._processes.values(), seconds)
         for process in self._processes.values():
-            try:
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()

@@ -1,7 +1,6 @@
 """The team of a training makes its environments, sampler and loop. Here, it is one process."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
@@ -44,9 +43,7 @@ class LocalTeam:
             self._cluster = self._connect()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End all started processes, and leave the cluster."""
         if self._cluster is not None:
             self._cluster.close()

@@ -2,12 +2,10 @@
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
-from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import RemoteEnvironments
@@ -18,10 +16,9 @@ from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.runners.workers.workers import divided
+from hybridppo.runners.workers.workers import divided, states_of_workers
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.composite import map_parts
-
-Array = NDArray[Any]
 
 STEPS_TO_RECOVER = 100
 """After this number of steps, losses of a worker are counted from 0 again."""
@@ -45,13 +42,7 @@ class RayEnvironments(Environments):
     """
 
     def __init__(
-        self,
-        source: EnvSource,
-        template: Environments,
-        *,
-        num_envs: int,
-        num_workers: int,
-        options: EnvironmentOptions,
+        self, source: EnvSource, template: Environments, *, num_envs: int, num_workers: int, options: EnvironmentOptions
     ) -> None:
         agents = template.num_agents
         super().__init__(num_envs * agents, template.observation_space, template.action_space)
@@ -72,13 +63,7 @@ class RayEnvironments(Environments):
         self._losses = Losses(
             self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
         )
-        try:
-            for worker in self._workers:
-                self._pool.start(worker, 0)
-            self._pool.wait_until_ready(self._workers)
-        except BaseException:
-            self.close()
-            raise
+        self._pool.start_all([0] * num_workers)
 
     def _answers(self, workers: Collection[int], method: str, arguments_of: Callable[[int], Any]) -> dict[int, Any]:
         """The answer of each worker to a call, or its `WorkerLostError` if it may be replaced."""
@@ -174,17 +159,7 @@ class RayEnvironments(Environments):
             self._states("remember_the_start")
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        ends = list(accumulate(state["num_envs"] for state in states))
-        if not {columns.stop for columns in self._columns} <= set(ends):
-            raise EnvStateError(
-                f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
-                f"cannot be divided among {len(self._columns)} workers"
-            )
-        parts = [
-            [state for state, end in zip(states, ends, strict=True) if columns.start < end <= columns.stop]
-            for columns in self._columns
-        ]
-        self._states("load_state", parts)
+        self._states("load_state", states_of_workers(states, self._columns))
 
     def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
         """The result of a method at every worker."""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import ray
 import ray.exceptions
-from numpy.typing import NDArray
 
 from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
@@ -16,9 +15,8 @@ from hybridppo.errors import DistributionError
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.transport import Work
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.state_dependent import noise_row
-
-Array = NDArray[Any]
 
 
 class RaySamplers(Actors, Transport):

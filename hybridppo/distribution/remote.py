@@ -5,7 +5,6 @@ import pickle
 import platform
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import ray
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
@@ -23,11 +21,10 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.runners.workers.share import Share, parameters_of, text_of_failure
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.seeds import seed_globals
-
-Array = NDArray[Any]
 
 Answer = tuple[str, Any, float]
 """"done", the result and its seconds; or "error", a message and 0."""
@@ -235,8 +232,6 @@ def answered(act: Callable[[], Any], servant: Servant | None = None) -> Answer:
     """The result of a call with the seconds of a servant's answer, or the text of its error."""
     try:
         value = act()
-    except EnvError as error:  # its message needs no traceback
-        return "error", str(error), 0.0
     except Exception as error:
-        return "error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}", 0.0
+        return "error", text_of_failure(error), 0.0
     return "done", value, servant.seconds if servant is not None else 0.0

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -159,9 +158,7 @@ class Team(LocalTeam):
             )  # fmt: skip
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(text_of(error))
         self._let_go(SECONDS_TO_CLOSE if error is None else 0.0)

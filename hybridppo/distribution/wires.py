@@ -158,13 +158,10 @@ class InSharedMemory(Collective):
         self.bytes_sent += self._sets[half][rank, :, : self._num_columns].nbytes
         fence()
         self._turns[rank] = self._turn
-        wait_for(self._have_come, self._link.require_others)
+        wait_for(lambda: bool(self._turns.min() >= self._turn), self._link.require_others)
         fence()
         self._agreed.requested |= bool(self._asks[half].any())
         return sum_in_order(self._sets[half].flatten(0, 1)[:, : self._num_columns].unbind())
-
-    def _have_come(self) -> bool:
-        return bool(self._turns.min() >= self._turn)
 
     def close(self) -> None:  # noqa: D102 - as in the base
         if self._arrays is not None:

@@ -5,15 +5,12 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
-
-Array = NDArray[Any]
-
 
 MASK = "action_mask"
 """The key of the mask in observations of PettingZoo's classic games."""

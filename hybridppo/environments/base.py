@@ -8,15 +8,13 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import gymnasium as gym
-from numpy.typing import NDArray
 
 from hybridppo.environments import info_metrics
 from hybridppo.environments.state.keeping import StateKeeper
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
-
-Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 

@@ -10,16 +10,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError, HybridPPOError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.composite import map_parts
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import are_same
-
-Array = NDArray[Any]
 
 TRUTHS = (bool, np.bool_)
 
@@ -207,12 +205,7 @@ def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, 
 
 
 def require_spaces_of(
-    agent: Any,
-    environment: Any,
-    *,
-    masks_apart: bool = False,
-    error: type[HybridPPOError] = EnvError,
-    remedy: str = "",
+    agent: Any, environment: Any, *, masks_apart: bool = False, error: type[HybridPPOError] = EnvError, remedy: str = ""
 ) -> None:
     """Refuse an environment whose spaces differ from those of training.
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import joint_space
@@ -29,8 +29,6 @@ from hybridppo.system.validation import whole
 if TYPE_CHECKING:
     from hybridppo.compiled.building import Kernels
     from hybridppo.compiled.definition import Definition
-
-Array = NDArray[Any]
 
 SECONDS_WORTH_DIVIDING = 3e-4
 """Work of one thread is divided only if it takes longer: a shorter call ends before other threads are awake."""

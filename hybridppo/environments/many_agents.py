@@ -10,7 +10,6 @@ from math import isfinite
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
@@ -20,12 +19,11 @@ from hybridppo.environments.seats import seat_environment
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.rows import ObservesOfAgents
-
-Array = NDArray[Any]
 
 
 class ManyAgents(SubEnvironments):

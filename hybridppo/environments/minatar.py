@@ -5,9 +5,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 PREFIX = "MinAtar/"
 

@@ -9,11 +9,8 @@ Kernels are launched into torch's current stream, on tensors that do not move, a
 can be recorded as a graph. The state is saved and begun by the host's environments, whose random numbers are the same.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
@@ -22,8 +19,6 @@ from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.errors import OutOfMemoryError
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.system.accelerator import accelerator_of
-
-Array = NDArray[Any]
 
 
 def _layout(

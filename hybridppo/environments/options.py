@@ -1,7 +1,6 @@
 """The options of environments."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_critics import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, plain, require_whole
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole, seconds_of
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -89,10 +88,7 @@ class EnvironmentOptions:
             )
         if self.on_env_error not in get_args(OnEnvError):
             raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(self.on_env_error)}")
-        worker_timeout: Any = plain(self.worker_timeout)
-        if worker_timeout is None:  # of config.json, which has no infinity
-            worker_timeout = math.inf
-        object.__setattr__(self, "worker_timeout", worker_timeout)
+        object.__setattr__(self, "worker_timeout", seconds_of(self.worker_timeout))
         if not (is_seconds(self.worker_timeout) and self.worker_timeout > 0):
             raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
         kwargs: Any = self.env_kwargs

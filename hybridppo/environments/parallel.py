@@ -10,19 +10,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import MASK, has_mask, mask_apart, mask_row, masked_row, without_mask
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation, which_have_masks
 from hybridppo.spaces.observations import ObservationEncoder, encoders_of
 from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
 from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
-
-Array = NDArray[Any]
 
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 """The values that a step returns, each a mapping by agent."""
@@ -81,7 +79,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self.rows: Array = np.zeros((num_agents, *encode.shape), encode.dtype)
         """The rows of all agents."""
-        self.own_rows = [self._own_part(row, slot) for slot, row in enumerate(self.rows)]
+        pairs = zip(self.rows, self._encoders, strict=True)
+        self.own_rows = [row[: encode.size] if self._differ else row for row, encode in pairs]
         """The part of each row that belongs to the agent."""
         self._masked = [
             MaskedObservation(space, action) if has else None
@@ -309,10 +308,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
 
     def _put(self, slot: int, own: Array, row: Array) -> None:
         own[...] = self._encoders[slot].layout.among_others(row) if self._differ else row
-
-    def _own_part(self, row: Array, slot: int) -> Array:
-        """The part of a row that belongs to the agent, if agents have rows of different lengths."""
-        return row[: self._encoders[slot].size] if self._differ else row
 
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:

@@ -8,16 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import mask_for_sample
 from hybridppo.environments.options import SeatOptions
 from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.of_agents import SpacesOfAgents
-
-Array = NDArray[Any]
 
 Opponent = Callable[[Array, np.random.Generator, list[Any]], tuple[Sequence[Any], list[Any]]]
 """From rows `[n, *row]`, a generator and the state of each row's agent (None at the start of an episode, or without

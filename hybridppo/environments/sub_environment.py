@@ -7,18 +7,16 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, EnvState, closed, warned_of_closing
 from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import reshaped
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.validation import whole
-
-Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 

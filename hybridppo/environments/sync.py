@@ -6,17 +6,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.errors import BadValueError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite
 from hybridppo.spaces.registry import each_of
-
-Array = NDArray[Any]
 
 
 class SyncEnvironments(SubEnvironments):
@@ -38,11 +36,7 @@ class SyncEnvironments(SubEnvironments):
     _has_infos = True
 
     def __init__(
-        self,
-        make: Callable[[], "gym.Env[Any, Any]"],
-        num_envs: int,
-        first: int = 0,
-        on_error: OnEnvError = "raise",
+        self, make: Callable[[], "gym.Env[Any, Any]"], num_envs: int, first: int = 0, on_error: OnEnvError = "raise"
     ) -> None:
         sub_environments = made_alike([make] * num_envs, require_same_spaces, first, on_error, gives_rows=True)
         model = sub_environments[0].env
@@ -59,7 +53,7 @@ class SyncEnvironments(SubEnvironments):
         size = int(np.prod(shape)) if is_float else 0
         self._numbers = np.zeros(size + num_envs, np.float32)
         self._rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, np.uint8)
-        self._encoded = self.encode if self.encode.is_array else _as_it_is
+        self._encoded = self.encode if self.encode.is_array else lambda rows: rows
         self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
@@ -130,7 +124,3 @@ class SyncEnvironments(SubEnvironments):
                 require_finite("its reward", self._rewards[i])
             except BadValueError as error:
                 self._recover(i, action, error)
-
-
-def _as_it_is(rows: Array) -> Array:
-    return rows

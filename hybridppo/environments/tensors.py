@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, Step
@@ -22,11 +21,11 @@ from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.networks.rows import numbers_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.accelerator import accelerator_of
 
-Array = NDArray[Any]
 Found = TypeVar("Found")
 
 
@@ -51,7 +50,6 @@ class TensorEnv(Protocol):
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset every environment, all from `seed`; return observations `[N, *space]` (or a container) and infos."""
-        ...
 
     def step(self, actions: Any, /) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step every environment, and reset those whose episode has ended.
@@ -64,7 +62,6 @@ class TensorEnv(Protocol):
                 and truncated, `[N]` bool; and infos. `infos["final_obs"]`, `[N, *space]`, has the true final
                 observations of truncated episodes, if they are known; its other rows may hold anything.
         """
-        ...
 
 
 class TensorEnvironments(Environments):

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, EnvState, Step, closed, warned_of_closing
 from hybridppo.environments.checks import (
@@ -27,9 +26,8 @@ from hybridppo.environments.checks import (
 )
 from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.errors import BadValueError, EnvError, EnvStateError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import require_finite
-
-Array = NDArray[Any]
 
 
 class VectorEnvironments(Environments):

@@ -33,7 +33,6 @@ class Initialise(Protocol):
 
     def __call__(self, layer: Layer, gain: float, generator: torch.Generator) -> Layer:
         """The layer, with weights drawn from `generator`."""
-        ...
 
 
 def initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:

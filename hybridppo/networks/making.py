@@ -50,10 +50,7 @@ ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 
 
 def actor_and_critic(
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    config: Any,
-    generator: torch.Generator,
+    observation_space: gym.Space[Any], action_space: gym.Space[Any], config: Any, generator: torch.Generator
 ) -> tuple[nn.Module, nn.Module]:
     """The library's networks: multilayer perceptrons, after convolutions if observations have images.
 
@@ -101,12 +98,7 @@ class _Parts:
     """
 
     def __init__(
-        self,
-        encode: ObservationEncoder,
-        mask_size: int,
-        config: Any,
-        generator: torch.Generator,
-        keys: str,
+        self, encode: ObservationEncoder, mask_size: int, config: Any, generator: torch.Generator, keys: str
     ) -> None:
         self._config, self._generator, self._mask_size = config, generator, mask_size
         self._initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
@@ -186,11 +178,7 @@ class _Parts:
 
 
 def checked_networks(
-    networks: Networks,
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    config: Any,
-    seed: int,
+    networks: Networks, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: Any, seed: int
 ) -> tuple[nn.Module, nn.Module]:
     """Custom networks, tried on two observations. Their draws from torch's generator follow from the seed.
 

@@ -122,11 +122,7 @@ class Placement(ABC):
 
     def settings(self) -> dict[str, Any]:
         """The arguments that make an equal placement, as JSON."""
-        return {
-            "name": self.name,
-            "sampling": str(self.sampling_device),
-            "learning": str(self.learning_device),
-        }
+        return {"name": self.name, "sampling": str(self.sampling_device), "learning": str(self.learning_device)}
 
     def __repr__(self) -> str:
         settings = self.settings()

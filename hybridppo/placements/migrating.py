@@ -24,11 +24,7 @@ class Migrating(Placement):
     name = "migrate"
 
     def __init__(
-        self,
-        sampling: str | torch.device = "cpu",
-        learning: str | torch.device = "cuda",
-        *,
-        force_copy: bool = False,
+        self, sampling: str | torch.device = "cpu", learning: str | torch.device = "cuda", *, force_copy: bool = False
     ) -> None:
         super().__init__(sampling, learning)
         self.force_copy = force_copy

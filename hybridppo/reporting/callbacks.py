@@ -33,10 +33,6 @@ Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
 logger = logging.getLogger(__name__)
 
 
-def _steer_nothing(steering: Steering) -> list[Any]:
-    return []
-
-
 def _refuse(steering: Steering) -> list[Any]:
     raise ConfigurationError("the training has ended, and its environments are closed: call and set them in a callback")
 
@@ -104,7 +100,7 @@ class TrainingRun:
     """Iterations so far, including those before a resume."""
     env_steps: int = 0
     """Environment steps so far, including those before a resume."""
-    environments: RunEnvironments = field(default_factory=lambda: RunEnvironments(_steer_nothing))
+    environments: RunEnvironments = field(default_factory=lambda: RunEnvironments(lambda steering: []))
     """The environments of the training."""
     stopped_by: str | None = field(default=None)
     """The reason for which a callback ends the training before its goal."""

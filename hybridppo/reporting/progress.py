@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import tqdm.std
@@ -96,9 +95,7 @@ class ProgressBar:
             ThrottledWarning("showing the progress").failed(error, "all else goes on without it")
             return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._attempt(self._bar.close)
 

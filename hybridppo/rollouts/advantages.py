@@ -27,7 +27,6 @@ class AdvantageFunction(Protocol):
         gae_lambda: float,
     ) -> Tensor:
         """Advantages `[T, N]`, with the arguments of `gae`."""
-        ...
 
 
 def next_values(*, values: Tensor, final_rows: Tensor, final_values: Tensor) -> Tensor:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_rows
-
-Array = NDArray[Any]
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type of each array, by name."""

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import reals, whole
-
-Array = NDArray[Any]
 
 
 class EpisodeStatistics:

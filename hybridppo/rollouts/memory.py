@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.accelerator import sent
 from hybridppo.system.validation import whole
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

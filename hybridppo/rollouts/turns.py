@@ -5,15 +5,13 @@ steps of each agent come first, one after the other; the remaining rows are not 
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 def steps_by_turns(

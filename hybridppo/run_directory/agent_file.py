@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridppo.errors import CheckpointError, RunDirectoryError
 from hybridppo.run_directory.checkpoints import serialized
-from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.files import replace_synced, too_new
 
 FORMAT_VERSION = 1
 _KEY = "hybridppo"
@@ -48,8 +48,5 @@ def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no file that agent.save has written, or is damaged: {error}") from error
     if type(version) is not int or version > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: update "
-            "hybridppo"
-        )
+        raise CheckpointError(too_new(path, version, FORMAT_VERSION))
     return tensors, header

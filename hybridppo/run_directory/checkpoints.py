@@ -25,7 +25,7 @@ import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.files import replace_synced, sync_folder, write_synced
+from hybridppo.run_directory.files import replace_synced, sync_folder, too_new, write_synced
 from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_header, upgraded_names
 
 logger = logging.getLogger(__name__)
@@ -131,10 +131,7 @@ def _read_header(folder: Path) -> Header:
         if type(found) is not int or found < 1:
             raise ValueError("its format version is no number that there ever was")
         if found > FORMAT_VERSION:
-            raise CheckpointError(
-                f"{path} has format version {found}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
-                "update hybridppo"
-            )
+            raise CheckpointError(too_new(path, found, FORMAT_VERSION))
         expected = header.pop("sha256")
         if _checksum(header) != expected:
             raise ValueError("its checksum is not the one written with it")

@@ -152,10 +152,7 @@ class RunDirectory:
         if type(version) is not int or version < 1:
             raise RunDirectoryError(f"{file} is damaged: format_version must be a whole number, got {shown(version)}")
         if version > FORMAT_VERSION:
-            raise RunDirectoryError(
-                f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
-                "update hybridppo"
-            )
+            raise RunDirectoryError(files.too_new(file, version, FORMAT_VERSION))
         directory = cls(file.parent, config)
         directory._opened_at = checkpoint
         return directory

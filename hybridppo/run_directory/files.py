@@ -5,6 +5,11 @@ import shutil
 from pathlib import Path
 
 
+def too_new(path: Path, version: object, newest: int) -> str:
+    """What the error about a file of a later release says."""
+    return f"{path} has format version {version}, but this version of hybridppo reads up to {newest}: update hybridppo"
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files that killed processes have left in `folder`."""
     for path in folder.glob(".*.tmp"):

@@ -113,11 +113,7 @@ def policies_of_run(run_dir: str | Path, agent: AnyAgent) -> dict[str, AnyAgent]
 
 
 def agent_of(
-    settings: Settings,
-    checkpoint: Checkpoint | None,
-    *,
-    agent: type[AnyAgent] | None = None,
-    **parts: Any,
+    settings: Settings, checkpoint: Checkpoint | None, *, agent: type[AnyAgent] | None = None, **parts: Any
 ) -> AnyAgent:
     """The agent of a run at a checkpoint, with its own parts; None for a new agent."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config

@@ -8,7 +8,6 @@ that `resume` may change all follow from `GROUPS`: a further option is one field
 import ast
 import functools
 import inspect
-import math
 import re
 import sys
 import textwrap
@@ -23,7 +22,7 @@ from hybridppo.names import OF_CONFIGS, meant_by
 from hybridppo.reporting.trackers.registry import names_of_trackers
 from hybridppo.runs.distribution_policies import distribution_of
 from hybridppo.runs.self_play import self_play_of
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, plain, require_seconds, require_whole
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
 
 LARGEST_SEED = 2**128
 """The limit for seeds: reading much larger numbers takes forever."""
@@ -95,10 +94,7 @@ class RunOptions:
         self._require_whole("total_episodes", may_be_none=True)
         self._require_whole("num_workers", minimum=0, may_be_none=True)
         self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)
-        checkpoint_seconds: Any = plain(self.checkpoint_seconds)
-        if checkpoint_seconds is None:  # of config.json, which has no infinity
-            checkpoint_seconds = math.inf
-        object.__setattr__(self, "checkpoint_seconds", checkpoint_seconds)
+        object.__setattr__(self, "checkpoint_seconds", seconds_of(self.checkpoint_seconds))
         require_seconds("checkpoint_seconds", self.checkpoint_seconds)
         if self.target_return is not None and not is_number(self.target_return):
             raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")

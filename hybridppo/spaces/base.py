@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.rows import ImageLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Array = NDArray[Any]
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
 Json = dict[str, Any]
@@ -49,27 +48,21 @@ class Distribution(Protocol):
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Noise for a block of actions, `[*shape, noise_size]`."""
-        ...
 
     def sample(self, outputs: Array, noise: Array) -> Array:
         """Random actions `[..., *action_shape]` for `outputs` and noise of the same leading shape."""
-        ...
 
     def mode(self, outputs: Array) -> Array:
         """The most probable actions."""
-        ...
 
     def to_env(self, actions: Array) -> Any:
         """The actions `[N, *action_shape]` in the form that `step` of a vector environment takes."""
-        ...
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """The actions' log-probabilities `[...]`."""
-        ...
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """The result of `log_prob`, to the last bit, and the entropies in nats `[...]`."""
-        ...
 
 
 class Kind(ABC, Generic[SpaceT]):

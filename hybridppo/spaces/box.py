@@ -7,15 +7,13 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
 from hybridppo.spaces.checks import UnsupportedSpaceError, as_numbers, can_be_scaled_to, require_finite, reshaped
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.rows import ImageLayout
-
-Array = NDArray[Any]
 
 MOST_NUMBERS = 2**26
 """The largest space that is read from a file: a larger size is damage, and would only fill the memory."""

@@ -7,12 +7,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = NDArray[Any]
 
 ROW_OF_A_VECTOR, FEW = 16, 512
 """Rows of at least the first size are vectorised without transposing. Up to the second number of logits in all,

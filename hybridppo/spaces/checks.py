@@ -5,11 +5,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, shown
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 class UnsupportedSpaceError(Exception):

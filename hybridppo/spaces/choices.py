@@ -6,15 +6,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.checks import as_numbers, as_scalar, as_truths, checked_whole, require_finite, write_one_hot
-
-Array = NDArray[Any]
 
 
 class DiscreteKind(Kind["gym.spaces.Discrete[Any]"]):  # not generic in older releases of gymnasium

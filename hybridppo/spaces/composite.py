@@ -8,14 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.joint import JointDistribution
-
-Array = NDArray[Any]
 
 
 def map_parts(function: Callable[[Any], Any], value: Any) -> Any:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import can_be_scaled_to
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = NDArray[Any]
 
 
 class DeterministicActions:

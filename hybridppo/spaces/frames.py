@@ -7,14 +7,12 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import FromJson, Json, KindOf
 from hybridppo.spaces.box import BoxKind
 from hybridppo.spaces.rows import ImageLayout
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = NDArray[Any]
 
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 NODES, FURTHEST = 21, 5.0

@@ -7,14 +7,12 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Distribution
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = NDArray[Any]
 
 
 class Factor(NamedTuple):

@@ -5,16 +5,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.distributions import REMEDY
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of, unsupported
 from hybridppo.spaces.rows import HoldsRows
-
-Array = NDArray[Any]
 
 
 def which_have_masks(actions: Sequence[gym.Space[Any]]) -> list[bool]:

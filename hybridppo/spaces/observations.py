@@ -6,17 +6,15 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import is_outside
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of, unsupported
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
-
-Array = NDArray[Any]
 
 REMEDY = (
     "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those "

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
@@ -19,8 +19,6 @@ from hybridppo.spaces.rows import HoldsRows, RowLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = NDArray[Any]
 
 
 class SpacesOfAgents(gym.spaces.Dict, HoldsRows):

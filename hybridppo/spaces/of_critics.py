@@ -6,13 +6,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError, shown
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import encoders_of
 from hybridppo.spaces.rows import OWN, CriticObserves, ObservesOfAgents
-
-Array = NDArray[Any]
 
 STATE = "state"
 """Key of the part with the environment's state."""

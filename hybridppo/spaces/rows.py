@@ -11,11 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
-
-Array = NDArray[Any]
 
 _FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 _NUMBER = 4

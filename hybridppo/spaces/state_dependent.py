@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.gaussian import DiagonalGaussian
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Array = NDArray[Any]
 
 VARIANCE_EPSILON = 1e-6
 """Added to the variance of an action, as in stable-baselines3, because the last hidden layer may be all zeros."""

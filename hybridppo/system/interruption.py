@@ -8,8 +8,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
@@ -78,9 +78,7 @@ class Interruption:
         except RuntimeError:  # the signal interrupted a write to the stream of the warning
             os.write(2, f"{self._message}\n".encode())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
         self._told.clear()  # functions would keep their objects alive
@@ -163,18 +161,28 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def as_keyboard_interrupts() -> Iterator[None]:
+def handlers_kept(numbers: Iterable[signal.Signals], meanwhile: Any = None) -> Iterator[None]:
+    """A context that restores the handlers of signals, and may set another `meanwhile`.
+
+    Outside the main thread, where Python sets no handlers, the context does nothing.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in before if meanwhile is not None else ():
+            signal.signal(number, meanwhile)
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # Python did not set it, and cannot
+                signal.signal(number, handler)
+
+
+def as_keyboard_interrupts() -> contextlib.AbstractContextManager[None]:
     """A context in which SIGTERM, SIGHUP and SIGUSR1 raise `KeyboardInterrupt`, as Ctrl-C does.
 
     Ignored signals stay ignored. Outside the main thread, the context does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     heeded = [number for number in requests_to_end() if signal.getsignal(number) is not signal.SIG_IGN]
-    previous = {number: signal.signal(number, _interrupt) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    return handlers_kept(heeded, _interrupt)

@@ -2,6 +2,8 @@
 
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -26,3 +28,17 @@ def seed_globals(seed: int, owner: str) -> None:
     np.random.seed(own)  # noqa: NPY002 - for environments that use the global one
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(own)
+
+
+@contextmanager
+def generators_untouched(seed: int | None = None) -> Iterator[None]:
+    """Restore the global generators of Python and NumPy afterwards; with a seed, seed them first."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002

@@ -79,6 +79,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def seconds_of(value: Any) -> Any:
+    """A number of seconds as one of Python's; infinity for None, because config.json has no infinity."""
+    return math.inf if value is None else plain(value)
+
+
 def is_seconds(value: Any) -> bool:
     """Whether it is a number of seconds, Python's or NumPy's; infinity is one."""
     # nan is not at least 0; an integer may be too large for a float

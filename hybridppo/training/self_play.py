@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
@@ -27,6 +26,7 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runs.loading import load
 from hybridppo.runs.options import RunOptions
 from hybridppo.runs.self_play import SelfPlay
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.state_dependent import Drawing
@@ -34,8 +34,6 @@ from hybridppo.system.seeds import seed_of
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import require_whole
 from hybridppo.training.evaluate import acting, require_names
-
-Array = NDArray[Any]
 
 ONLY_PPO = "self_play is for PPO (PPOConfig): leave it out"
 FIRST_RATING = 1200.0

@@ -46,16 +46,13 @@ class Trained(Protocol):
     @property
     def number(self) -> int:
         """Number of a checkpoint written now."""
-        ...
 
     @property
     def is_stopping(self) -> bool:
         """Whether a stop was requested."""
-        ...
 
     def save(self) -> None:
         """Write a checkpoint."""
-        ...
 
 
 @dataclass(frozen=True)

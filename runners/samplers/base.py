@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState
@@ -34,13 +33,12 @@ from hybridppo.runners.samplers.under_way import (
     saved_finals,
 )
 from hybridppo.runners.workers.workers import Workers
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
 from hybridppo.system.validation import reals, whole
-
-Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 
@@ -283,12 +281,7 @@ class BaseSampler:
         return returns
 
     def _rollout_of(
-        self,
-        buffer: RolloutBuffer,
-        valid: Array,
-        finals: FinalObservations,
-        version: int,
-        returns: Array | None = None,
+        self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int, returns: Array | None = None
     ) -> Rollout:
         """The rollout of counted rows, with their returns so far; if agents take turns, of the steps of each agent."""
         if not self._has_warned and not buffer.restarted.any():  # dropped rows are zeros

@@ -8,7 +8,6 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments
@@ -20,11 +19,10 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.validation import whole
-
-Array = NDArray[Any]
 
 
 class ActorOnDevice(Protocol):
@@ -34,15 +32,12 @@ class ActorOnDevice(Protocol):
 
     def on_device(self, observations: Tensor) -> Tensor:
         """`[N, *row] -> [N, outputs]`."""
-        ...
 
     def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """The same for an actor with a memory: outputs and the next state, `[N, state]`."""
-        ...
 
     def addresses(self) -> list[int]:
         """The addresses of its parameters and buffers."""
-        ...
 
 
 class BaseDeviceSampler(BaseSampler):

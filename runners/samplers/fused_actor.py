@@ -3,7 +3,6 @@
 from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.compiled.drawing import FusedDistribution
 from hybridppo.compiled.perceptrons import up_to_whole
@@ -11,8 +10,6 @@ from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.spaces.gaussian import DiagonalGaussian
-
-Array = NDArray[Any]
 
 FusedActor = NumpyActor | NormalizingActor | NumpyFeaturesActor
 """Actors for compiled loops: plain MLPs of an agent's own observation, normalised or not."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, closed
@@ -21,12 +20,11 @@ from hybridppo.rollouts.page_locking import allocate
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import noise_rows
 from hybridppo.system.threads import one_blas_thread
 from hybridppo.system.validation import whole
-
-Array = NDArray[Any]
 
 CHUNK = 128
 """Steps for which a rollout of whole episodes draws noise at a time, because its length is not known beforehand."""

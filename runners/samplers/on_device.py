@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import EnvState
@@ -21,9 +20,8 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.device_base import ActorOnDevice, BaseDeviceSampler
 from hybridppo.runners.samplers.recorded_rows import RecordedRows
 from hybridppo.runners.samplers.stepping import StepperState
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.recording import Record
-
-Array = NDArray[Any]
 
 WORD = 2**32
 

@@ -6,20 +6,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.samplers.fused import Fused, fused
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import exploration_of
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
 
-
-Array = NDArray[Any]
 
 Flag = bytearray | memoryview
 """One byte: 1 to stop. It is in shared memory if another process sets it."""
@@ -133,13 +131,7 @@ class Stepper:
         return end, finals
 
     def _fill_rows(
-        self,
-        buffer: RolloutBuffer,
-        actor: SamplingActor,
-        stop: Flag,
-        first: int,
-        end: int,
-        num_episodes: int | None,
+        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, first: int, end: int, num_episodes: int | None
     ) -> tuple[int, FinalObservations]:
         """As `fill`, row by row."""
         environments = self._environments

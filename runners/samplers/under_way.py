@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 OF_ROLLOUTS = (
     "observations", "actions", "log_probs", "rewards", "terminated", "truncated", "final_observations", "starts",

@@ -1,6 +1,9 @@
 """Fresh interpreters that import exactly what this process imports."""
 
+import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from hybridppo import _version
@@ -22,3 +25,14 @@ def command_of(module: str, *arguments: str) -> list[str]:
     """
     path = [folder for folder in sys.path if isinstance(folder, str)]  # Python ignores anything else
     return [sys.executable, "-c", _BEGIN.format(path=ascii(path), root=ascii(_PACKAGE_ROOT)), module, *arguments]
+
+
+def wait_for_ends(processes: Iterable["subprocess.Popen[bytes]"], seconds: float) -> None:
+    """Wait for all processes to end, and kill those that still run after this number of seconds."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.environments.base import Environments
@@ -37,13 +36,12 @@ from hybridppo.runners.samplers.under_way import require_like
 from hybridppo.runners.workers.share import Filled
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import noise_rows
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import whole
-
-Array = NDArray[Any]
 
 FEWEST_STEPS = 16
 """The fewest steps of a part, unless a rollout has fewer: each part costs two messages."""

@@ -18,7 +18,7 @@ from typing import Any
 from hybridppo.environments.pickling import IN_THIS_PROCESS, pack
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import Layout
-from hybridppo.runners.workers.interpreter import command_of
+from hybridppo.runners.workers.interpreter import command_of, wait_for_ends
 from hybridppo.runners.workers.pool import Pool
 from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -205,13 +205,7 @@ class LocalProcesses(Pool):
             with contextlib.suppress(OSError):  # it has died before
                 connection.send(("close", None))
             connection.close()
-        deadline = time.monotonic() + SECONDS_TO_CLOSE
-        for process in self._processes.values():
-            try:
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:  # within a long step
-                process.kill()
-                process.wait()
+        wait_for_ends(self._processes.values(), SECONDS_TO_CLOSE)  # a step may take longer
         self._connections, self._processes = {}, {}
         self.arrays.close()
 

@@ -8,14 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError, name_of
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.interruption import give_up_if_stopped
-
-Array = NDArray[Any]
 
 
 class Pool(ABC):
@@ -100,6 +97,16 @@ class Pool(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let all workers close their environments, and end them; a second call does nothing."""
+
+    def start_all(self, env_seeds: Sequence[int]) -> None:
+        """Start a worker for each seed, and wait until all are ready. If that fails, end all of them."""
+        try:
+            for worker, env_seed in enumerate(env_seeds):
+                self.start(worker, env_seed)
+            self.wait_until_ready(range(len(env_seeds)))
+        except BaseException:
+            self.close()
+            raise
 
     def wait_until_ready(self, workers: Collection[int]) -> None:
         """Wait until started workers have made their environments.

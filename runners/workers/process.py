@@ -11,22 +11,18 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any, NamedTuple
 
 import cloudpickle
-from numpy.typing import NDArray
 
-from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import NEVER
-from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.runners.workers.share import Share, parameters_of, text_of_failure
 from hybridppo.runners.workers.shared_arrays import PublishedParameters, SharedArrays
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.interruption import requests_to_end
-
-Array = NDArray[Any]
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 
@@ -70,12 +66,8 @@ def main(serve: Callable[[Trainer], None]) -> None:
     except (EOFError, ConnectionError):
         pass  # the trainer is gone
     except BaseException as error:
-        # The library's own errors of environments need no traceback.
-        told = (
-            str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
-        )
         with contextlib.suppress(ConnectionError):  # another worker has failed first, and the trainer is gone
-            connection.send(("error", told, None))
+            connection.send(("error", text_of_failure(error), None))
         raise SystemExit(1) from None
 
 

@@ -1,9 +1,6 @@
 """Workers in processes of this machine, which write straight into a rollout in shared memory."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.page_locking import PageLock
@@ -12,9 +9,8 @@ from hybridppo.runners.workers.local import LocalProcesses
 from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.shared_arrays import PublishedParameters
 from hybridppo.runners.workers.transport import Work
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.accelerator import accelerator_of
-
-Array = NDArray[Any]
 
 
 class Processes(LocalProcesses, Transport):

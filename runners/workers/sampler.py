@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.environments.base import Environments
@@ -17,8 +16,6 @@ from hybridppo.runners.workers.slowest import SlowestWorker
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
 from hybridppo.spaces.distributions import Distribution
-
-Array = NDArray[Any]
 
 
 class WorkerSampler(BaseSampler):

@@ -1,9 +1,8 @@
 """The environments of one worker, on any machine. Workers use this file without torch."""
 
+import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
 
 from hybridppo.environments.checks import describe_error, require_same_spaces
 from hybridppo.environments.info_metrics import Sums
@@ -12,9 +11,8 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag, Stepper
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
-
-Array = NDArray[Any]
 
 
 class Filled(NamedTuple):
@@ -107,3 +105,8 @@ def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]
         parameters.append(flat[start : start + size].reshape(shape))
         start += size
     return parameters
+
+
+def text_of_failure(error: BaseException) -> str:
+    """An error as its worker reports it: the library's own errors of environments need no traceback."""
+    return str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"

@@ -5,14 +5,11 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.rollouts.buffer import Layout, arrays_in, size_of
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 class SharedArrays:

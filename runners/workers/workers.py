@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.environments.base import Environments, EnvState
@@ -28,10 +27,9 @@ from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.transport import Work, WorkerLostError
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
-
-Array = NDArray[Any]
 
 
 class Workers:
@@ -109,13 +107,7 @@ class Workers:
         self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
         self._info_names: Sequence[str] = ()
         self._steering: list[Steering] = []
-        try:
-            for worker in range(num_workers):
-                self.pool.start(worker, self._seed_of(worker))
-            self.pool.wait_until_ready(self.pool.workers)
-        except BaseException:
-            self.close()
-            raise
+        self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
 
     def _seed_of(self, worker: int) -> int:
         """The seed of a worker's first environment."""
@@ -212,21 +204,9 @@ class Workers:
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """As `Stepper.load_state`, also for another number of workers if each environment was saved separately."""
-        ends = list(accumulate(state["num_envs"] for state in states))
-        if not {columns.stop for columns in self.columns} <= set(ends):
-            raise EnvStateError(
-                f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
-                f"cannot be divided among {len(self.columns)} workers: num_workers={len(states)} goes on exactly"
-            )
-        parts = [
-            (
-                [s for s, end in zip(states, ends, strict=True) if columns.start < end <= columns.stop],
-                observation[columns],
-                remembered[columns],
-            )
-            for columns in self.columns
-        ]
-        self._ask("load_state", parts)
+        apart = states_of_workers(states, self.columns, f": num_workers={len(states)} goes on exactly")
+        pairs = zip(apart, self.columns, strict=True)
+        self._ask("load_state", [(own, observation[columns], remembered[columns]) for own, columns in pairs])
 
     def close(self) -> None:
         """End all workers; a second call does nothing."""
@@ -240,6 +220,21 @@ def divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
         raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
     bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
     return [slice(start, end) for start, end in pairwise(bounds)]
+
+
+def states_of_workers(states: list[EnvState], columns: Sequence[slice], remedy: str = "") -> list[list[EnvState]]:
+    """The saved states of each worker's columns.
+
+    Raises:
+        EnvStateError: if a state belongs to several workers; `remedy` ends its message.
+    """
+    ends = list(accumulate(state["num_envs"] for state in states))
+    if not {own.stop for own in columns} <= set(ends):
+        raise EnvStateError(
+            f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
+            f"cannot be divided among {len(columns)} workers{remedy}"
+        )
+    return [[state for state, end in zip(states, ends, strict=True) if own.start < end <= own.stop] for own in columns]
 
 
 def _form_of(network: nn.Module) -> NumpyForm | PoliciesForm:

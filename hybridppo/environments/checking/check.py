@@ -15,11 +15,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
-from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
-from hybridppo.environments.checking.report import EnvReport, Seen, global_generators, in_time
+from hybridppo.environments.checking.report import EnvReport, Seen, in_time
 from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
@@ -31,12 +30,12 @@ from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown_name
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
+from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.validation import require_seconds, require_whole
-
-Array = NDArray[Any]
 
 STEPS_TO_REPEAT, SECONDS_TO_REPEAT = 100, 2.0
 """Steps that are repeated, to check that a seed gives the same episode; fewer if they would take longer than the
@@ -245,7 +244,7 @@ class _Check:
 
     def _trajectory(self, global_seed: int) -> list[Array]:
         """The rows and rewards of some steps from the seed on, in new environments."""
-        with contextlib.closing(self._make()) as environments, global_generators(global_seed):
+        with contextlib.closing(self._make()) as environments, generators_untouched(global_seed):
             return [environments.reset(self._seed).copy(), *self._steps(environments)]
 
     def _steps(self, environments: Environments) -> Iterator[Array]:

@@ -1,19 +1,16 @@
 """The report on an environment, and the judgement of random steps."""
 
-import contextlib
-import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.figures import shown_seconds
 
-Array = NDArray[Any]
 Severity = Literal["error", "warning", "note"]
 
 
@@ -133,16 +130,3 @@ def in_time(steps: int, at_once: int, seconds: float, report: EnvReport) -> Iter
             fix = "for more, check_env(..., seconds=60), or --seconds 60"
             report.add("note", f"{report.steps:,} of {steps * at_once:,} steps took {spent:.0f} s", fix)
             return
-
-
-@contextlib.contextmanager
-def global_generators(seed: int) -> Iterator[None]:
-    """Seed Python's and NumPy's global generators, and restore them afterwards."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002

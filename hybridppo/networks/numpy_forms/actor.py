@@ -7,12 +7,11 @@ views of torch's parameters. Workers use this file without torch.
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 NumpyActivation = Literal["tanh", "relu"]
 
@@ -54,11 +53,7 @@ class NumpyActor(ArrayActor):
     """
 
     def __init__(
-        self,
-        parameters: Sequence[Array],
-        activation: NumpyActivation,
-        mask_size: int = 0,
-        mask_end: int | None = None,
+        self, parameters: Sequence[Array], activation: NumpyActivation, mask_size: int = 0, mask_end: int | None = None
     ) -> None:
         self.parameters, self.activation = parameters, activation
         is_gaussian = len(parameters) % 2 == 1

@@ -1,16 +1,14 @@
 """`EncodedNetwork` in NumPy: separate layers for each part of an observation; the same arithmetic to rounding."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, num_convolution_arrays
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout, RowPart
-
-Array = NDArray[Any]
 
 
 class EncodedForm(NamedTuple):

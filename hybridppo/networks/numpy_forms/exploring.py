@@ -1,15 +1,11 @@
 """`StateDependentActor` in NumPy: the same arithmetic to rounding."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActor
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
-
-Array = NDArray[Any]
 
 
 class NumpyExploringActor(ArrayActor):

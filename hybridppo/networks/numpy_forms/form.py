@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.networks.numpy_forms.encoders import EncodedForm, NumpyEncoded, NumpyFeaturesActor
@@ -17,9 +16,9 @@ from hybridppo.networks.numpy_forms.exploring import NumpyExploringActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, num_convolution_arrays
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.networks.numpy_forms.recurrent import CellForm, NumpyRecurrentActor
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout
 
-Array = NDArray[Any]
 Agents = Sequence[Sequence[int]]
 Sizes = Sequence[tuple[RowLayout, int]]
 """For each policy, the layout of its rows, and the number of its outputs."""

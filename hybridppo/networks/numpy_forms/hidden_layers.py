@@ -1,14 +1,11 @@
 """Hidden layers of multilayer perceptrons in NumPy, forward and backward."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 class HiddenLayers:

@@ -6,15 +6,12 @@ each passes through the convolutions by itself.
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import ImageLayout, RowLayout
-
-Array = NDArray[Any]
 
 
 def num_convolution_arrays(images: Iterable[ImageLayout]) -> int:

@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import ArrayActor
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout
-
-Array = NDArray[Any]
 
 LIMIT = 10.0
 """Normalised numbers are clipped to +- this."""

@@ -1,14 +1,12 @@
 """Recurrent actors in NumPy: the same arithmetic as `networks.recurrent` to rounding, without torch."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import CHUNK, ArrayActor, NumpyActor
-
-Array = NDArray[Any]
+from hybridppo.spaces.arrays import Array
 
 
 class CellForm(NamedTuple):

@@ -123,14 +123,7 @@ class Bench:
         if episodes is not None:
             goal = {"total_steps": 10**7, "total_episodes": updates * episodes}
         arguments = {"seed": 0, "vectorization": "sync", "num_workers": 0, **goal, **options}
-        result = train(
-            env,
-            placement=placement,
-            config=config,
-            progress=False,
-            on_iteration=note,
-            **arguments,
-        )
+        result = train(env, placement=placement, config=config, progress=False, on_iteration=note, **arguments)
         return result, history
 
     def begun(self, config: PPOConfig, *, env: Any = "CartPole-v1") -> Tensor:

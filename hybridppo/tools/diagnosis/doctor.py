@@ -51,6 +51,7 @@ from hybridppo.tools.diagnosis.case import (
 
 MOST_SECONDS = 110.0
 """Seconds after which no further check begins; the remaining checks are reported as left out."""
+RECORDED = replace(SMALL, cuda_graphs=True)
 UPDATES = 12
 """Updates of trainings whose bits are compared."""
 
@@ -137,7 +138,9 @@ def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:
         Case("devices", "torch sees the devices that there are, and they multiply as the CPU does", _devices),
         Case("threads", "numeric libraries keep to the number of threads they are told", lambda _: _threads(figures)),
         Case("page-locked copies", "what a GPU is given without waiting arrives whole", _page_locked_copies),
-        Case("graphs", "recorded optimizer steps give what others give", _graphs),
+        Case(
+            "graphs", "recorded optimizer steps give what others give", partial(agrees, name="single", config=RECORDED)
+        ),
         Case("bf16", "the learner's device multiplies bfloat16, and nearly as float32", _bf16),
         Case(
             "environment", "the environment works, and how fast it steps", lambda _: _environment_speed(env_id, figures)
@@ -176,7 +179,7 @@ def _agrees_on_a_gpu(bench: Bench, name: str, config: PPOConfig = SMALL, device:
 
 def thorough_checks() -> Iterator[Case]:
     """Checks of every placement with eager and recorded steps, in every precision, and on a second device."""
-    forms = {"eager": replace(SMALL, fast_updates=False), "recorded": replace(SMALL, cuda_graphs=True)}
+    forms = {"eager": replace(SMALL, fast_updates=False), "recorded": RECORDED}
     for form, config in forms.items():
         for name in PLACEMENTS:
             for device in ("cuda", "cuda:1"):
@@ -237,10 +240,6 @@ def _page_locked_copies(bench: Bench) -> str:
     accelerator.wait()
     require(torch.equal(back, numbers), "numbers that were copied to the device and back are others")
     return "4 MB there and back"
-
-
-def _graphs(bench: Bench) -> str:
-    return agrees(bench, "single", replace(SMALL, cuda_graphs=True))
 
 
 def _bf16(bench: Bench) -> str:

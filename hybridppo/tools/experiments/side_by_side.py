@@ -15,7 +15,7 @@ from typing import Any
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.lines import Tail, as_json, read_object
-from hybridppo.runners.workers.interpreter import command_of
+from hybridppo.runners.workers.interpreter import command_of, wait_for_ends
 from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
 
 POLL_SECONDS = 0.2
@@ -77,11 +77,7 @@ class RunningRun:
     def stop(self) -> None:
         """Stop the run, and wait until it is saved and has ended."""
         self.close()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        wait_for_ends([self._process], STOP_SECONDS)
 
     def close(self) -> None:
         """Ask the run to stop, without waiting."""

@@ -27,7 +27,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
 from hybridppo.environments.checks import require_spaces_of
@@ -41,12 +40,12 @@ from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runs.loading import is_agent_file, load, policies_of_run
 from hybridppo.runs.settings import Settings
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.export import numpy_policy
 from hybridppo.tools.export.policies import Player, TorchPolicy, arrays_of
 
-Array = NDArray[Any]
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 """Takes observation, mask and state; returns the parts of an action, the outputs and the next state."""
 Experiences = Generator[tuple[Any, Any, bool], Any, None]

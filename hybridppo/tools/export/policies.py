@@ -6,7 +6,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo._version import __version__
@@ -19,6 +18,7 @@ from hybridppo.networks.mlp import ACTIVATIONS
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
+from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Distribution, Kind
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.deterministic import DeterministicActions
@@ -30,7 +30,6 @@ from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.spaces.state_dependent import StateDependentGaussian
 
-Array = NDArray[Any]
 Player = PPO | DDPG
 """An agent with one policy; TD3 is a DDPG."""
 _NUMBERS, _SQUASHED = (DiagonalGaussian, DeterministicActions), (SquashedGaussian, DeterministicActions)

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.lines import read_lines, read_object
 from hybridppo.runs.settings import settings_of_result
+from hybridppo.spaces.arrays import Array
 
 logger = logging.getLogger(__name__)
 
-Array = NDArray[Any]
 Axis = Literal["steps", "seconds"]
 
 COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -119,6 +120,26 @@ def test_one_shard_is_the_local_training_and_a_stopped_run_in_shards_goes_on_to_
     assert torch.equal(values_of(resumed), values_of(sharded))
     at_home = hybridppo.resume(tmp_path / "copy", distribution="local", progress=False)
     assert at_home.metrics["env_steps"] >= options["total_steps"]
+
+
+def test_the_latest_episodes_are_of_all_shards() -> None:
+    class Numbered(gym.Env[Any, Any]):
+        """Episodes of one step, with the number of the environment as the reward."""
+
+        observation_space, action_space, made = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), 0
+
+        def __init__(self) -> None:
+            self.number, Numbered.made = Numbered.made, Numbered.made + 1
+
+        def reset(self, **options: Any) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(1, np.float32), float(self.number), True, False, {}
+
+    config = ppo_config(num_envs=2, num_steps=200, num_epochs=1, hidden_sizes=(4,))
+    result = train(env=Numbered, distribution=MultiLearner(1, shards=2), total_steps=400, config=config)
+    assert (result.metrics["episode_return_mean"], result.metrics["episodes"]) == (0.5, 400)
 
 
 def test_a_run_of_one_piece_goes_on_in_shards_and_says_what_changes(

@@ -169,6 +169,20 @@ def test_another_learning_rate_in_an_agents_configuration_takes_effect(config: A
     assert train(config=None, agent=agent).metrics["learning_rate"] == 1e-4
 
 
+@pytest.mark.extras
+def test_other_settings_take_effect_in_compiled_updates_too() -> None:
+    class Faster(hybridppo.Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            run.agent.config = replace(run.agent.config, tau=0.5, target_noise_clip=0.01)
+
+    config = TD3Config(**OFF_POLICY)
+    by_autograd, compiled = (
+        train(config=replace(config, compiled_updates=compiled), callbacks=Faster()).agent.parameters.values
+        for compiled in (False, True)
+    )
+    torch.testing.assert_close(compiled, by_autograd)
+
+
 def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
     adaptive = AdaptiveRate(1e-3)
     assert adaptive.follow(0.021, 0.01)

@@ -169,6 +169,9 @@ class PolicyAgent:
         """An observation, or a batch of them, with all its parts; a subclass may fill in missing ones."""
         return observation
 
+    def drop_episodes(self) -> None:
+        """Forget what is kept of unfinished episodes: nothing, unless a subclass keeps something."""
+
     def loop(self) -> OptimizationLoop:
         """The optimisation loop; a new one after the parameters have moved, or their `requires_grad` has changed."""
         self.parameters.attach_gradients()

@@ -231,6 +231,11 @@ class PPO(PolicyAgent):
         if self.normalization.rewards is not None:
             self.normalization.rewards.gamma = self.current.gamma
 
+    def drop_episodes(self) -> None:
+        """Forget the returns so far that normalise rewards. A critic's memory begins where a rollout says so."""
+        if self.normalization.rewards is not None:
+            self.normalization.rewards.returns.zero_()
+
     def _learning_rates(self) -> dict[str, float]:
         rate, critic = self.current.learning_rate, self.current.critic_learning_rate
         rates = {"actor": rate * self._pool.rate, "critic": rate if critic is None else critic}

@@ -142,6 +142,12 @@ def test_the_latest_episodes_are_of_all_shards() -> None:
     assert (result.metrics["episode_return_mean"], result.metrics["episodes"]) == (0.5, 400)
 
 
+def test_a_training_of_stacks_in_shards_that_diverges_says_so() -> None:
+    config = replace(CONFIG, learning_rate=1e25, max_grad_norm=1e30)
+    with pytest.raises(hybridppo.TrainingError, match="the first quantity that is not finite is"):
+        train(distribution="multi:1:2", config=config, frame_stack=2)
+
+
 def test_a_run_of_one_piece_goes_on_in_shards_and_says_what_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

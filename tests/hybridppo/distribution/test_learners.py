@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -35,6 +37,8 @@ from toy_agents import ScriptedAgents
 import hybridppo
 from hybridppo import ConfigurationError, DistributionError, EnvError, MultiLearner, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.reporting.callbacks import TrainingRun
+from hybridppo.runners.shared import Company
 
 CONFIG = ppo_config(
     num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
@@ -337,6 +341,30 @@ class Watching(hybridppo.Callback):
 
     def on_checkpoint(self, run: Any, path: Path) -> None:
         self._tell("checkpoint")
+
+
+@pytest.mark.parametrize("kind", [hybridppo.PPO, hybridppo.TD3])
+def test_others_take_settings_that_a_callback_of_the_first_changes(kind: Any) -> None:
+    told: Queue[str] = Queue()
+    commands: Any = SimpleNamespace(tell=told.put, hear=told.get)
+    own: dict[Any, Any] = {
+        hybridppo.PPO: PPOConfig(
+            hidden_sizes=(8, 4), schedules="clip_range=linear", encoder_sizes={"a": (4,)}, actor_keys=("a",)
+        ),
+        hybridppo.TD3: hybridppo.TD3Config(hidden_sizes=(8, 4)),
+    }
+    space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)), b=gym.spaces.Box(-1, 1, (2,)))
+    runs = [TrainingRun(kind(space, gym.spaces.Box(-1, 1, (1,)), own[kind]), {}) for _ in range(2)]
+    first, other = (Company(rank, commands, lambda tensors: tensors, lambda data: data) for rank in range(2))
+    agents: list[Any] = [run.agent for run in runs]
+    for changes in ({}, {"gamma": 0.5}):
+        before = agents[1].config
+        with first.apart(runs[0]):
+            agents[0].config = replace(agents[0].config, **changes)
+        with other.apart(runs[1]):
+            pass
+        assert agents[1].config == agents[0].config
+        assert (agents[1].config is before) == (not changes)
 
 
 @beside_the_extras

@@ -388,6 +388,11 @@ class Policies:
         for agent in self.agents.values():
             agent.anneal(progress)
 
+    def drop_episodes(self) -> None:
+        """As `PPO.drop_episodes`, for each agent."""
+        for agent in self.agents.values():
+            agent.drop_episodes()
+
     def update(self, rollout: Any) -> Metrics:
         """Update every agent that learns from its own columns; return the metrics of all by policy and name.
 

@@ -71,6 +71,10 @@ class Agent(Protocol):
     def anneal(self, progress: float) -> None:
         """Apply schedules; `progress` goes from 0 at the start of training to 1 at its end."""
 
+    def drop_episodes(self) -> None:
+        """Forget what it keeps of unfinished episodes: the next rollout begins new ones."""
+        ...
+
     def update(self, experience: Any, /) -> Metrics:
         """Learn from a rollout, or from other data of its runner, on the agent's device, and add 1 to `version`.
 

@@ -105,6 +105,8 @@ class Runner:
         self.steps_learned = self._episodes_learned = 0
         """Environment steps and episodes that were sampled and learned from."""
         self._number, self._numbered = -1, (-1, -1, False)
+        self._begins_anew = False
+        """Whether the next rollout begins new episodes, because the environments could not be restored."""
         self._rollout: Any = None
 
     def run(self) -> Metrics:
@@ -250,6 +252,9 @@ class Runner:
         turns.go_on()
         if self._rollout is None:
             self._rollout, _ = turns.next(self._is_last)
+            if self._begins_anew:
+                agent.drop_episodes()
+                self._begins_anew = False
         rollout = self._rollout
         sampled, copying_sampled = time.perf_counter(), turns.copying()
         with placement.learning(agent):
@@ -423,6 +428,7 @@ class Runner:
         elif evaluated is not None:
             self._evaluated = {**evaluated, "pending": None}
         problem = self.sampler.load_state(part_of(tensors, "sampler."), sampler, env_seed=env_seed)
+        self._begins_anew = problem is not None
         self._numbered = self._done()  # a checkpoint written now would equal the loaded one
         return problem
 

@@ -14,6 +14,7 @@ from weakref import WeakMethod
 import safetensors.torch
 from torch import Tensor
 
+from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
 
 GO_ON = "go on"
@@ -38,8 +39,8 @@ class Alone:
     def apart(self, run: TrainingRun) -> Iterator[None]:
         """A context for work that only the first does.
 
-        At its end the others make the calls of the first, and stop if a callback of the first has ended its `run`. A
-        context within another is part of it.
+        At its end the others make the calls of the first, stop if a callback of the first has ended its `run`, and take
+        the settings of its agent, which a callback may have changed. A context within another is part of it.
         """
         yield
 
@@ -106,13 +107,18 @@ class Company(Alone):
             yield
         finally:
             self._is_apart = False
+        agents: list[Any] = agents_of(run.agent)  # all are the library's
         if self.is_first:
-            self._commands.tell(json.dumps([GO_ON, run.stopped_by], allow_nan=True))
+            settings = [agent.config.to_json() for agent in agents]
+            self._commands.tell(json.dumps([GO_ON, run.stopped_by, settings], allow_nan=True))
             return
         while (told := json.loads(self._commands.hear()))[0] != GO_ON:
             super().call(*told)
         if told[1] is not None:
             run.stop(told[1])
+        for agent, settings in zip(agents, told[2], strict=True):
+            if (config := type(agent.config)(**settings)) != agent.config:
+                agent.config = config
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: D102 - as in the base
         if not self.has_left:

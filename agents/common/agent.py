@@ -24,6 +24,9 @@ from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 
+RATES = {"learning_rate", "critic_learning_rate"}
+"""The settings that an optimization loop gets at every step."""
+
 
 class PolicyAgent:
     """An agent with one policy. A subclass makes its networks, `parameters`, `optimizer` and loop.
@@ -86,7 +89,7 @@ class PolicyAgent:
 
     @property
     def config(self) -> Any:
-        """The settings; other learning rates take effect when they are set."""
+        """The settings. Others take effect in the next update, except those of networks, rollouts and exploration."""
         return self._config
 
     @config.setter
@@ -94,8 +97,11 @@ class PolicyAgent:
         before = vars(self).get("_config", config)
         self._config = self.current = config
         """The settings with the values that schedules have now (`anneal`)."""
-        if any(getattr(before, rate) != getattr(config, rate) for rate in ("learning_rate", "critic_learning_rate")):
+        changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
+        if changed & RATES:
             self.optimizer.set_learning_rates(self._learning_rates())
+        if changed - RATES:
+            self._loop = None  # recorded and compiled steps hold some settings
 
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""
@@ -162,6 +168,9 @@ class PolicyAgent:
     def _whole(self, observation: Any, batch: bool) -> Any:
         """An observation, or a batch of them, with all its parts; a subclass may fill in missing ones."""
         return observation
+
+    def drop_episodes(self) -> None:
+        """Forget what is kept of unfinished episodes: nothing, unless a subclass keeps something."""
 
     def loop(self) -> OptimizationLoop:
         """The optimisation loop; a new one after the parameters have moved, or their `requires_grad` has changed."""

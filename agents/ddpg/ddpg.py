@@ -135,7 +135,8 @@ class DDPG(PolicyAgent):
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
     def anneal(self, progress: float) -> None:
-        """Set the learning rates for a progress of the training of 0 to 1."""
+        """Set the learning rates for a progress of the training of 0 to 1; otherwise as `PPO.anneal`."""
+        self.parameters.require_all_of(*self._learning_networks)
         if self._schedules.fields:
             self.current = self._schedules.at(self.config, progress)
             self.optimizer.set_learning_rates(self._learning_rates())

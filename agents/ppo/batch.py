@@ -43,9 +43,9 @@ class Batch:
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":
-        """The rows of several batches in one."""
-        names = parts[0].columns()
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+        """The rows of several batches in one, with whole stacks of frames."""
+        of_each = [{**part.columns(), "observations": part.inputs} for part in parts]
+        return cls(**{name: torch.cat([columns[name] for columns in of_each]) for name in of_each[0]})
 
     def __len__(self) -> int:
         return len(self.returns)

@@ -216,13 +216,23 @@ class PPO(PolicyAgent):
         return self._own_parts.completed(own, batch)
 
     def anneal(self, progress: float) -> None:
-        """Set `current` to the values that schedules have at `progress`, 0 to 1."""
+        """Set `current` to the values that schedules have at `progress`, 0 to 1.
+
+        Raises:
+            ConfigurationError: if a schedule is invalid, or a parameter of a network was replaced.
+        """
+        self.parameters.require_all_of(*self._learning_networks)
         adapted = {} if self._adaptive is None else {"learning_rate": self._adaptive.rate}
         self.current = self._schedules.at(self.config, progress, **adapted)
         if self.current is not self.config or self.config.pool_size > 1:
             self.optimizer.set_learning_rates(self._learning_rates())
         if self.normalization.rewards is not None:
             self.normalization.rewards.gamma = self.current.gamma
+
+    def drop_episodes(self) -> None:
+        """Forget the returns so far that normalise rewards. A critic's memory begins where a rollout says so."""
+        if self.normalization.rewards is not None:
+            self.normalization.rewards.returns.zero_()
 
     def _learning_rates(self) -> dict[str, float]:
         rate, critic = self.current.learning_rate, self.current.critic_learning_rate

@@ -141,7 +141,7 @@ class Learner:
     def _update(self, task: dict[str, Any], served: Served, cpu: SingleDevice) -> dict[str, Any]:
         """Sample a rollout, and learn from it; return the data that the server counts."""
         agent, sampler = self._agent, self._sampler
-        agent.version = task["version"]
+        agent.version, agent.config = task["version"], task["config"]
         for name, part in agent.normalization.parts.items():
             part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in task["moments"][name].items()})
         agent.anneal(task["share_done"])

@@ -175,7 +175,7 @@ class Learners(BaseSampler):
         setup = {
             "source": to_send(source),
             "options": options,
-            "config": replace(config, num_envs=share, num_minibatches=config.minibatches // learners),
+            "config": self._config_of_learners,
             "kind": type(agent),
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,
@@ -200,6 +200,12 @@ class Learners(BaseSampler):
         """Number of learners that are not lost."""
         return len(self._here)
 
+    @property
+    def _config_of_learners(self) -> PPOConfig:
+        """The present settings of the agent, which a callback may change, with the share of each learner."""
+        config, number = self._agent.config, len(self._envs)
+        return replace(config, num_envs=config.num_envs // number, num_minibatches=config.minibatches // number)
+
     def _steps_made(self) -> int:
         return int(self._agent.optimizer.state[self._agent.parameters.values]["step"])
 
@@ -213,6 +219,7 @@ class Learners(BaseSampler):
                 for name, part in self._agent.normalization.parts.items()
             }
             task = {"version": self._lag.version, "share_done": share_done, "moments": moments}
+            task["config"] = self._config_of_learners
             self._send(learner, "update", {**task, "parameters": self._parameters()})
 
     def _parameters(self) -> Any:

@@ -155,6 +155,23 @@ class FlatParameters:
         self._ranges = {name: slice(*own) for name, own in zip(self._parameters, ends, strict=True)}
         self.values.grad = gradient
 
+    def require_all_of(self, *networks: nn.Module) -> None:
+        """Refuse networks with parameters that are not views of the buffer: no optimizer step would change them.
+
+        Raises:
+            ConfigurationError: naming the parameter.
+        """
+        if not (self.values.is_cpu or self.values.is_cuda):  # torch knows no addresses of some other devices
+            return
+        ours = self.values.untyped_storage().data_ptr()
+        for name, parameter in (named for network in networks for named in network.named_parameters()):
+            if parameter.untyped_storage().data_ptr() != ours:
+                raise ConfigurationError(
+                    f"the parameter {name} of a network was replaced, and would not be trained: write into it, by "
+                    "parameter.data.copy_(values) or load_state_dict(..., assign=False); for other networks, pass "
+                    "networks=... to train"
+                )
+
     def attach_gradients(self) -> None:
         """Let backward passes fill the flat gradient, also after an optimizer of the user's has set others, or None."""
         for parameter, own in zip(self.everything(), self._gradients, strict=True):

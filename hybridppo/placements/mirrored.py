@@ -68,8 +68,8 @@ class Mirrored(Placement):
         if self.max_lag > 0:
             # In the learner's stream, every step would wait for the learner's work.
             self._crossing.use_a_stream_of_its_own()
-        if not self._is_alias:
-            self._publish(agent)
+        # The first `sampling` publishes, not this: callbacks may change the agent before.
+        self._published = agent.version - self.publish_every
 
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
@@ -90,13 +90,13 @@ class Mirrored(Placement):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
         tensors, state = super().state()
-        if self._is_alias:
+        if self._is_alias or not self.counters.publishes:
             return tensors, state
         replicas = {f"replica.{i}": flat.dense(tensor) for i, (flat, tensor) in enumerate(self._mirrored())}
         return replicas, {**state, "published": self._published}
 
     def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        if self._is_alias:
+        if self._is_alias or not self.counters.publishes:
             return
         for i, (flat, ours) in enumerate(self._mirrored()):
             theirs = flat.spread(tensors[f"replica.{i}"])

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,13 @@ class EpisodeStatistics:
         self._returns.extend(returns)
         self._lengths.extend(lengths)
         self.episodes += number
+
+    def add_parts(self, parts: Sequence[tuple[Sequence[float], Sequence[int], int]]) -> None:
+        """Count the episodes of several parts of a rollout by turns, the latest last; each is as `since` returns it."""
+        by_turns = zip_longest(*(zip(returns[::-1], lengths[::-1], strict=True) for returns, lengths, _ in parts))
+        ended = [each for turn in by_turns for each in turn if each is not None][::-1]
+        number = sum(number for _, _, number in parts)
+        self.add_ended([value for value, _ in ended], [length for _, length in ended], number)
 
     def since(self, episodes: int) -> tuple[list[float], list[int], int]:
         """The arguments of `add_ended` for the episodes after the first `episodes`."""

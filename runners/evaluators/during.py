@@ -51,6 +51,11 @@ class Trained(Protocol):
     def is_stopping(self) -> bool:
         """Whether a stop was requested."""
 
+    @property
+    def stopped_by(self) -> str | None:
+        """Why a callback has ended the training, which is still evaluated; else None."""
+        ...
+
     def save(self) -> None:
         """Write a checkpoint."""
 
@@ -124,7 +129,8 @@ class EvaluationDuringTraining:
     def settle(self, runner: Trained) -> None:
         """Called when the metrics are written: report the result, and begin the next evaluation beside the training."""
         results, self._results = self._results, []
-        begins = self._evaluator.is_beside and self._is_due(runner) and self.awaited is None and not runner.is_stopping
+        goes_on = not runner.is_stopping or runner.stopped_by is not None
+        begins = self._evaluator.is_beside and self._is_due(runner) and self.awaited is None and goes_on
         if not (results or begins):
             return
         runner.sampler.pause()  # the number of a checkpoint needs a paused sampler

@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable, Sequence
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -96,17 +97,15 @@ class ShardsSampler(BaseSampler):
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
         self._count_exploration()
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
-        of_shards: list[Metrics] = []
-        for process in self._gather(json.dumps(own, allow_nan=False).encode()):
-            for steps, restarts, episodes, of_policies, metrics, infos in json.loads(process):
-                of_shards.append(metrics)
-                self._info_sums += infos
-                self.env_steps += steps
-                self.env_restarts += restarts
-                self.statistics.add_ended(*episodes)
-                for policy, (agent_steps, of_policy) in zip(self.by_policy.values(), of_policies, strict=True):
-                    policy.agent_steps += agent_steps
-                    policy.statistics.add_ended(*of_policy)
+        processes = self._gather(json.dumps(own, allow_nan=False).encode())
+        steps, restarts, episodes, of_policies, of_shards, infos = zip(*chain(*map(json.loads, processes)), strict=True)
+        self._info_sums += chain(*infos)
+        self.env_steps += sum(steps)
+        self.env_restarts += sum(restarts)
+        self.statistics.add_parts(episodes)
+        for policy, counted in zip(self.by_policy.values(), zip(*of_policies, strict=True), strict=True):
+            policy.agent_steps += sum(agent_steps for agent_steps, _ in counted)
+            policy.statistics.add_parts([of_policy for _, of_policy in counted])
         self._metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
 

@@ -169,6 +169,38 @@ def test_another_learning_rate_in_an_agents_configuration_takes_effect(config: A
     assert train(config=None, agent=agent).metrics["learning_rate"] == 1e-4
 
 
+@pytest.mark.parametrize("config", [CONFIG, TD3Config(**OFF_POLICY)], ids=["ppo", "td3"])
+@pytest.mark.parametrize("way", ["assign", "data"])
+def test_parameters_that_are_replaced_are_refused(way: str, config: Any) -> None:
+    """No optimizer step would change them."""
+
+    class Replacing(hybridppo.Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            actor = run.agent.actor
+            tensors = {name: tensor.clone() for name, tensor in actor.state_dict().items()}
+            if way == "assign":
+                actor.load_state_dict(tensors, assign=True)
+            else:
+                next(actor.parameters()).data = next(iter(tensors.values()))
+
+    with pytest.raises(ConfigurationError, match="was replaced, and would not be trained: write into it"):
+        train(config=config, callbacks=Replacing())
+
+
+@pytest.mark.extras
+def test_other_settings_take_effect_in_compiled_updates_too() -> None:
+    class Faster(hybridppo.Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            run.agent.config = replace(run.agent.config, tau=0.5, target_noise_clip=0.01)
+
+    config = TD3Config(**OFF_POLICY)
+    by_autograd, compiled = (
+        train(config=replace(config, compiled_updates=compiled), callbacks=Faster()).agent.parameters.values
+        for compiled in (False, True)
+    )
+    torch.testing.assert_close(compiled, by_autograd)
+
+
 def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
     adaptive = AdaptiveRate(1e-3)
     assert adaptive.follow(0.021, 0.01)

@@ -92,11 +92,14 @@ class _Underway:
     """The number of evaluations that were reported."""
 
     def should_prune(self) -> bool:
-        """Report new evaluations; return whether the trial is below the median of the others."""
+        """Report new evaluations; return whether the trial is below the median of the others after as many steps.
+
+        A trial whose iterations are longer than the steps between evaluations has fewer of them.
+        """
         self.run.evaluations.read()
-        lines = list(self.run.evaluations.lines)
-        for number, line in enumerate(lines[self.seen :], self.seen):
-            self.trial.report(float(line["evaluation_return_mean"]), number)
+        lines, every = list(self.run.evaluations.lines), self.run.asked.options["evaluate_every"]
+        for line in lines[self.seen :]:
+            self.trial.report(float(line["evaluation_return_mean"]), line["env_steps"] // every - 1)
         self.seen = len(lines)
         return bool(lines) and bool(self.trial.should_prune())
 
@@ -317,7 +320,7 @@ class Search:
         )
 
     def _ended(self) -> int:
-        """The number of trials that have ended, including failed ones."""
+        """The number of trials that have ended, without failed ones."""
         return len(self.study.get_trials(deepcopy=False, states=(self._states.COMPLETE, self._states.PRUNED)))
 
     def _look_at(self, one: "_Underway", most_errors: int) -> None:

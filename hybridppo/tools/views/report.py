@@ -15,7 +15,7 @@ from typing import Any
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.files import replace_synced
-from hybridppo.run_directory.lines import read_object
+from hybridppo.run_directory.lines import read_lines, read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
@@ -94,9 +94,12 @@ def _cards(run: Run) -> str:
 def _curves(run: Run) -> str:
     found = dict.fromkeys(name for line in run.lines for name in line)  # not every iteration has every metric
     names = sorted(found, key=_place)
+    # A line of metrics has the result of an evaluation beside the training when it is reported, at a later step.
+    evaluations = read_lines(run.path / "evaluations.jsonl")
     charts = []
     for name in names:
-        points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]
+        lines = evaluations if any(part.startswith("evaluation_") for part in name.split("/")) else run.lines
+        points = [(m["env_steps"], m[name]) for m in lines if isinstance(m.get(name), (int, float))]
         never_moves = _place(name) == len(FIRST) and len({value for _, value in points}) < 2
         if name.rpartition("/")[2] not in NO_CURVES and points and not never_moves:
             charts.append(line_chart(name.replace("/", ", ").replace("_", " "), points, "environment steps"))

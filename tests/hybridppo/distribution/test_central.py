@@ -51,6 +51,15 @@ def _nothing_is_left() -> Iterator[None]:
     assert learners() == []
 
 
+def test_learners_take_settings_that_a_callback_changes() -> None:
+    class Changing(hybridppo.Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            run.agent.config = replace(run.agent.config, entropy_coef=0.5, gamma=0.5)
+
+    options: dict[str, Any] = {"callbacks": Changing(), "total_steps": 256, "vectorization": "sync"}
+    assert torch.equal(values_of(train(distribution=Central(1), **options)), values_of(train(**options)))
+
+
 @pytest.mark.parametrize(
     "name",
     [

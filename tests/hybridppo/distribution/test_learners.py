@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -34,6 +37,8 @@ from toy_agents import ScriptedAgents
 import hybridppo
 from hybridppo import ConfigurationError, DistributionError, EnvError, MultiLearner, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.reporting.callbacks import TrainingRun
+from hybridppo.runners.shared import Company
 
 CONFIG = ppo_config(
     num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
@@ -119,6 +124,32 @@ def test_one_shard_is_the_local_training_and_a_stopped_run_in_shards_goes_on_to_
     assert torch.equal(values_of(resumed), values_of(sharded))
     at_home = hybridppo.resume(tmp_path / "copy", distribution="local", progress=False)
     assert at_home.metrics["env_steps"] >= options["total_steps"]
+
+
+def test_the_latest_episodes_are_of_all_shards() -> None:
+    class Numbered(gym.Env[Any, Any]):
+        """Episodes of one step, with the number of the environment as the reward."""
+
+        observation_space, action_space, made = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), 0
+
+        def __init__(self) -> None:
+            self.number, Numbered.made = Numbered.made, Numbered.made + 1
+
+        def reset(self, **options: Any) -> Any:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(1, np.float32), float(self.number), True, False, {}
+
+    config = ppo_config(num_envs=2, num_steps=200, num_epochs=1, hidden_sizes=(4,))
+    result = train(env=Numbered, distribution=MultiLearner(1, shards=2), total_steps=400, config=config)
+    assert (result.metrics["episode_return_mean"], result.metrics["episodes"]) == (0.5, 400)
+
+
+def test_a_training_of_stacks_in_shards_that_diverges_says_so() -> None:
+    config = replace(CONFIG, learning_rate=1e25, max_grad_norm=1e30)
+    with pytest.raises(hybridppo.TrainingError, match="the first quantity that is not finite is"):
+        train(distribution="multi:1:2", config=config, frame_stack=2)
 
 
 def test_a_run_of_one_piece_goes_on_in_shards_and_says_what_changes(
@@ -310,6 +341,30 @@ class Watching(hybridppo.Callback):
 
     def on_checkpoint(self, run: Any, path: Path) -> None:
         self._tell("checkpoint")
+
+
+@pytest.mark.parametrize("kind", [hybridppo.PPO, hybridppo.TD3])
+def test_others_take_settings_that_a_callback_of_the_first_changes(kind: Any) -> None:
+    told: Queue[str] = Queue()
+    commands: Any = SimpleNamespace(tell=told.put, hear=told.get)
+    own: dict[Any, Any] = {
+        hybridppo.PPO: PPOConfig(
+            hidden_sizes=(8, 4), schedules="clip_range=linear", encoder_sizes={"a": (4,)}, actor_keys=("a",)
+        ),
+        hybridppo.TD3: hybridppo.TD3Config(hidden_sizes=(8, 4)),
+    }
+    space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)), b=gym.spaces.Box(-1, 1, (2,)))
+    runs = [TrainingRun(kind(space, gym.spaces.Box(-1, 1, (1,)), own[kind]), {}) for _ in range(2)]
+    first, other = (Company(rank, commands, lambda tensors: tensors, lambda data: data) for rank in range(2))
+    agents: list[Any] = [run.agent for run in runs]
+    for changes in ({}, {"gamma": 0.5}):
+        before = agents[1].config
+        with first.apart(runs[0]):
+            agents[0].config = replace(agents[0].config, **changes)
+        with other.apart(runs[1]):
+            pass
+        assert agents[1].config == agents[0].config
+        assert (agents[1].config is before) == (not changes)
 
 
 @beside_the_extras

@@ -16,7 +16,8 @@ CONFIG = ppo_config(num_envs=2, num_steps=8, hidden_sizes=(8,), activation="elu"
 def prepared(**options: Any) -> tuple[Mirrored, PPO]:
     placement, agent = Mirrored("cpu", "cpu", **options), PPO(Box(-1, 1, (3,)), Discrete(2), CONFIG)
     placement.prepare(agent)
-    return placement, agent
+    with placement.sampling(agent):  # publishes
+        return placement, agent
 
 
 def test_what_stays_on_the_host_does_not_cross() -> None:

@@ -25,7 +25,7 @@ from run_files import lines_of, timeless_lines_of
 from selection import only_by_default
 from space_kinds import KINDS
 from stop_after import Stops, assert_stopped_update_changes_nothing, rollouts_of
-from toy_environments import Catch, HighestAllowed, ScriptedEnv, newest
+from toy_environments import Catch, HighestAllowed, ScriptedEnv, newest, scripted_reward
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
@@ -264,6 +264,26 @@ def test_an_environment_that_was_changed_starts_new_episodes(tmp_path: Path, cap
     with caplog.at_level("INFO"):
         hybridppo.resume(tmp_path / "run", env=made(30), total_steps=3 * CONFIG.batch_size, progress=False)
     assert "new episodes: ScriptedEnv._script is not what it was when the run began" in caplog.text
+
+
+@needs_signals
+@pytest.mark.parametrize("events", [CONFIG.num_steps + 2, -1], ids=["within an update", "between updates"])
+def test_new_episodes_begin_without_the_discounted_returns_of_lost_ones(
+    events: int, tmp_path: Path, stops: Stops
+) -> None:
+    def made(length: int) -> Callable[[], ScriptedEnv]:  # of another length, so that it is not restored
+        return lambda: ScriptedEnv(((length, "truncated"),))
+
+    config = replace(CONFIG, normalize_rewards=True, gamma=0.9)
+    stops.next_after(events, signal.SIGTERM)
+    train(made(200), tmp_path / "run", IN_TURN, config=config, total_steps=CONFIG.batch_size)
+    stops.next_after(-1, signal.SIGTERM)
+    resumed: Any = hybridppo.resume(
+        tmp_path / "run", env=made(300), total_steps=2 * CONFIG.batch_size, progress=False
+    ).agent
+    # Of one rollout: of the second episode, since the first ends with the reset that restores the environment.
+    expected = sum(0.9 ** (CONFIG.num_steps - step) * scripted_reward(1, step) for step in range(CONFIG.num_steps))
+    assert resumed.normalization.rewards.returns.tolist() == pytest.approx([expected] * 4)
 
 
 # Signals to real processes

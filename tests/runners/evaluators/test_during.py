@@ -146,6 +146,19 @@ def test_the_metrics_tell_of_it_when_it_is_there(tmp_path: Path) -> None:
         history.clear()
 
 
+@pytest.mark.parametrize("way", ["cpu", "cpu, beside"])
+def test_a_callback_that_stops_in_on_metrics_is_no_interruption(way: str, tmp_path: Path) -> None:
+    class Stopping(hybridppo.Callback):
+        def on_metrics(self, run: Any, metrics: Any) -> None:
+            if run.iteration == 2:
+                run.stop("enough")
+
+    result = train(callbacks=Stopping(), run_dir=tmp_path / "run", **WAYS[way], **EVERY)
+    assert (result.stopped_by, result.interrupted) == ("enough", False)
+    assert [line["env_steps"] for line in evaluated(tmp_path / "run")] == [2 * BATCH]
+    assert (tmp_path / "run" / "result.json").exists()
+
+
 def test_steps_are_those_of_all_environments(tmp_path: Path) -> None:
     for num_envs in (1, 4):
         config = ppo_config(

@@ -4,6 +4,7 @@ import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,8 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.run_directory.lines import Tail, append
+from hybridppo.tools.experiments.search import _Underway
 from hybridppo.tools.experiments.tuning import FILE, Entry, tuned_entry, write_entry
 
 ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
@@ -101,6 +104,18 @@ def test_tuned_without_an_entry_is_wrong_usage(tmp_path: Path, capsys: pytest.Ca
     assert train(tmp_path / "run", env_id="Taxi-v3") == 2
     assert "no tuned settings for 'Taxi-v3'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_trials_are_compared_after_as_many_steps(tmp_path: Path) -> None:
+    reported: list[tuple[float, int]] = []
+    trial = SimpleNamespace(report=lambda *found: reported.append(found), should_prune=lambda: False)
+    evaluations = Tail(tmp_path / "evaluations.jsonl")
+    run: Any = SimpleNamespace(evaluations=evaluations, asked=SimpleNamespace(options={"evaluate_every": 2000}))
+    underway = _Underway(trial, run)
+    for env_steps in (3000, 6000):  # iterations of 3000 steps
+        append(tmp_path / "evaluations.jsonl", {"env_steps": env_steps, "evaluation_return_mean": 1.0})
+        assert not underway.should_prune()
+    assert reported == [(1.0, 0), (1.0, 2)]
 
 
 def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_trains_so(

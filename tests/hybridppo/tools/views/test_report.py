@@ -5,6 +5,7 @@ import re
 import signal
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_files import lines_of
@@ -14,7 +15,9 @@ from hybridppo import PPOConfig, RunDirectoryError, TrainingInterrupted
 from hybridppo.auto import search
 from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
+from hybridppo.run_directory.lines import append
 from hybridppo.runs.settings import settings_of_result
+from hybridppo.tools.views import report
 from hybridppo.tools.views.svg import line_chart, shown, stacked_bar, ticks
 
 VOID = {"meta", "link", "br", "img", "input"}
@@ -203,15 +206,22 @@ def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -
     assert "The run has not ended, or was interrupted." in page.texts
 
 
-def test_metrics_that_not_every_iteration_has_have_curves(run_dir: Path, tmp_path: Path) -> None:
+def test_metrics_that_not_every_iteration_has_have_curves_and_evaluations_have_those_of_their_agents(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = lines_of(run_dir)
-    for number in (4, 9):
-        lines[number] |= {"evaluation_return_mean": 9.0 + number, "evaluation_env_steps": lines[number]["env_steps"]}
+    for number in (4, 9):  # an evaluation beside the training is reported when the next one is due
+        evaluated = {"evaluation_return_mean": 9.0 + number, "evaluation_env_steps": 32 * number}
+        append(tmp_path / "evaluations.jsonl", {"env_steps": 32 * number, **evaluated})
+        lines[number] |= {"bonus": 1.0 * number, **evaluated}
     (tmp_path / "config.json").write_bytes((run_dir / "config.json").read_bytes())
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    texts = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8")).texts
-    assert "evaluation return mean" in texts
-    assert "evaluation env steps" not in texts
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(report, "line_chart", lambda title, points, label: found.setdefault(title, points) and title)
+    hybridppo.write_report(tmp_path)
+    assert found["bonus"] == [(160, 4.0), (320, 9.0)]
+    assert found["evaluation return mean"] == [(128, 13.0), (288, 18.0)]
+    assert "evaluation env steps" not in found
 
 
 def test_the_result_of_a_run_that_has_gone_on_since_is_not_shown(run_dir: Path, tmp_path: Path) -> None:

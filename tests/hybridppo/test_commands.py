@@ -719,6 +719,13 @@ def test_a_process_prints_its_error_on_stderr(tmp_path: Path) -> None:
     assert_is_one_message(process.stderr, "no_such_run is no run directory")
 
 
+def test_a_process_without_standard_streams_works(tmp_path: Path) -> None:
+    code = "import sys; sys.stdout = sys.stderr = None; from hybridppo.__main__ import main; main()"
+    process = run_process("-c", code, "agents", cwd=tmp_path)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+    assert run_process("-c", code, "resume", "no_such_run", cwd=tmp_path).returncode == 1
+
+
 SCRIPT = ROOT / "scripts" / "train_cartpole.py"
 
 

@@ -335,6 +335,20 @@ def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) ->
     assert "the last checkpoint is not on the disk" in process.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows moves no folder with an open file")
+def test_a_run_directory_that_is_moved_is_made_again_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def moved(metrics: Metrics) -> None:
+        if metrics["iteration"] == 2:
+            (tmp_path / "run").rename(tmp_path / "elsewhere")
+
+    assert train(run_dir=tmp_path / "run", checkpoint_seconds=0.0, on_iteration=moved).saved
+    assert [text for text in warnings_in(caplog) if "was moved or deleted: it is made again" in text]
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == [3, 4]
+    assert resume(tmp_path / "run", 5).metrics["iteration"] == 5
+    assert [line["iteration"] for line in lines_of(tmp_path / "elsewhere")] == [1, 2]
+    assert resume(tmp_path / "elsewhere").metrics["iteration"] == 4
+
+
 # Resumed with something else
 
 

@@ -448,6 +448,17 @@ def test_an_error_is_one_message_and_exit_code_1(
     assert_is_one_message(err, *parts)
 
 
+@pytest.mark.skipif(not (HAS_MATPLOTLIB and find_spec("moviepy")), reason="needs matplotlib and moviepy")
+def test_a_file_that_cannot_be_written_is_one_message(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = run_dir / "config.json"  # no folder
+    of_run = [("plot", "--output", "x.png"), ("play", "--output", "x.mp4"), ("export", "", "x.npz")]
+    for command, flag, name in of_run:
+        assert run(command, run_dir, *filter(None, [flag]), here / name) == 1
+        assert_is_one_message(capsys.readouterr().err, f"{here / name} cannot be written: ")
+    assert run("benchmark", "CartPole-v1", "--settings", "defaults", "--total-steps", 1, "--output", here / "x") == 1
+    assert_is_one_message(capsys.readouterr().err, f"{here / 'x' / 'lock'} cannot be written: ")
+
+
 ABSENT = ("--sampling-device", "cuda:77", "'cuda:77' was asked for")
 NO_DEVICE = ("--learning-device", "banana", "is no device: write")
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, pip_install
+from hybridppo.run_directory.files import making
 from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
 SUFFIXES = (".png", ".svg")
@@ -46,7 +47,7 @@ def plot_runs(
 
     Raises:
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
-        RunDirectoryError: if a folder has no run.
+        RunDirectoryError: if a folder has no run, or the picture cannot be written.
     """
     run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path, type(None))) else run_dirs
     output = Path(output)
@@ -67,8 +68,8 @@ def plot_runs(
         panel.set_visible(False)
     for panel, env_id in zip(panels, env_ids, strict=False):
         _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)
+    with making(output):
+        figure.savefig(output, dpi=150)
     return groups
 
 
@@ -101,7 +102,8 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=len(PARTS))
-    figure.savefig(path, dpi=120)
+    with making(path):
+        figure.savefig(path, dpi=120)
     return path
 
 

@@ -378,6 +378,14 @@ def test_resume_with_another_network_is_refused_with_the_difference(run_dir: Pat
     assert_refused(run_dir, CheckpointError, words, lambda path: resume(path, 8))
 
 
+def test_a_refused_resume_changes_no_file_that_a_run_is_read_from(run_dir: Path) -> None:
+    before = contents(run_dir)
+    with pytest.raises(ConfigurationError, match="num_workers must lie between 1 and num_envs = 2, got 9"):
+        resume(run_dir, 8, num_workers=9)
+    assert contents(run_dir) == before
+    assert resume(run_dir, 5).metrics["iteration"] == 5  # with the run's own number of workers
+
+
 def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:
     newest = checkpoints.folders(run_dir / "checkpoints")[-1]
     checkpoint = checkpoints.load(newest)

@@ -554,6 +554,7 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["video", "run"], "video is the command play here"),
         (["train", "CartPole-v1", "--total-steps", "1e6"], "write a whole number such as 1e6 as 1_000_000"),
         (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
+        (["resume", "run", "--seed", "1"], "train ENV_ID --start-from RUN_DIR --seed begins another"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from hybridppo.errors import ConfigurationError, pip_install
 from hybridppo.run_directory.files import making
 from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind people can distinguish: Okabe and Ito, "Color universal design", 2008."""
 LINES = ("-", "--", "-.", ":")
@@ -36,7 +36,7 @@ def plot_runs(
 
     Args:
         run_dirs: run directories, or folders of run directories: one, or several.
-        output: the picture; `.png` or `.svg`.
+        output: the picture; `.png`, `.svg` or `.pdf`.
         by: the horizontal axis: environment `steps`, or `seconds` of training.
         confidence: confidence of the band.
         labels: a label for each of `run_dirs`, where runs with different labels are different groups; or one for each
@@ -52,7 +52,7 @@ def plot_runs(
     run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path, type(None))) else run_dirs
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(f"the picture must end with {' or '.join(SUFFIXES)}, got {output.name!r}")
+        raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {output.name!r}")
     if by not in get_args(Axis):
         raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
     if not 0.0 < confidence < 1.0:

@@ -109,6 +109,9 @@ def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
             print(f"hybridppo: {ELSEWHERE[name]}", file=sys.stderr)
     for number in filter(re.compile(r"\d+(\.\d+)?[eE]\+?\d+").fullmatch, options["args"]):
         print(f"hybridppo: write a whole number such as {number} as {float(number):_.0f}", file=sys.stderr)
+    for numbers in filter(re.compile(r"[\[(]?\d+(, *\d+)+[\])]?").fullmatch, options["args"]):
+        spaced = " ".join(re.findall(r"\d+", numbers))
+        print(f"hybridppo: write several numbers such as {numbers} as {spaced}", file=sys.stderr)
     unknown: list[str] = []
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):  # what is wrong was reported
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)

@@ -15,6 +15,9 @@ EXIT_INTERRUPTED = 130  # as in `commands/parsing.py`, which is not imported yet
 
 def main() -> None:
     """Run the command line; never returns."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before Python began, as some services do
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the end
     try:
         with _ending_at_once():
             choose_kernels()

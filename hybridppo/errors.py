@@ -88,11 +88,13 @@ def add_advice(error: Exception, advice: str) -> None:
 
 
 def shown(value: Any, limit: int = 200) -> str:
-    """A value as text for a message, cut if it is long."""
+    """A value as text for a message, cut if it is long; of an array with several lines, its shape."""
     try:
         text = repr(value)
     except ValueError:  # an int with more digits than Python prints
         return "a number of thousands of digits"
+    if "\n" in text and hasattr(value, "shape"):
+        return f"{type(value).__name__} of shape {list(value.shape)}"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

@@ -335,6 +335,20 @@ def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) ->
     assert "the last checkpoint is not on the disk" in process.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows moves no folder with an open file")
+def test_a_run_directory_that_is_moved_is_made_again_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def moved(metrics: Metrics) -> None:
+        if metrics["iteration"] == 2:
+            (tmp_path / "run").rename(tmp_path / "elsewhere")
+
+    assert train(run_dir=tmp_path / "run", checkpoint_seconds=0.0, on_iteration=moved).saved
+    assert [text for text in warnings_in(caplog) if "was moved or deleted: it is made again" in text]
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == [3, 4]
+    assert resume(tmp_path / "run", 5).metrics["iteration"] == 5
+    assert [line["iteration"] for line in lines_of(tmp_path / "elsewhere")] == [1, 2]
+    assert resume(tmp_path / "elsewhere").metrics["iteration"] == 4
+
+
 # Resumed with something else
 
 
@@ -362,6 +376,14 @@ def test_resume_with_another_network_is_refused_with_the_difference(run_dir: Pat
     edit(run_dir / "config.json", lambda config: config["config"].update(hidden_sizes=[9]))
     words = r"does not fit the network(.|\n)*\[8, 4\](.|\n)*\[9, 4\]"
     assert_refused(run_dir, CheckpointError, words, lambda path: resume(path, 8))
+
+
+def test_a_refused_resume_changes_no_file_that_a_run_is_read_from(run_dir: Path) -> None:
+    before = contents(run_dir)
+    with pytest.raises(ConfigurationError, match="num_workers must lie between 1 and num_envs = 2, got 9"):
+        resume(run_dir, 8, num_workers=9)
+    assert contents(run_dir) == before
+    assert resume(run_dir, 5).metrics["iteration"] == 5  # with the run's own number of workers
 
 
 def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:

@@ -365,7 +365,10 @@ class DDPG(PolicyAgent):
 
 
 class TD3(DDPG):
-    """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the settings alone."""
+    """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the settings alone.
+
+    Arguments are those of `DDPG`.
+    """
 
     name: ClassVar[str] = "td3"
     _config_type: ClassVar[type[DDPGConfig]] = TD3Config

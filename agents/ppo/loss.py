@@ -135,7 +135,13 @@ def checked(loss: Any, like: Tensor) -> Loss:
 
 
 def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
-    """The clipped surrogate, the value loss and the entropy bonus (Schulman et al., 2017, equation 9)."""
+    """The clipped surrogate, the value loss and the entropy bonus (Schulman et al., 2017, equation 9).
+
+    Args:
+        inputs: a minibatch.
+        config: the agent's settings; numbers with a schedule have their present values.
+        clip_range: the present clip range: a number, or a scalar on the minibatch's device; with a pool `[B]`.
+    """
     policy = policy_loss(log_ratio=inputs.log_ratio, advantages=inputs.advantages, clip_range=clip_range)
     if config.clip_range_vf is None:
         value = value_loss(values=inputs.values, returns=inputs.returns)

@@ -97,7 +97,7 @@ class PPO(PolicyAgent):
     ) -> None:
         config = config if config is not None else PPOConfig()
         for name, part in {"loss": loss, "advantages": advantages}.items():
-            if part is not None and not callable(part):
+            if part is not None and (not callable(part) or isinstance(part, type)):
                 raise ConfigurationError(f"{name} must be a function, got {shown(part)}")
         super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
         require_not_recorded(config, self._schedules.functions)

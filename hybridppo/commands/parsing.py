@@ -15,9 +15,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.agents.registry import AGENTS
 from hybridppo.names import COMMANDS_ELSEWHERE, ELSEWHERE, OF_CONFIGS, OF_TRAIN
-from hybridppo.runs.options import GROUPS, fields_of
+from hybridppo.runs.options import GROUPS, fields_of, is_kept
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -110,14 +109,16 @@ def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
             print(f"hybridppo: {ELSEWHERE[name]}", file=sys.stderr)
     for number in filter(re.compile(r"\d+(\.\d+)?[eE]\+?\d+").fullmatch, options["args"]):
         print(f"hybridppo: write a whole number such as {number} as {float(number):_.0f}", file=sys.stderr)
+    for numbers in filter(re.compile(r"[\[(]?\d+(, *\d+)+[\])]?").fullmatch, options["args"]):
+        spaced = " ".join(re.findall(r"\d+", numbers))
+        print(f"hybridppo: write several numbers such as {numbers} as {spaced}", file=sys.stderr)
     unknown: list[str] = []
-    configs = [each.config for each in AGENTS.values()]
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):  # what is wrong was reported
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
     for flag in unknown:
         name = _name_of(flag)
         ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
-        if flag.startswith("--") and command == "resume" and (ours or name) in fields_of(*configs):
+        if flag.startswith("--") and command == "resume" and is_kept(name):
             print(
                 f"hybridppo: a run keeps it: train ENV_ID --start-from RUN_DIR {flag} begins another", file=sys.stderr
             )

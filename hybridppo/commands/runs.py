@@ -114,7 +114,7 @@ class Plot(Command):
     run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_DIR...")]
     """Run directories, or folders that contain run directories."""
     output: Path = Path("curves.png")
-    """The picture, .png or .svg."""
+    """The picture, .png, .svg or .pdf."""
     by: Literal["steps", "seconds"] = "steps"
     """The horizontal axis: environment steps, or seconds of training."""
     confidence: float = 0.95

@@ -127,8 +127,10 @@ def is_tensor_env(value: object) -> bool:
 
 def _lacking(value: Any) -> str:
     """What an object lacks to be an environment of tensors, if it has many environments; the end of an error."""
+    if not hasattr(value, "num_envs") or isinstance(value, VectorEnv):
+        return ""
     lacking = ", ".join(name for name in OF_TENSORS if not hasattr(value, name))
-    return f", which lacks {lacking} to be an environment of tensors" if hasattr(value, "num_envs") else ""
+    return f", which lacks {lacking} to be an environment of tensors"
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:

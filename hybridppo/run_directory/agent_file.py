@@ -10,9 +10,9 @@ from typing import Any
 import safetensors
 from torch import Tensor
 
-from hybridppo.errors import CheckpointError, RunDirectoryError
+from hybridppo.errors import CheckpointError
 from hybridppo.run_directory.checkpoints import serialized
-from hybridppo.run_directory.files import replace_synced, too_new
+from hybridppo.run_directory.files import making, replace_synced, too_new
 
 FORMAT_VERSION = 1
 _KEY = "hybridppo"
@@ -25,11 +25,8 @@ def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[s
         RunDirectoryError: if it cannot be written; an existing file stays.
     """
     header = {_KEY: json.dumps({"format_version": FORMAT_VERSION, **description}, allow_nan=False)}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with making(path):
         replace_synced(path, serialized(tensors, header))
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be written: {error}") from error
 
 
 def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

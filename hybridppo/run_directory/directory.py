@@ -14,6 +14,7 @@ If the disk fails during training, a warning names what was not written, and the
 
 import contextlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -32,6 +33,8 @@ from hybridppo.run_directory.lines import append, as_json, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.system.throttling import ThrottledWarning
+
+logger = logging.getLogger(__name__)
 
 WhichCheckpoint = Literal["latest", "best"]
 
@@ -224,11 +227,19 @@ class RunDirectory:
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
             return True
         with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
+            self._make_again()
             for name in ("metrics.jsonl", "evaluations.jsonl"):
                 files.sync_file(self.path / name)  # the lines that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, also)
         return folder.exists()
+
+    def _make_again(self) -> None:
+        """Make the folder again if it was moved or deleted: without its settings, nothing in it could be loaded."""
+        if not (self.path / "config.json").exists():
+            logger.warning("%s was moved or deleted: it is made again, for what is saved from now on", self.path)
+            self.path.mkdir(parents=True, exist_ok=True)
+            files.replace_synced(self.path / "config.json", as_json(self.config).encode())
 
     def appended_rows(self, capacity: int) -> AppendedRows:
         """The files of a replay buffer of this capacity in rows."""

@@ -1,8 +1,26 @@
 """Files that are written whole or not at all."""
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+from hybridppo.errors import RunDirectoryError
+
+
+@contextlib.contextmanager
+def making(path: Path) -> Iterator[None]:
+    """A context that writes a file the user named; its folder is made.
+
+    Raises:
+        RunDirectoryError: if the disk refuses.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be written: {error}") from error
 
 
 def too_new(path: Path, version: object, newest: int) -> str:

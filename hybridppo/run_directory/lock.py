@@ -15,6 +15,7 @@ from pathlib import Path
 import filelock
 
 from hybridppo.errors import RunDirectoryError
+from hybridppo.run_directory.files import making
 
 LOCK, HOLDER = "lock", "lock.json"
 """The names of both files."""
@@ -84,10 +85,10 @@ def locked(folder: Path) -> Iterator[None]:
     """Lock a folder, and make it if it does not exist.
 
     Raises:
-        RunDirectoryError: if another process holds it.
+        RunDirectoryError: if another process holds it, or it cannot be written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FolderLock(folder)
+    with making(folder / LOCK):
+        lock = FolderLock(folder)
     try:
         yield
     finally:

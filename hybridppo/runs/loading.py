@@ -94,6 +94,10 @@ def is_agent_file(path: object) -> bool:
 def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
     """Load the agents of a run by the names of their policies.
 
+    Args:
+        run_dir: as for `load`.
+        checkpoint: as for `load`.
+
     Raises:
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory.

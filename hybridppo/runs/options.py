@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.names import OF_CONFIGS, meant_by
+from hybridppo.names import OF_CONFIGS, OF_TRAIN, meant_by
 from hybridppo.reporting.trackers.registry import names_of_trackers
 from hybridppo.runs.distribution_policies import distribution_of
 from hybridppo.runs.self_play import self_play_of
@@ -146,6 +146,15 @@ def changeable_names() -> list[str]:
     return [name for name, option in fields_of(*GROUPS).items() if is_changeable(option)]
 
 
+def is_kept(name: str) -> bool:
+    """Whether this name, or another library's, is of a setting or an option that `resume` cannot change."""
+    from hybridppo.agents.registry import AGENTS
+
+    settings = fields_of(*GROUPS, *(kind.config for kind in AGENTS.values()))
+    ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name, name)
+    return ours in {"config", *settings} - {*changeable_names()}
+
+
 def made(group: type[Group], options: dict[str, Any]) -> Group:
     """A group made from those of the options that belong to it."""
     return group(**{name: options[name] for name in fields_of(group) if name in options})
@@ -224,8 +233,8 @@ def _hint(name: str, ours: list[str]) -> str:
     for kind in AGENTS.values():
         if "config" in ours and setting in fields_of(kind.config):
             return f": did you mean config={kind.config.__name__}({setting}=...)?"
-        if "run_dir" in ours and setting in ("config", *fields_of(kind.config)):  # of `resume`
-            return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, config=...) begins another one"
+    if "run_dir" in ours and "config" not in ours and is_kept(name):  # of `resume`
+        return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, ...) begins another one"
     if "placement" in ours and name in ("max_lag", "publish_every"):
         return f": did you mean placement=Mirrored(..., {name}=...)?"
     settings = {each: kind.config for kind in [*AGENTS.values()][::-1] for each in fields_of(kind.config)}

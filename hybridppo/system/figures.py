@@ -26,7 +26,7 @@ def shown_number(number: float) -> str:
 
 def shown_returns(mean: float, deviation: float, episodes: int) -> str:
     """The returns of an evaluation as text."""
-    return f"{shown_return(mean)} +- {shown_number(deviation)} over {episodes} episodes"
+    return f"{shown_return(mean)} +- {shown_number(deviation)} over {episodes} episode{'s' * (episodes != 1)}"
 
 
 def shown_clock(seconds: float) -> str:

@@ -19,7 +19,7 @@ from hybridppo.distribution.teams import run_directory_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
-from hybridppo.errors import CheckpointError, RunDirectoryError
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks
 from hybridppo.placements.base import Placement
@@ -119,9 +119,14 @@ def resume(
         source = settings.source(env)
         where = _own_placement(settings) if placement is None else resolve_placement(placement)
         checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
-        with staged(source, settings.config, settings.environment, settings.run, where) as stage:
-            job = _resumed(stage, directory, before, settings, checkpoint, parts)
-            return run_by_groups(replace(job, reporting=reporting), stage.team)
+        kept = directory.config
+        try:
+            with staged(source, settings.config, settings.environment, settings.run, where) as stage:
+                job = _resumed(stage, directory, before, settings, checkpoint, parts)
+                return run_by_groups(replace(job, reporting=reporting), stage.team)
+        except ConfigurationError:
+            directory.update_config(kept)  # else the refused option would be the run's own
+            raise
 
 
 def _resumed(
@@ -168,9 +173,7 @@ def _go_back(
     if checkpoint is not None:
         done, goal = rewind_to(directory, checkpoint), settings.run.total_steps
         _tell_of_schedules(before, settings, done)
-        if done < goal:
-            directory.remove_result()
-        elif before.run.total_steps != goal:  # a finished run is no surprise otherwise
+        if goal <= done and before.run.total_steps != goal:  # a finished run is no surprise otherwise
             logger.warning(
                 "total_steps=%d counts from the beginning of the run, which has made %d steps: nothing to train",
                 goal,

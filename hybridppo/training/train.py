@@ -284,6 +284,8 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         if settings.run.self_play is not None:
             _begin_self_play(settings.run.self_play, job, team, runner, stack)
         callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
+        if directory is not None and team.rank == 0 and runner.share_done < 1.0:
+            directory.remove_result()  # of a run that trains on
         with callbacks.called():
             metrics = _run(runner, job)
             stopped_by = runner.stopped_by  # not by the evaluation that follows

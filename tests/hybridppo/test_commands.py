@@ -448,6 +448,17 @@ def test_an_error_is_one_message_and_exit_code_1(
     assert_is_one_message(err, *parts)
 
 
+@pytest.mark.skipif(not (HAS_MATPLOTLIB and find_spec("moviepy")), reason="needs matplotlib and moviepy")
+def test_a_file_that_cannot_be_written_is_one_message(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = run_dir / "config.json"  # no folder
+    of_run = [("plot", "--output", "x.png"), ("play", "--output", "x.mp4"), ("export", "", "x.npz")]
+    for command, flag, name in of_run:
+        assert run(command, run_dir, *filter(None, [flag]), here / name) == 1
+        assert_is_one_message(capsys.readouterr().err, f"{here / name} cannot be written: ")
+    assert run("benchmark", "CartPole-v1", "--settings", "defaults", "--total-steps", 1, "--output", here / "x") == 1
+    assert_is_one_message(capsys.readouterr().err, f"{here / 'x' / 'lock'} cannot be written: ")
+
+
 ABSENT = ("--sampling-device", "cuda:77", "'cuda:77' was asked for")
 NO_DEVICE = ("--learning-device", "banana", "is no device: write")
 
@@ -542,7 +553,9 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["placements"], "ENV_ID"),
         (["video", "run"], "video is the command play here"),
         (["train", "CartPole-v1", "--total-steps", "1e6"], "write a whole number such as 1e6 as 1_000_000"),
+        (["train", "CartPole-v1", "--hidden-sizes", "[64,32]"], "write several numbers such as [64,32] as 64 32"),
         (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
+        (["resume", "run", "--seed", "1"], "train ENV_ID --start-from RUN_DIR --seed begins another"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -551,7 +564,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pyt
     assert out == ""
     assert part in err
     assert "Traceback" not in err
-    assert err.count("Error parsing") == ("many" in part or "1e6" in part)  # once
+    assert err.count("Error parsing") == any(word in part for word in ("many", "1e6", "several"))  # once
 
 
 @pytest.mark.parametrize(
@@ -717,6 +730,13 @@ def test_a_process_prints_its_error_on_stderr(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert process.stdout == ""
     assert_is_one_message(process.stderr, "no_such_run is no run directory")
+
+
+def test_a_process_without_standard_streams_works(tmp_path: Path) -> None:
+    code = "import sys; sys.stdout = sys.stderr = None; from hybridppo.__main__ import main; main()"
+    process = run_process("-c", code, "agents", cwd=tmp_path)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
+    assert run_process("-c", code, "resume", "no_such_run", cwd=tmp_path).returncode == 1
 
 
 SCRIPT = ROOT / "scripts" / "train_cartpole.py"

@@ -62,6 +62,7 @@ def test_an_agent_made_as_in_another_library_is_an_error_that_names_train() -> N
         (lambda: hybridppo.train("CartPole-v1", total_steps=1, tau=1), "did you mean config=DDPGConfig(tau=...)?"),
         (lambda: hybridppo.resume("run", eval_freq=1), "did you mean evaluate_every?"),
         (lambda: hybridppo.resume("run", lr=1e-4), "'lr': a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR"),
+        (lambda: hybridppo.resume("run", seed=1), "'seed': a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR"),
         (
             lambda: hybridppo.train("CartPole-v1", total_steps=1, max_lag=1),
             "did you mean placement=Mirrored(..., max_lag=...)?",

@@ -84,6 +84,8 @@ def test_what_is_no_environment_says_what_is() -> None:
         ConfigurationError, match=r"as lambda: MyEnv\(\), or an environment of tensors .docs/tensors.md., got 3"
     ):
         train(3)
+    with pytest.raises(ConfigurationError, match=r"a function that makes one, .* got SyncVectorEnv\(num_envs=2\)$"):
+        train(SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2))
 
 
 KINDS = {

@@ -27,7 +27,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.auto.comparison import compare_placements
 from hybridppo.environments.checking.check import check_env
 from hybridppo.placements.mirrored import Mirrored
-from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.run_directory.lines import as_json, finite
 from hybridppo.runs.loading import load
 from hybridppo.system.accelerator import accelerator_of, described_cuda_devices, num_cuda_devices
@@ -128,8 +128,8 @@ def diagnose(
 
 def write(diagnosis: Diagnosis, path: Path) -> None:
     """Write a diagnosis as JSON, to attach to a bug report."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_synced(path, as_json(diagnosis.to_json()).encode())
+    with making(path):
+        replace_synced(path, as_json(diagnosis.to_json()).encode())
 
 
 def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:

@@ -38,6 +38,7 @@ from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.files import making
 from hybridppo.runs.loading import is_agent_file, load, policies_of_run
 from hybridppo.runs.settings import Settings
 from hybridppo.spaces.arrays import Array
@@ -100,6 +101,7 @@ def export(
 
     Raises:
         ConfigurationError: if the policy cannot be written in this form, or packages are missing.
+        RunDirectoryError: if the file cannot be written.
         TrainingError: if the results of the file and of the agent differ; then nothing is written.
     """
     path = Path(file)
@@ -113,8 +115,9 @@ def export(
     module = path.parent / "numpy_policy.py" if suffix == ".npz" else None
     if module is not None:
         _require_ours(module)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+    with making(path):
+        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent)
+    with temporary as folder:
         written = Path(folder) / f"policy{suffix}"
         call = _WRITERS[suffix](exported, written)
         difference = 0.0

@@ -32,6 +32,7 @@ from hybridppo.environments.tensors import on_host
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.files import making
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runs.loading import is_agent_file, load
@@ -105,6 +106,7 @@ def record_video(
         ConfigurationError: if moviepy is not installed, `run_dir` is a file and `env` is missing, or an argument is
             invalid.
         EnvError: if the environment cannot draw pictures.
+        RunDirectoryError: if the video cannot be written.
     """
     source, options = environment_of(run_dir, env, env_kwargs)
     if output is None:
@@ -119,8 +121,7 @@ def record_video(
     other = None if against is None else load(against, checkpoint)
     with contextlib.closing(_filmed(source, options, "rgb_array")) as film:
         played = _play(player, other, film, episodes, seed, deterministic, most_steps)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
+    with making(output), tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
         from moviepy.video.io.ImageSequenceClip import ImageSequenceClip
 
         written = Path(folder) / "video.mp4"

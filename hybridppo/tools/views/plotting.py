@@ -10,9 +10,10 @@ from typing import Any, get_args
 
 from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, pip_install
+from hybridppo.run_directory.files import making
 from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
-SUFFIXES = (".png", ".svg")
+SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind people can distinguish: Okabe and Ito, "Color universal design", 2008."""
 LINES = ("-", "--", "-.", ":")
@@ -35,7 +36,7 @@ def plot_runs(
 
     Args:
         run_dirs: run directories, or folders of run directories: one, or several.
-        output: the picture; `.png` or `.svg`.
+        output: the picture; `.png`, `.svg` or `.pdf`.
         by: the horizontal axis: environment `steps`, or `seconds` of training.
         confidence: confidence of the band.
         labels: a label for each of `run_dirs`, where runs with different labels are different groups; or one for each
@@ -46,12 +47,12 @@ def plot_runs(
 
     Raises:
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
-        RunDirectoryError: if a folder has no run.
+        RunDirectoryError: if a folder has no run, or the picture cannot be written.
     """
     run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path, type(None))) else run_dirs
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(f"the picture must end with {' or '.join(SUFFIXES)}, got {output.name!r}")
+        raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {output.name!r}")
     if by not in get_args(Axis):
         raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
     if not 0.0 < confidence < 1.0:
@@ -67,8 +68,8 @@ def plot_runs(
         panel.set_visible(False)
     for panel, env_id in zip(panels, env_ids, strict=False):
         _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)
+    with making(output):
+        figure.savefig(output, dpi=150)
     return groups
 
 
@@ -101,7 +102,8 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=len(PARTS))
-    figure.savefig(path, dpi=120)
+    with making(path):
+        figure.savefig(path, dpi=120)
     return path
 
 

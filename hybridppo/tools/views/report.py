@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents.registry import AGENTS
-from hybridppo.errors import RunDirectoryError
-from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.run_directory.lines import read_lines, read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
@@ -45,10 +44,8 @@ def write_report(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     path = run.path / NAME
-    try:
+    with making(path):
         replace_synced(path, page(run).encode())
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be written: {error}") from error
     return path
 
 

@@ -306,7 +306,7 @@ def test_runs_without_episodes_and_without_anything_in_common_are_refused(tmp_pa
 
 @pytest.mark.parametrize(
     ("output", "options", "said"),
-    [("a.pdf", {}, r"\.png or \.svg"), ("a.png", {"by": "hours"}, "by must be"), ("a.png", {"confidence": 1.0}, "0")],
+    [("a.jpg", {}, r"\.svg, \.pdf"), ("a.png", {"by": "hours"}, "by must be"), ("a.png", {"confidence": 1.0}, "0")],
 )
 def test_what_cannot_be_meant_is_refused(output: str, options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=said):
@@ -334,12 +334,13 @@ def test_pictures_are_files_with_every_group(by: str, tmp_path: Path, capsys: py
         make_run(tmp_path / "runs" / f"a{seed}", [1.0 * seed, 2.0, 3.0], seed=seed)
         make_run(tmp_path / "runs" / f"b{seed}", [5.0, 2.0 * seed, 3.0], seed=seed, learning_rate=0.1)
     make_run(tmp_path / "runs" / "c", [1.0, 2.0], env_id="C-v0")
-    for name in ("new/curves.svg", "curves.png"):
+    for name in ("new/curves.svg", "curves.png", "curves.pdf"):
         with pytest.raises(SystemExit) as exited:
             main(["plot", str(tmp_path / "runs"), "--output", str(tmp_path / name), "--by", by])
         assert exited.value.code == 0
     assert "A-v0: learning_rate 0.1, 3 seeds" in capsys.readouterr().out
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
     picture = ElementTree.parse(tmp_path / "new" / "curves.svg").getroot()
     assert picture.tag == "{http://www.w3.org/2000/svg}svg"
     bands = [

@@ -96,6 +96,8 @@ class Company(Alone):
         super().__init__()
         self.is_first, self.is_only_one, self._commands = rank == 0, False, commands
         self._of_all, self._from_first, self._is_apart = of_all, from_first, False
+        self._configs: list[Any] = []
+        """The settings that the others have, policy by policy."""
 
     @contextmanager
     def apart(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
@@ -109,14 +111,16 @@ class Company(Alone):
             self._is_apart = False
         agents: list[Any] = agents_of(run.agent)  # all are the library's
         if self.is_first:
-            settings = [agent.config.to_json() for agent in agents]
+            before, self._configs = self._configs, [agent.config for agent in agents]
+            # Most iterations change none, and writing them takes longer than all else here.
+            settings = [] if self._configs == before else [config.to_json() for config in self._configs]
             self._commands.tell(json.dumps([GO_ON, run.stopped_by, settings], allow_nan=True))
             return
         while (told := json.loads(self._commands.hear()))[0] != GO_ON:
             super().call(*told)
         if told[1] is not None:
             run.stop(told[1])
-        for agent, settings in zip(agents, told[2], strict=True):
+        for agent, settings in zip(agents, told[2]):  # noqa: B905 - none if they are the same
             if (config := type(agent.config)(**settings)) != agent.config:
                 agent.config = config
 

@@ -386,6 +386,17 @@ def test_a_refused_resume_changes_no_file_that_a_run_is_read_from(run_dir: Path)
     assert resume(run_dir, 5).metrics["iteration"] == 5  # with the run's own number of workers
 
 
+def test_options_of_a_resume_that_has_trained_stay_the_runs_own_after_an_error(run_dir: Path) -> None:
+    def fail(metrics: Any) -> None:
+        if metrics["iteration"] == 6:
+            raise ConfigurationError("no more")
+
+    with pytest.raises(ConfigurationError, match="no more"):
+        resume(run_dir, 8, on_iteration=fail, keep_checkpoints=5)
+    assert RunDirectory.open(run_dir).config["keep_checkpoints"] == 5
+    assert resume(run_dir, 8).metrics["iteration"] == 8
+
+
 def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:
     newest = checkpoints.folders(run_dir / "checkpoints")[-1]
     checkpoint = checkpoints.load(newest)

@@ -172,10 +172,11 @@ class Learners(BaseSampler):
         self._loop = agent.loop()
         self._lag = BoundedLag(max_lag, version=self._steps_made())
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
+        self._config: PPOConfig | None = None
         setup = {
             "source": to_send(source),
             "options": options,
-            "config": self._config_of_learners,
+            "config": self._config_of_learners(),
             "kind": type(agent),
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,
@@ -200,11 +201,13 @@ class Learners(BaseSampler):
         """Number of learners that are not lost."""
         return len(self._here)
 
-    @property
     def _config_of_learners(self) -> PPOConfig:
         """The present settings of the agent, which a callback may change, with the share of each learner."""
         config, number = self._agent.config, len(self._envs)
-        return replace(config, num_envs=config.num_envs // number, num_minibatches=config.minibatches // number)
+        if config is not self._config:  # `replace` checks all settings, which takes long
+            self._config, num_minibatches = config, config.minibatches // number
+            self._share = replace(config, num_envs=config.num_envs // number, num_minibatches=num_minibatches)
+        return self._share
 
     def _steps_made(self) -> int:
         return int(self._agent.optimizer.state[self._agent.parameters.values]["step"])
@@ -219,7 +222,7 @@ class Learners(BaseSampler):
                 for name, part in self._agent.normalization.parts.items()
             }
             task = {"version": self._lag.version, "share_done": share_done, "moments": moments}
-            task["config"] = self._config_of_learners
+            task["config"] = self._config_of_learners()
             self._send(learner, "update", {**task, "parameters": self._parameters()})
 
     def _parameters(self) -> Any:

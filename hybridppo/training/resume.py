@@ -26,7 +26,7 @@ from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.reporting.callbacks import Callback, Loggers
 from hybridppo.rollouts.advantages import AdvantageFunction
-from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import ResumeKeywords
@@ -119,13 +119,15 @@ def resume(
         source = settings.source(env)
         where = _own_placement(settings) if placement is None else resolve_placement(placement)
         checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
-        kept = directory.config
+        kept, saved = directory.config, directory.path / "checkpoints"
+        newest = folders(saved)[-1:]
         try:
             with staged(source, settings.config, settings.environment, settings.run, where) as stage:
                 job = _resumed(stage, directory, before, settings, checkpoint, parts)
                 return run_by_groups(replace(job, reporting=reporting), stage.team)
         except ConfigurationError:
-            directory.update_config(kept)  # else the refused option would be the run's own
+            if folders(saved)[-1:] == newest:  # else the run has trained with the new options
+                directory.update_config(kept)
             raise
 
 

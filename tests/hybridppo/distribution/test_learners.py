@@ -357,10 +357,11 @@ def test_others_take_settings_that_a_callback_of_the_first_changes(kind: Any) ->
     runs = [TrainingRun(kind(space, gym.spaces.Box(-1, 1, (1,)), own[kind]), {}) for _ in range(2)]
     first, other = (Company(rank, commands, lambda tensors: tensors, lambda data: data) for rank in range(2))
     agents: list[Any] = [run.agent for run in runs]
-    for changes in ({}, {"gamma": 0.5}):
+    for changes in ({}, {"gamma": 0.5}, {}, {"gamma": 0.25}):
         before = agents[1].config
         with first.apart(runs[0]):
-            agents[0].config = replace(agents[0].config, **changes)
+            if changes:
+                agents[0].config = replace(agents[0].config, **changes)
         with other.apart(runs[1]):
             pass
         assert agents[1].config == agents[0].config

@@ -22,7 +22,7 @@ SECONDS_TO_CONNECT = 10.0
 """Seconds that a cluster may take to answer."""
 MOST_BYTES = 2**30
 """The largest object store of a cluster that is started here; further objects are written to disk."""
-_RAYS = (signal.SIGINT, signal.SIGTERM)
+_OF_RAY = (signal.SIGINT, signal.SIGTERM)
 """The signals whose handlers Ray replaces."""
 
 
@@ -67,7 +67,7 @@ class Cluster:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
         try:
             _require_somebody_at(address)
-            with handlers_kept(_RAYS), _on_the_loopback(ray) if self.is_started_here else contextlib.nullcontext():
+            with handlers_kept(_OF_RAY), _on_the_loopback(ray) if self.is_started_here else contextlib.nullcontext():
                 ray.init(**options)
                 if self.is_started_here and sys.platform == "linux":
                     self._watcher = _watched()
@@ -88,7 +88,7 @@ class Cluster:
     def close(self) -> None:
         """Disconnect, and end the cluster if it was started here."""
         if self._is_own:
-            with handlers_kept(_RAYS):
+            with handlers_kept(_OF_RAY):
                 self._ray.shutdown()
             if self._watcher is not None:
                 self._watcher.communicate()

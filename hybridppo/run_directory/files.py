@@ -11,10 +11,10 @@ from hybridppo.errors import RunDirectoryError
 
 @contextlib.contextmanager
 def making(path: Path) -> Iterator[None]:
-    """A context that writes a file the user named; its folder is made.
+    """A context in which a file that the user named is written. Its folder is made before.
 
     Raises:
-        RunDirectoryError: if the disk refuses.
+        RunDirectoryError: naming the file, if the folder or the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -179,7 +179,8 @@ def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespa
         order = dict(reversed(turns.items())) if number % 2 else turns
         able = {contestant: command for contestant, command in order.items() if contestant not in reasons}
         rounds += take_turns(able, 1, take=take)
-        about = {"case": name, "cores": cores, "clock": "processor" if arguments.processor_time else "wall"}
+        clock = "processor" if arguments.processor_time else "wall"
+        about = {"case": name, "cores": cores, "clock": clock, "cpu": machine.describe()["cpu"]}
         yield {**about, "words": KNOWN[name].in_words(), "left_out": reasons, "rounds": rounds}
 
 
@@ -202,7 +203,11 @@ def as_markdown(result: dict[str, Any]) -> str:
             cases = cases_without.setdefault((name, reason), [])
             cases += [run["case"]] * (run["case"] not in cases)
     without = [f"- No figure of {name} in {', '.join(cases)}: {why}." for (name, why), cases in cases_without.items()]
-    return "\n".join([*lines, "", *without])
+    cases_by_cpu: dict[str, list[str]] = {}
+    for run in runs:
+        cases_by_cpu.setdefault(run["cpu"], []).append(f"{run['case']} ({run['cores']})")
+    where = [f"- On {cpu}: {', '.join(cases)}." for cpu, cases in cases_by_cpu.items() if len(cases_by_cpu) > 1]
+    return "\n".join([*lines, "", *without, *where])
 
 
 def in_order(run: dict[str, Any]) -> tuple[int, int]:
@@ -253,8 +258,12 @@ def main() -> None:
     before = result["measured"]
     for case in [] if arguments.install_only else arguments.cases.split(","):
         for cores in map(int, arguments.cores.split(",")):
+            # A reason holds for a case with any number of cores, until the peer is asked again.
+            reasons = [run["left_out"].items() for run in before if run["case"] == case]
+            earlier = {peer: reason for each in reasons for peer, reason in each if peer not in able}
             before = [run for run in before if (run["case"], run["cores"]) != (case, cores)]
             for found in measure(case, cores, able, arguments):
+                found["left_out"] = earlier | found["left_out"]
                 result["measured"] = sorted([*before, found], key=in_order)
                 machine.save("field", result)
             before = result["measured"]

@@ -107,6 +107,7 @@ def field(results: Path, picture: Path) -> Path:
     """What `field.py` measured: a panel for each case, the fastest on top; the picture's path."""
     content = json.loads(results.read_text(encoding="utf-8"))
     runs = content["measured"]
+    content["machine"]["cpu"] = " or ".join(dict.fromkeys(run["cpu"] for run in runs))
     rows = (len(runs) + 1) // 2
     figure = _figure(10, 0.6 + rows * (0.6 + 0.2 * max(len(run["rounds"][0]) for run in runs)))
     panels = list(figure.subplots(rows, 2, squeeze=False).flat)
@@ -115,7 +116,7 @@ def field(results: Path, picture: Path) -> Path:
     for axes, run in zip(panels, runs, strict=False):
         speeds = {
             name: statistics.median(turns[name]["steps_per_second"] for turns in run["rounds"] if name in turns)
-            for name in run["rounds"][0]
+            for name in dict.fromkeys(name for turns in run["rounds"] for name in turns)
         }
         fastest_first = dict(sorted(speeds.items(), key=lambda named: -named[1]))
         _draw_speeds(axes, fastest_first, f"{in_words(run)}: {run['words'].split(',')[0]}")

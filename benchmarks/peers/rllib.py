@@ -26,7 +26,13 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
 
     cores = len(os.sched_getaffinity(0))
     samplers = 0 if cores == 1 else cores
-    ray.init(address="local", num_cpus=samplers + 1, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        address="local",
+        num_cpus=samplers + 1,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}},  # samplers import this file
+    )
     register_env("scaled images", lambda _: scaled(case.env_id))
     widths = list(case.hidden_sizes)
     layers: dict[str, Any] = {"fcnet_hiddens": widths, "fcnet_activation": "tanh", "head_fcnet_hiddens": []}

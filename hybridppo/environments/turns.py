@@ -118,6 +118,7 @@ class TurnEnvironment(ParallelEnvironment):
             self._fill_for_critics(np.arange(len(self.agents)) == self.turn)
         if has_lost_one:
             self._end_episodes()
+            self._fill_critics_parts(self.present & (np.arange(len(self.agents)) == self.turn))
 
     def _fill_for_critics(self, present: Any) -> None:
         if "all" in self._critic_observes:

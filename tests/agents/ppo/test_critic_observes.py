@@ -105,17 +105,20 @@ def test_rows_have_the_state_of_the_environment() -> None:
     environments.close()
 
 
+class Watched(TakingTurns):
+    """An environment that shows all agents while one acts."""
+
+    infos: Any = {}  # noqa: RUF012
+
+    def observe(self, agent: str) -> Any:
+        return self._seen[agent]
+
+    def last(self) -> Any:
+        self.infos = self._infos
+        return super().last()
+
+
 def test_in_turns_all_are_observed_when_one_acts() -> None:
-    class Watched(TakingTurns):
-        infos: Any = {}  # noqa: RUF012
-
-        def observe(self, agent: str) -> Any:
-            return self._seen[agent]
-
-        def last(self) -> Any:
-            self.infos = self._infos
-            return super().last()
-
     scripts = [[(3, "truncated")], [(3, "truncated")]]
     environments = environments_of(lambda: Watched(ScriptedAgents(scripts)), "all")
     rows = environments.reset(0)
@@ -124,6 +127,19 @@ def test_in_turns_all_are_observed_when_one_acts() -> None:
     assert rows[1].tolist() == [0, 0, 0, 0, 1, 0]
     rows, *_ = environments.step(np.zeros(2, np.int64))
     assert rows[0].tolist() == [0, 1, 1, 0, 0, 1]
+    environments.close()
+
+
+def test_in_turns_an_agent_that_was_truncated_is_not_observed_any_more() -> None:
+    scripts = [[(3, "truncated")], [(1, "truncated")], [(3, "truncated")]]
+    environments = environments_of(lambda: Watched(ScriptedAgents(scripts)), "all")
+    environments.reset(0)
+    for _ in range(4):  # a round, and the first agent's turn of the next, in which the second leaves
+        rows, *_, finals_of, finals = environments.step(np.zeros(3, np.int64))
+    a, b, c, gone = [0, 0, 1], [0, 1, 1], [0, 2, 1], [0, 0, 0]
+    assert finals_of == [1]
+    assert finals[0].tolist() == [*a, *c, *b]
+    assert rows[2].tolist() == [*a, *gone, *c]
     environments.close()
 
 

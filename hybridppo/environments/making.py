@@ -132,9 +132,9 @@ def _lacking(value: Any) -> str:
     """
     if hasattr(value, "possible_agents") or hasattr(value, "agents"):
         methods = ("reset", "step", "observation_space", "action_space")
-        lacking = [f"the method {name}" for name in methods if not callable(getattr(value, name, None))]
-        lacking += [] if hasattr(value, "possible_agents") else ["the list possible_agents"]
-        return f", which lacks {', '.join(lacking)} to be an environment of several agents"
+        parts = [f"the method {name}" for name in methods if not callable(getattr(value, name, None))]
+        parts += [] if hasattr(value, "possible_agents") else ["the list possible_agents"]
+        return f", which lacks {', '.join(parts)} to be an environment of several agents"
     if not hasattr(value, "num_envs") or isinstance(value, VectorEnv):
         return ""
     lacking = ", ".join(name for name in OF_TENSORS if not hasattr(value, name))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gymnasium.spaces import Box
 
 import hybridppo
 from hybridppo import DDPGConfig, PPOConfig, TD3Config
@@ -43,6 +44,21 @@ def test_an_agent_made_as_in_another_library_is_an_error_that_names_train() -> N
         hybridppo.ConfigurationError, match=r"made for two spaces, got 'MlpPolicy': train one with hybridppo.t"
     ):
         make("MlpPolicy", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "words"),
+    [
+        (hybridppo.PPO, {"gamma": 0.9}, r"config must be PPOConfig\(...\), got {'gamma': 0.9}"),
+        (hybridppo.PPO, TD3Config(), r"config must be PPOConfig\(...\), got TD3Config"),
+        (hybridppo.TD3, PPOConfig(), r"config must be TD3Config\(...\), got PPOConfig"),
+    ],
+)
+def test_an_agent_made_with_settings_of_another_is_an_error_that_names_its_own(
+    kind: Any, config: Any, words: str
+) -> None:
+    with pytest.raises(hybridppo.ConfigurationError, match=words):
+        kind(Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (1,)), config)
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,29 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from hybridppo.errors import EnvError
+from hybridppo.errors import ConfigurationError, EnvError, shown
+
+
+def require_imports(names: object) -> None:
+    """Refuse names of modules that are no text.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    if not isinstance(names, str):
+        raise ConfigurationError(
+            f"imports must name modules, with commas between, got {shown(names)}: write 'my_envs,others'"
+        )
 
 
 def import_modules(names: str) -> None:
     """Import modules that register environments; `names` has commas between them.
 
     Raises:
+        ConfigurationError: if it is no text.
         EnvError: if there is no such module, or it cannot be imported.
     """
+    require_imports(names)
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
             importlib.import_module(name)

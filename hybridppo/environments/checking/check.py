@@ -71,7 +71,7 @@ def check_env(
         ConfigurationError: for invalid numbers or arguments, and for a function that makes a vector: check one of its
             environments.
     """
-    steps = require_whole("steps", steps)
+    steps, seed = require_whole("steps", steps), require_whole("seed", seed, 0, below=2**128)
     require_seconds("seconds", seconds)
     import_modules(imports)
     report = EnvReport(env if isinstance(env, str) else shown_name(env))

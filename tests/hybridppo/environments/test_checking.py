@@ -210,6 +210,8 @@ def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
     for bad in (-1, "long", float("nan")):
         with pytest.raises(ConfigurationError, match="seconds must be a number of at least 0"):
             hybridppo.check_env(make, seconds=bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="seed must be a whole number of at least 0, got 'abc'"):
+        hybridppo.check_env(make, seed="abc")  # type: ignore[arg-type]
 
 
 def test_a_first_observation_a_little_out_of_bounds_is_warned_of() -> None:

@@ -183,6 +183,13 @@ def test_missions_are_left_out() -> None:
     assert env.observation_space["image"].dtype == np.float32  # codes of cells, which are no brightness
 
 
+def test_make_env_takes_ids_alone() -> None:
+    with pytest.raises(ConfigurationError, match=r"make_env takes an environment's id, got .*Mission.*call a function"):
+        make_env(Mission)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"imports must name modules, .* got \['my_envs'\]"):
+        make_env("CartPole-v1", imports=["my_envs"])  # type: ignore[arg-type]
+
+
 def test_ids_that_gymnasium_knows_are_made_by_it() -> None:
     env = make_env("CartPole-v1")
     assert env.spec is not None

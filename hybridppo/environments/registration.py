@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.errors import ConfigurationError, EnvError, pip_install, shown
 
 
 def require_imports(names: object) -> None:
@@ -38,9 +38,11 @@ def import_modules(names: str) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # any error of the module
+            is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
+            remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
             raise EnvError(
                 f"the module {name!r}, which is to register environments, cannot be imported: {type(error).__name__}: "
-                f"{error} (is it installed, or in the folder you are in?)"
+                f"{error} ({remedy})"
             ) from error
 
 

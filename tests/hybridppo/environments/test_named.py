@@ -183,6 +183,12 @@ def test_missions_are_left_out() -> None:
     assert env.observation_space["image"].dtype == np.float32  # codes of cells, which are no brightness
 
 
+def test_a_function_of_pettingzoo_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)  # as if it were not installed
+    with pytest.raises(EnvError, match=r"cannot be imported: ModuleNotFoundError: .*pip install '\.\[pettingzoo\]'"):
+        make_environments("pettingzoo:env", 1)
+
+
 def test_make_env_takes_ids_alone() -> None:
     with pytest.raises(ConfigurationError, match=r"make_env takes an environment's id, got .*Mission.*call a function"):
         make_env(Mission)  # type: ignore[arg-type]

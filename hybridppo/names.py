@@ -30,7 +30,7 @@ _FIELDS = {
     "hidden_sizes": "net_arch policy_kwargs fcnet_hiddens actor_hidden_dims critic_hidden_dims",
     "activation": "activation_fn fcnet_activation",
     "orthogonal_init": "ortho_init",
-    "log_std_init": "init_noise_std",
+    "log_std_init": "init_noise_std init_std",
     "recurrent": "use_lstm rnn_type",
     "recurrent_size": "lstm_hidden_size lstm_cell_size rnn_hidden_dim rnn_hidden_size",
     "sequence_length": "max_seq_len",
@@ -44,14 +44,14 @@ _FIELDS = {
 }
 """Other libraries' names for the fields of our configurations."""
 _ARGUMENTS = {
-    "total_steps": "total_timesteps num_timesteps n_timesteps max_iterations",
+    "total_steps": "total_timesteps num_timesteps n_timesteps timesteps steps max_iterations num_learning_iterations",
     "num_workers": "num_env_runners num_rollout_workers",
     "frame_stack": "n_stack",
     "env_kwargs": "env_config",
     "evaluate_every": "eval_freq evaluation_interval",
     "evaluate_episodes": "n_eval_episodes evaluation_duration",
     "track": "tensorboard_log",
-    "checkpoint_seconds": "save_freq save_interval",
+    "checkpoint_seconds": "save_freq save_interval save_every checkpoint_every checkpoint_freq",
     "run_dir": "log_dir exp_name save_model",
     "placement": "device cuda",
     "progress": "progress_bar verbose",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
@@ -24,6 +26,11 @@ from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
+
+logger = logging.getLogger(__name__)
+
+SECONDS_OF_AN_EPISODE = 60.0
+"""If no episode ends for this long, a warning says that episodes may be endless."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +189,19 @@ class _Tally:
         self._return, self._length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
         self._have_left: list[list[tuple[float, int, int]]] = [[] for _ in range(num_envs)]
         """The return, length and number of the agents that have left each environment's episode."""
+        self._warns_at: float = time.monotonic() + SECONDS_OF_AN_EPISODE
         self._resetting: Array | None = None
         """Columns whose next row begins an episode and is not a step; None if there are none."""
 
     def add(self, rewards: Array, ends: Array) -> None:
         """Count one step of all environments: rewards and episode ends, `[N]`."""
+        if time.monotonic() > self._warns_at:
+            logger.warning(
+                "no episode of the evaluation has ended for %.0f seconds, and it waits for %d: if they may be endless, "
+                "limit them, as by gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
+                SECONDS_OF_AN_EPISODE, self.episodes_left,
+            )  # fmt: skip
+            self._warns_at = math.inf
         environments = self._environments
         ended, no_steps, absent = ends, self._resetting, environments.absent
         if absent is not None:
@@ -230,4 +245,6 @@ class _Tally:
             if not self.remaining[env]:
                 self._environments.leave_out_infos(env)
             self.episodes_left -= 1
+            if self._warns_at < math.inf:  # it has not warned yet
+                self._warns_at = time.monotonic() + SECONDS_OF_AN_EPISODE
             self._on_episode()

@@ -14,7 +14,7 @@ from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, row
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
@@ -58,6 +58,7 @@ class PolicyAgent:
         seed: int,
         schedules: Mapping[str, ScheduleFunction] | None,
         schedulable: Collection[str],
+        config_type: type,
     ) -> None:
         if (default := torch.get_default_device()).type != "cpu":
             raise ConfigurationError(
@@ -69,6 +70,8 @@ class PolicyAgent:
                 f"an agent is made for two spaces, got {observation_space!r}: train one with hybridppo.train(ENV, "
                 "total_steps=..., config=...)"
             )
+        if not isinstance(config, config_type):
+            raise ConfigurationError(f"config must be {config_type.__name__}(...), got {shown(config)}")
         self.config = config
         self._schedules = Scheduled(schedules, schedulable, config)
         self.observation_space, self.action_space = observation_space, action_space

@@ -79,7 +79,7 @@ class DDPG(PolicyAgent):
         schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
         config = config if config is not None else self._config_type()
-        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
+        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, self._config_type)
         self.exploration = self.made_exploration()
         self.distribution: Distribution = self.exploration.actions
         self._num_actions = self.exploration.size

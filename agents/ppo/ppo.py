@@ -99,7 +99,7 @@ class PPO(PolicyAgent):
         for name, part in {"loss": loss, "advantages": advantages}.items():
             if part is not None and (not callable(part) or isinstance(part, type)):
                 raise ConfigurationError(f"{name} must be a function, got {shown(part)}")
-        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE)
+        super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, PPOConfig)
         require_not_recorded(config, self._schedules.functions)
         is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
         self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None

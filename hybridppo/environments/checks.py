@@ -6,6 +6,7 @@ run on the first reset and the first step.
 
 import traceback
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 import gymnasium as gym
@@ -161,11 +162,17 @@ def describe_error(error: Exception) -> str:
     """An environment's error, with the part of its traceback that lies in the environment."""
     if isinstance(error, BadValueError):
         return str(error)
-    frames = error.__traceback__ and error.__traceback__.tb_next
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_of_library(frames):
+        frames = frames.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
     takes_no_seed = isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error)
     remedy = " (write reset(self, *, seed=None, options=None), as gymnasium does)" if takes_no_seed else ""
     return f"{type(error).__name__}: {error}{remedy}\n{trace}"
+
+
+def _is_of_library(frame: TracebackType) -> bool:
+    return str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0] == "hybridppo"
 
 
 def describe_action(action: Any) -> str:
@@ -173,13 +180,13 @@ def describe_action(action: Any) -> str:
     return shown(map_parts(lambda part: np.asarray(part).tolist(), action))
 
 
-def require_spaces(env: "gym.Env[Any, Any]") -> None:
-    """Refuse an environment that lacks a space, or has something else in its place.
+def require_spaces(env: Any, prefix: str = "") -> None:
+    """Refuse an environment that lacks a space, or has something else in its place; a vector has it as `single_...`.
 
     Raises:
         EnvError: naming the environment and the space.
     """
-    for name in ("observation_space", "action_space"):
+    for name in (f"{prefix}observation_space", f"{prefix}action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
             found = "has none" if space is None else f"has {shown(space)} of {type(space).__module__}"

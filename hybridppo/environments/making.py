@@ -126,7 +126,15 @@ def is_tensor_env(value: object) -> bool:
 
 
 def _lacking(value: Any) -> str:
-    """What an object lacks to be an environment of tensors, if it has many environments; the end of an error."""
+    """What an object lacks to be an environment of several agents or of tensors, if it seems to be one.
+
+    It is the end of an error.
+    """
+    if hasattr(value, "possible_agents") or hasattr(value, "agents"):
+        methods = ("reset", "step", "observation_space", "action_space")
+        parts = [f"the method {name}" for name in methods if not callable(getattr(value, name, None))]
+        parts += [] if hasattr(value, "possible_agents") else ["the list possible_agents"]
+        return f", which lacks {', '.join(parts)} to be an environment of several agents"
     if not hasattr(value, "num_envs") or isinstance(value, VectorEnv):
         return ""
     lacking = ", ".join(name for name in OF_TENSORS if not hasattr(value, name))
@@ -182,6 +190,7 @@ def _of_function(
     if is_tensor_env(made):
         return _of_tensors(made, None if own_number else num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
+        require_spaces(made, "single_")
         if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
             options = replace(options, frame_stack=1)
         what = options.needs_copies

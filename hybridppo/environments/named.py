@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from hybridppo.environments import atari, env_pool, minatar, minigrid
 from hybridppo.environments.registration import import_modules, spec_of
-from hybridppo.errors import ConfigurationError, EnvError, pip_install
+from hybridppo.errors import ConfigurationError, EnvError, pip_install, shown
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,12 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
         **env_kwargs: arguments of the environment, if gymnasium makes it.
 
     Raises:
+        ConfigurationError: for a function, or anything else that is no id.
         EnvError: if its package is missing.
         gymnasium.error.Error: if gymnasium cannot make it.
     """
+    if not isinstance(env_id, str):
+        raise ConfigurationError(f"make_env takes an environment's id, got {shown(env_id)}: call a function yourself")
     return env_of_id(env_id, episodic_life, imports, **env_kwargs)
 
 

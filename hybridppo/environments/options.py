@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from gymnasium.vector import AutoresetMode
 
+from hybridppo.environments.registration import require_imports
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_critics import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
@@ -94,10 +95,7 @@ class EnvironmentOptions:
         kwargs: Any = self.env_kwargs
         if kwargs is not None and not (isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
             raise ConfigurationError(f"env_kwargs must be a dict of arguments by name, got {shown(kwargs)}")
-        if not isinstance(self.imports, str):
-            raise ConfigurationError(
-                f"imports must name modules, with commas between, got {shown(self.imports)}: write 'my_envs,others'"
-            )
+        require_imports(self.imports)
         for name in ("action_masks", "episodic_life"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigurationError(f"{name} must be True or False, got {shown(value)}")

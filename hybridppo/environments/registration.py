@@ -11,22 +11,38 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from hybridppo.errors import EnvError
+from hybridppo.errors import ConfigurationError, EnvError, pip_install, shown
+
+
+def require_imports(names: object) -> None:
+    """Refuse names of modules that are no text.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    if not isinstance(names, str):
+        raise ConfigurationError(
+            f"imports must name modules, with commas between, got {shown(names)}: write 'my_envs,others'"
+        )
 
 
 def import_modules(names: str) -> None:
     """Import modules that register environments; `names` has commas between them.
 
     Raises:
+        ConfigurationError: if it is no text.
         EnvError: if there is no such module, or it cannot be imported.
     """
+    require_imports(names)
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
             importlib.import_module(name)
         except Exception as error:  # any error of the module
+            is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
+            remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
             raise EnvError(
                 f"the module {name!r}, which is to register environments, cannot be imported: {type(error).__name__}: "
-                f"{error} (is it installed, or in the folder you are in?)"
+                f"{error} ({remedy})"
             ) from error
 
 

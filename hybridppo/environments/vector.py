@@ -60,7 +60,12 @@ class VectorEnvironments(Environments):
         self._seed, self._num_steps = seed, 0
         self._resetting = np.zeros(self.num_envs, np.bool_)
         try:
-            observations, _ = self.vector.reset(seed=seed)
+            result: Any = self.vector.reset(seed=seed)
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise BadValueError(
+                    "their reset did not return two values, as gymnasium.vector.VectorEnv: observations, infos"
+                )
+            observations = result[0]
             check_vector_observations(self.encode, self.num_envs, observations)
         except EnvError:
             raise

@@ -286,12 +286,19 @@ def _metrics_in(found: Mapping[str, float] | None, before: Mapping[str, float]) 
 
     Raises:
         ValueError: for a name that is no text, or that the metrics `before` have.
-        TypeError: for a value that is no number.
+        TypeError: for a value that is no number, and if it is no dict.
     """
-    found = {} if found is None else {name: float(value) for name, value in found.items()}
-    if taken := [name for name in found if not isinstance(name, str) or name in before]:
+    metrics: Metrics = {}
+    if not isinstance(found, Mapping | None):
+        raise TypeError(f"it must return a dict of numbers by name, or None, and returned {shown(found)}")
+    for name, value in (found or {}).items():
+        try:
+            metrics[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the metric {shown(name)} must be a number, got {shown(value)}") from error
+    if taken := [name for name in metrics if not isinstance(name, str) or name in before]:
         raise ValueError(f"metrics need names of their own, and {shown(taken)} are not")
-    return found
+    return metrics
 
 
 _METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))

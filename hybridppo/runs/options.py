@@ -104,7 +104,8 @@ class RunOptions:
         start_from: Any = self.start_from
         if start_from is not None and not isinstance(start_from, (str, Path)):
             raise ConfigurationError(
-                f"start_from must name a run directory or an agent's file, got {shown(start_from)}"
+                f"start_from must name a run directory or an agent's file, got {shown(start_from)}: save an agent with "
+                "agent.save(FILE), and pass FILE"
             )
         object.__setattr__(self, "start_from", None if start_from is None else str(start_from))
 

@@ -118,7 +118,7 @@ class ObservationEncoder:
         Raises:
             BadValueError: for a choice that the space does not have.
         """
-        if self._takes_as_it_is and observations.dtype is self.dtype:
+        if self._takes_as_it_is and getattr(observations, "dtype", None) is self.dtype:
             return observations  # type: ignore[no-any-return]
         if self.is_array:
             array = np.asarray(observations).reshape(len(observations), *self.shape)

@@ -215,10 +215,10 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
         logger.warning("%s: %s", *doubt)
     with explaining_memory(asked.config, *spaces):
         trained = asked.made_for(environments, seed_of(run.seed, "agent"))
+        if run.start_from is not None:  # before seconds are spent on trials
+            start_from(trained, run.start_from)
         choice = stage.choose(asked.config, trained, run.total_steps)
     trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
-    if run.start_from is not None:
-        start_from(trained, run.start_from)
     put_networks(trained, asked.played)
     settings = Settings(
         env_id=name_of_source(stage.env),

@@ -29,6 +29,7 @@ import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.system.figures import markdown_table
+from hybridppo.training.stage import Stage
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -365,6 +366,12 @@ def test_networks_of_other_sizes_are_refused_with_the_difference(
     with pytest.raises(CheckpointError, match=f"cannot start from .*: {message}"):
         train(start_from=path, config=replace(CONFIG, **changes), run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_agent_that_is_not_there_is_an_error_before_any_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Stage, "choose", lambda *arguments: pytest.fail("a placement was chosen"))
     with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):
         train(start_from=tmp_path / "nothing")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from gymnasium.spaces import Box
 
 import hybridppo
 from hybridppo import DDPGConfig, PPOConfig, TD3Config
@@ -46,6 +47,21 @@ def test_an_agent_made_as_in_another_library_is_an_error_that_names_train() -> N
 
 
 @pytest.mark.parametrize(
+    ("kind", "config", "words"),
+    [
+        (hybridppo.PPO, {"gamma": 0.9}, r"config must be PPOConfig\(...\), got {'gamma': 0.9}"),
+        (hybridppo.PPO, TD3Config(), r"config must be PPOConfig\(...\), got TD3Config"),
+        (hybridppo.TD3, PPOConfig(), r"config must be TD3Config\(...\), got PPOConfig"),
+    ],
+)
+def test_an_agent_made_with_settings_of_another_is_an_error_that_names_its_own(
+    kind: Any, config: Any, words: str
+) -> None:
+    with pytest.raises(hybridppo.ConfigurationError, match=words):
+        kind(Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (1,)), config)
+
+
+@pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: PPOConfig(total_timesteps=1), "did you mean hybridppo.train(total_steps=...)?"),
@@ -60,6 +76,9 @@ def test_an_agent_made_as_in_another_library_is_an_error_that_names_train() -> N
             "did you mean config=PPOConfig(num_steps=...)?",
         ),
         (lambda: hybridppo.train("CartPole-v1", total_steps=1, tau=1), "did you mean config=DDPGConfig(tau=...)?"),
+        (lambda: hybridppo.train("CartPole-v1", steps=1), "did you mean total_steps?"),
+        (lambda: hybridppo.train("CartPole-v1", total_steps=1, save_every=1), "did you mean checkpoint_seconds?"),
+        (lambda: PPOConfig(init_std=0.5), "did you mean log_std_init?"),
         (lambda: hybridppo.resume("run", eval_freq=1), "did you mean evaluate_every?"),
         (lambda: hybridppo.resume("run", lr=1e-4), "'lr': a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR"),
         (lambda: hybridppo.resume("run", seed=1), "'seed': a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR"),

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from ppo_settings import ppo_config
 from processes import worker_processes
 from sampling import sampler_of
@@ -840,6 +840,49 @@ def test_wrong_values_of_a_vector_that_the_user_made(change: Any, words: str) ->
     make = partial(FaultyEnv, lambda env, result: result)
     with pytest.raises(EnvError, match=words):
         collect(wrap(Changed([make] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)))
+
+
+class OwnVector(VectorEnv[Any, Any, Any]):
+    """A vector whose results are lists, as beginners write it."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.num_envs = 2
+        self.single_observation_space, self.single_action_space = Box(-1.0, 1.0, (2,)), Discrete(2)
+
+    def reset(self, **options: Any) -> Any:
+        return [[0.5, 0.25]] * 2, {}
+
+    def step(self, actions: Any) -> Any:
+        return [[0.5, 0.25]] * 2, np.ones(2), np.zeros(2, bool), np.zeros(2, bool), {}
+
+
+def test_observations_of_a_vector_may_be_lists() -> None:
+    environments = make_environments(OwnVector, 2)
+    assert environments.reset(0).tolist() == [[0.5, 0.25]] * 2
+    assert environments.step(np.zeros(2, np.int64))[0].tolist() == [[0.5, 0.25]] * 2
+
+
+def test_a_vector_that_resets_to_observations_alone_or_lacks_a_space_is_told_what_to_return_or_set() -> None:
+    class Alone(OwnVector):
+        def reset(self, **options: Any) -> Any:
+            return np.zeros((2, 2), np.float32)
+
+    class Batched(OwnVector):
+        def __init__(self) -> None:
+            self.num_envs, self.observation_space, self.action_space = 2, Box(-1.0, 1.0, (2, 2)), Discrete(2)
+
+    with pytest.raises(EnvError, match=r"did not return two values, as gymnasium\.vector\.VectorEnv: observations"):
+        make_environments(Alone, 2).reset(0)
+    with pytest.raises(EnvError, match=r"Batched must have .* has none: set self.single_observation_space in its __in"):
+        make_environments(Batched, 2)
+
+
+def test_the_traceback_of_an_environment_begins_in_its_own_code() -> None:
+    with pytest.raises(EnvError, match=r"in <lambda>\n(.*\n)*ZeroDivisionError: division by zero$") as raised:
+        collect(make_environments(partial(FaultyEnv, at(1, 1, lambda result: 1 / 0)), 2))
+    assert "sub_environment.py" not in str(raised.value)
 
 
 # The environments of one vector differ in spaces, or a space is not supported

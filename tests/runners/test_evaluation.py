@@ -19,6 +19,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.placements.mirrored import Mirrored
+from hybridppo.runners import evaluation as evaluation_module
 from hybridppo.runners.evaluation import Evaluation, evaluate
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.training.evaluate import evaluate_agent
@@ -60,6 +61,19 @@ def test_each_environment_contributes_a_fixed_share(mode: AutoresetMode, episode
         for episode in range(share)
     ]
     assert sorted(zip(evaluation.returns, evaluation.lengths, strict=True)) == sorted(of_each)
+
+
+def test_an_evaluation_without_an_end_is_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_scripted(AutoresetMode.SAME_STEP, 3)
+    assert not caplog.messages
+    monkeypatch.setattr(evaluation_module, "SECONDS_OF_AN_EPISODE", 0.0)
+    run_scripted(AutoresetMode.SAME_STEP, 3)
+    (warning,) = caplog.messages
+    assert warning.startswith(
+        "no episode of the evaluation has ended for 0 seconds, and it waits for 3: if they may be"
+    )
 
 
 def test_mean_and_deviation_are_over_the_episodes() -> None:

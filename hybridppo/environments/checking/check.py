@@ -71,7 +71,7 @@ def check_env(
         ConfigurationError: for invalid numbers or arguments, and for a function that makes a vector: check one of its
             environments.
     """
-    steps = require_whole("steps", steps)
+    steps, seed = require_whole("steps", steps), require_whole("seed", seed, 0, below=2**128)
     require_seconds("seconds", seconds)
     import_modules(imports)
     report = EnvReport(env if isinstance(env, str) else shown_name(env))
@@ -128,7 +128,10 @@ class _Check:
             return all(map(has_mask, spaces)) or any(map(_mask_in, infos))
         if not isinstance(environments, SyncEnvironments):
             return False
-        result: Any = environments.sub_environments[0].env.reset(seed=self._seed)
+        try:
+            result: Any = environments.sub_environments[0].env.reset(seed=self._seed)
+        except Exception:  # the first reset that is checked raises it again
+            return False
         return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
 
     def look_at_spaces(self) -> None:

@@ -125,7 +125,8 @@ class Seen:
             fix = "random actions found none: expect a long training"
             report.add("warning", f"all {len(rewards):,} rewards were 0", fix)
         elif np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
-            what = f"all rewards were {rewards[0]:g}, and all episodes had the same length"
+            of_one_length = ", and all episodes had the same length" if report.episode_lengths else ""
+            what = f"all rewards were {rewards[0]:g}{of_one_length}"
             fix = "random actions made no difference: expect a long training, or check the reward"
             report.add("warning", what, fix)
 

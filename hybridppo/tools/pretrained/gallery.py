@@ -4,6 +4,7 @@ agent = hybridppo.pretrained("Hopper-v5")
 hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
 """
 
+import difflib
 import json
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def card_of(name: str) -> Card:
     """
     every = cards()
     if name not in every:
-        raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}")
+        near = difflib.get_close_matches(str(name), every, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}{hint}")
     return every[name]
 
 

@@ -105,6 +105,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
     "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),
     "reset alone": (variant(reset=lambda env, **options: np.zeros(1)), "error", "its reset did not return two values"),
+    "reset without a seed": (
+        variant(reset=lambda env: 1 / 0),
+        "error",
+        r"^error: environment 0 .* failed in a reset.* \(write reset\(self, \*, seed=None, options=None\)",
+    ),
     "wide actions": (
         variant(action_space=Box(-500.0, 500.0), step=continuous),
         "warning",
@@ -158,6 +163,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "large rewards": (variant(reward=lambda env: 1e3 * env.place), "note", "rewards go up to.*normalize_rewards"),
     "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
+    "endless, with one reward": (
+        variant(step=endless, observation_space=FAR, reward=lambda env: 1.0),
+        "warning",
+        "all rewards were 1 -> random actions made no difference",
+    ),
     "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),
     "not seeded": (
         variant(reset=reset_anywhere, observation_space=FAR),
@@ -200,6 +210,8 @@ def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
     for bad in (-1, "long", float("nan")):
         with pytest.raises(ConfigurationError, match="seconds must be a number of at least 0"):
             hybridppo.check_env(make, seconds=bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="seed must be a whole number of at least 0, got 'abc'"):
+        hybridppo.check_env(make, seed="abc")  # type: ignore[arg-type]
 
 
 def test_a_first_observation_a_little_out_of_bounds_is_warned_of() -> None:
@@ -399,6 +411,18 @@ class OldTensors:
 
 
 LACKS = "OldTensors.*, which lacks single_observation_space, single_action_space to be an environment of tensors"
+
+
+class OldAgents:
+    """Agents without a list of all, whose spaces are no methods."""
+
+    agents, action_space = ("one", "two"), Discrete(2)
+    reset = step = observation_space = print
+
+
+def test_an_environment_of_agents_that_lacks_something_is_told_what() -> None:
+    said = "made OldAgents, which lacks the method action_space, the list possible_agents to be an environment of sev"
+    assert said in str(hybridppo.check_env(OldAgents))
 
 
 def test_an_environment_of_tensors_that_lacks_something_is_told_what() -> None:

@@ -183,6 +183,19 @@ def test_missions_are_left_out() -> None:
     assert env.observation_space["image"].dtype == np.float32  # codes of cells, which are no brightness
 
 
+def test_a_function_of_pettingzoo_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)  # as if it were not installed
+    with pytest.raises(EnvError, match=r"cannot be imported: ModuleNotFoundError: .*pip install '\.\[pettingzoo\]'"):
+        make_environments("pettingzoo:env", 1)
+
+
+def test_make_env_takes_ids_alone() -> None:
+    with pytest.raises(ConfigurationError, match=r"make_env takes an environment's id, got .*Mission.*call a function"):
+        make_env(Mission)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"imports must name modules, .* got \['my_envs'\]"):
+        make_env("CartPole-v1", imports=["my_envs"])  # type: ignore[arg-type]
+
+
 def test_ids_that_gymnasium_knows_are_made_by_it() -> None:
     env = make_env("CartPole-v1")
     assert env.spec is not None

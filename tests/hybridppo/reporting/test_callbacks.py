@@ -153,13 +153,22 @@ def test_a_callback_adds_metrics_of_its_own(tmp_path: Path) -> None:
     assert tracker.rows == (2.0, 4.0)
 
 
-@pytest.mark.parametrize("given", [{"entropy": 1.0}, {"mine": "much"}, {3: 1.0}, 7.0])
-def test_metrics_of_a_callback_that_are_none_are_refused(given: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"entropy": 1.0}, r"metrics need names of their own, and \['entropy'\] are not"),
+        ({"mine": "much"}, "the metric 'mine' must be a number, got 'much'"),
+        ({"mine": None}, "the metric 'mine' must be a number, got None"),
+        ({3: 1.0}, r"metrics need names of their own, and \[3\] are not"),
+        (7.0, "it must return a dict of numbers by name, or None, and returned 7.0"),
+    ],
+)
+def test_metrics_of_a_callback_that_are_none_are_refused(given: Any, words: str, tmp_path: Path) -> None:
     class Wrong(Callback):
         def on_metrics(self, run: Any, metrics: Any) -> Any:
             return given
 
-    with pytest.raises(CallbackError, match=r"Wrong.* failed in on_metrics, after iteration 1: "):
+    with pytest.raises(CallbackError, match=f"Wrong.* failed in on_metrics, after iteration 1: .*{words}"):
         train(2, callbacks=[Wrong()], run_dir=tmp_path / "run")
     assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 1
     assert hybridppo.load(tmp_path / "run").version == 1

@@ -79,6 +79,8 @@ def test_an_environment_of_ones_own_takes_no_arguments_of_the_card() -> None:
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigurationError, match="CartPole-v1"):
         hybridppo.pretrained("Chess-v0")
+    with pytest.raises(ConfigurationError, match=r"did you mean CartPole-v1\?$"):
+        hybridppo.pretrained("cartpole")
 
 
 def test_the_command_lists_agents_and_shows_cards(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,9 @@
     python scripts/train_cartpole.py
     python scripts/train_cartpole.py --placement hybrid --seed 1 --total-steps 50000
 
-This is `hybridppo train` with the flags below; your flags replace them. SETTINGS are for PPO: they are left out for
-another agent, and with --tuned. After the training, the agent is evaluated. If matplotlib is installed, the learning
-curve is drawn into the run directory.
+This is `hybridppo train` with the flags below; your flags replace them. With --tuned, the tuned settings say how many
+steps. After the training, the agent is evaluated. If matplotlib is installed, the learning curve is drawn into the run
+directory.
 """
 
 import sys
@@ -15,16 +15,9 @@ from hybridppo.system.blas import choose_kernels
 choose_kernels()  # before NumPy is loaded
 
 from hybridppo.commands.main import main  # noqa: E402
-from hybridppo.commands.train import Train, train_command  # noqa: E402
 
 ALWAYS = ("--evaluation-episodes", "20", "--plot")
 STEPS = ("--total-steps", "100000")
-SETTINGS = (
-    *("--num-envs", "8", "--num-steps", "32", "--num-minibatches", "1", "--num-epochs", "20"),
-    *("--gamma", "0.98", "--gae-lambda", "0.8", "--learning-rate", "1e-3", "--anneal-learning-rate"),
-    *("--clip-range", "0.2", "--anneal-clip-range", "--clip-range-vf", "None", "--entropy-coef", "0.0"),
-    *("--no-normalize-observations", "--no-normalize-rewards"),
-)
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -33,9 +26,7 @@ def arguments(given: list[str]) -> list[str]:
     if given and not given[0].startswith("-"):
         env_id, *flags = given
     is_tuned = any(flag.startswith("--tuned") for flag in flags)
-    steps = () if is_tuned else STEPS
-    settings = () if is_tuned or train_command(flags) is not Train else SETTINGS
-    return ["train", env_id, *ALWAYS, *steps, *settings, *flags]
+    return ["train", env_id, *ALWAYS, *(() if is_tuned else STEPS), *flags]
 
 
 if __name__ == "__main__":

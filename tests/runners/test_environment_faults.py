@@ -165,7 +165,8 @@ def test_step_raises(num_workers: int) -> None:
     assert where in words
     assert words[words.index(where) + len(where)] in "01"
     assert "ValueError: the motor is stuck" in words
-    assert 'test_environment_faults.py", line' in words  # the original traceback
+    # The original traceback; cloudpickle 3.1.3 replaces the names of files.
+    assert 'test_environment_faults.py", line' in words or 'File "<dynamic-code>", line' in words
     assert "in stick\n" in words
     assert words.startswith("worker 1 (environments 3 to 5) failed: " if num_workers else "environment 4")
 

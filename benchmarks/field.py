@@ -206,7 +206,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     cases_by_cpu: dict[str, list[str]] = {}
     for run in runs:
         cases_by_cpu.setdefault(run["cpu"], []).append(f"{run['case']} ({run['cores']})")
-    where = [f"- On {cpu}: {', '.join(cases)}." for cpu, cases in cases_by_cpu.items() if len(cases_by_cpu) > 1]
+    where = [f"- On {cpu}: {', '.join(cases)}." for cpu, cases in cases_by_cpu.items()]
     return "\n".join([*lines, "", *without, *where])
 
 

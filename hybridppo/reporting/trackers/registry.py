@@ -1,11 +1,11 @@
 """The library's trackers by name. A new one is a file and a line here."""
 
-import difflib
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING
 
 from hybridppo.errors import ConfigurationError, pip_install, shown
+from hybridppo.names import meant_by
 
 if TYPE_CHECKING:
     from hybridppo.reporting.trackers.base import Tracker
@@ -30,8 +30,8 @@ def names_of_trackers(track: object) -> list[str]:
     names = [name.strip() for name in track.split(",") if name.strip()]
     for name in names:
         if name not in TRACKERS:
-            near = difflib.get_close_matches(name, TRACKERS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = meant_by(name, TRACKERS)
+            hint = f"; did you mean {near}?" if near else ""
             raise ConfigurationError(f"track must name some of {', '.join(TRACKERS)}, got {shown(name)}{hint}")
     return list(dict.fromkeys(names))
 

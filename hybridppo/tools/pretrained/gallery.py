@@ -4,7 +4,6 @@ agent = hybridppo.pretrained("Hopper-v5")
 hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
 """
 
-import difflib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError
+from hybridppo.names import meant_by
 from hybridppo.runs.loading import load
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.training.evaluate import environments_for
@@ -40,8 +40,8 @@ def card_of(name: str) -> Card:
     """
     every = cards()
     if name not in every:
-        near = difflib.get_close_matches(str(name), every, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = meant_by(str(name), every)
+        hint = f"; did you mean {near}?" if near else ""
         raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}{hint}")
     return every[name]
 

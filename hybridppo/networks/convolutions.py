@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.initialisation import EmptyConvolution, Initialise, initialised
+from hybridppo.networks.precision import products_in
 from hybridppo.spaces.rows import Convolution, ImageLayout, layer_sizes
 
 Convolutions = Literal["nature", "a3c", "impala"]
@@ -34,6 +35,18 @@ class ImageNetwork(nn.Module):
         images = observations.reshape(-1, *observations.shape[-3:])
         outputs: Tensor = self.mlp(features_of(images, self.image, self.convolutions))
         return outputs.view(*observations.shape[:-3], outputs.shape[-1])
+
+
+class ConvolutionOfBytes(EmptyConvolution):
+    """The first convolution of an image, whose bytes stand for 0 to 1.
+
+    It scales its weights instead of the bytes, which are many more. Bytes are exact in bfloat16.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[B, channels, height, width]`, 0 to 255, to `[B, filters, *]`."""
+        outputs: Tensor = self._conv_forward(images.to(products_in(self.weight)), self.weight / 255.0, self.bias)
+        return outputs
 
 
 class Nature(nn.Sequential):
@@ -71,10 +84,11 @@ def _layers(
 ) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = image.channels
+    kind: type[EmptyConvolution] = ConvolutionOfBytes
     for filters, kernel, stride in convolutions:
-        convolution = EmptyConvolution(channels, filters, kernel, stride)
+        convolution = kind(channels, filters, kernel, stride)
         layers += [initialise(convolution, math.sqrt(2.0), generator), nn.ReLU()]
-        channels = filters
+        channels, kind = filters, EmptyConvolution
     return layers
 
 
@@ -87,8 +101,8 @@ class Residual(nn.Module):
     def __init__(self, filters: int, generator: torch.Generator, initialise: Initialise) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.ReLU(), _same_size(filters, filters, generator, initialise),
-            nn.ReLU(), _same_size(filters, filters, generator, initialise),
+            nn.ReLU(), _same_size(EmptyConvolution, filters, filters, generator, initialise),
+            nn.ReLU(), _same_size(EmptyConvolution, filters, filters, generator, initialise),
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
@@ -107,15 +121,19 @@ def impala(
     """
     layers: list[nn.Module] = []
     channels, height, width = image.channels, image.height, image.width
+    kind: type[EmptyConvolution] = ConvolutionOfBytes
     for filters in IMPALA_FILTERS:
-        layers += [_same_size(channels, filters, generator, initialise), nn.MaxPool2d(3, 2, 1)]
+        layers += [_same_size(kind, channels, filters, generator, initialise), nn.MaxPool2d(3, 2, 1)]
         layers += [Residual(filters, generator, initialise) for _ in range(2)]
         channels, height, width = filters, -(-height // 2), -(-width // 2)
+        kind = EmptyConvolution
     return nn.Sequential(*layers, nn.ReLU()), channels * height * width
 
 
-def _same_size(channels: int, filters: int, generator: torch.Generator, initialise: Initialise) -> nn.Module:
-    return initialise(EmptyConvolution(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
+def _same_size(
+    kind: type[EmptyConvolution], channels: int, filters: int, generator: torch.Generator, initialise: Initialise
+) -> nn.Module:
+    return initialise(kind(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
 
 
 CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
@@ -125,10 +143,9 @@ CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
 
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:
     """The output of the convolutions for bytes `[B, *image]`: `[B, height * width * channels]`."""
-    # Channels lie last in memory, whatever the order of dimensions: a third faster on a CPU.
+    # Channels lie last in memory, whatever the order of dimensions: a third faster on a CPU. `contiguous` would move
+    # bytes in half the speed of `stack`.
     if image.channels_first:
-        images = images.contiguous(memory_format=torch.channels_last)
-    else:
-        images = images.permute(0, 3, 1, 2)
-    features: Tensor = convolutions(images.float().div_(255.0))  # in place, since a block leaves the cache
+        images = torch.stack(images.unbind(1), -1)
+    features: Tensor = convolutions(images.permute(0, 3, 1, 2))
     return features.permute(0, 2, 3, 1).flatten(1)

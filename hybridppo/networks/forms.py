@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.convolutions import ImageNetwork, Nature
+from hybridppo.networks.convolutions import ConvolutionOfBytes, ImageNetwork, Nature
 from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.initialisation import EmptyConvolution, EmptyLinear
 from hybridppo.networks.mlp import MLP
@@ -27,7 +27,7 @@ ACTIVATIONS: dict[type, NumpyActivation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 """Activations with a NumPy form."""
 LINEAR = nn.Linear, EmptyLinear
 """Linear layers with a NumPy form: a subclass, or one whose weight torch computes (`spectral_norm`), has none."""
-OF_CONVOLUTIONS = nn.Conv2d, EmptyConvolution, nn.ReLU
+OF_CONVOLUTIONS = nn.Conv2d, EmptyConvolution, ConvolutionOfBytes, nn.ReLU
 """Layers of convolutions with a NumPy form, likewise."""
 
 

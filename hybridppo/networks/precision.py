@@ -107,6 +107,13 @@ def _autocast(device: torch.device, heads: Sequence[nn.Module]) -> Iterator[None
         yield
 
 
+def products_in(weight: Tensor) -> torch.dtype:
+    """The type in which a layer with this weight multiplies: that of autocast within it, else the weight's."""
+    device = weight.device.type
+    is_rounded = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_rounded else weight.dtype
+
+
 def float32_linear(inputs: Tensor, weight: Tensor) -> Tensor:
     """`torch.nn.functional.linear` in float32, also within autocast."""
     if not torch.is_autocast_enabled(inputs.device.type):

@@ -23,7 +23,7 @@ from hybridppo.agents.ppo.memory import memory_needs
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.convolutions import ImageNetwork, nature
+from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, ImageNetwork, features_of, nature
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.placements.acting import TorchActor, sampling_actor
@@ -66,6 +66,34 @@ def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tupl
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3, generator=generator)
     return GaussianActor(network, 3, initial_log_std=-0.5) if gaussian else network
+
+
+@pytest.mark.parametrize("rounds", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("channels_first", [False, True], ids=["channels last", "channels first"])
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_scaling_the_weights_is_scaling_the_bytes(kind: Convolutions, channels_first: bool, rounds: bool) -> None:
+    shape = (4, 36, 40) if channels_first else (36, 40, 4)
+    image = ImageLayout.of(image_space(*shape))
+    assert image is not None
+    convolutions, _ = CONVOLUTIONS[kind](image, torch.Generator().manual_seed(0))
+    first, rest = next(iter(convolutions.children())), list(convolutions.children())[1:]
+    assert isinstance(first, torch.nn.Conv2d)
+    images = torch.from_numpy(some_images(5, shape))
+    plain = (images if channels_first else images.permute(0, 3, 1, 2)) / 255.0
+    plain = torch.nn.functional.conv2d(plain, first.weight, first.bias, first.stride, first.padding)
+    for layer in rest:
+        plain = layer(plain)
+    plain.square().mean().backward()
+    expected = [parameter.grad.clone() for parameter in convolutions.parameters() if parameter.grad is not None]
+    convolutions.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=rounds):
+        found = features_of(images, image, convolutions).float()
+    found.square().mean().backward()
+    gradients = [parameter.grad for parameter in convolutions.parameters() if parameter.grad is not None]
+    tolerance = 0.05 if rounds else 1e-5
+    assert len(gradients) == len(expected) == len(list(convolutions.parameters()))
+    for one, other in zip([found, *gradients], [plain.permute(0, 2, 3, 1).flatten(1), *expected], strict=True):
+        assert (one - other).norm() <= tolerance * other.norm()
 
 
 # What is an image

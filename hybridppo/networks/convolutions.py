@@ -45,7 +45,7 @@ class ConvolutionOfBytes(EmptyConvolution):
 
     def forward(self, images: Tensor) -> Tensor:
         """`[B, channels, height, width]`, 0 to 255, to `[B, filters, *]`."""
-        outputs: Tensor = self._conv_forward(images.to(products_in(self.weight)), self.weight / 255.0, self.bias)
+        outputs: Tensor = self._conv_forward(images.type(products_in(self.weight)), self.weight / 255.0, self.bias)
         return outputs
 
 

@@ -52,7 +52,8 @@ class NumpyFeatures:
             self._features[:, : self._num_numbers] = self._layout.numbers(observations)
         for (image, columns, layers), images in zip(self._convolutions, self._images(observations), strict=True):
             if image.channels_first:
-                images = images.transpose(0, 2, 3, 1)
+                # As bytes, since a transposed view becomes floats at a third of the speed.
+                images = np.stack([*images.swapaxes(0, 1)], -1)
             for values, features in zip(images, self._features[:, columns], strict=True):
                 for layer in layers:
                     values = layer(values)

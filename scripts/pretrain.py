@@ -224,9 +224,10 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
 
     most = IN_VIEW if asked.package == "mujoco" else MOST_STEPS
     options = EnvironmentOptions(env_kwargs=asked.env_kwargs)
+    frames: list[Any] = []
     with contextlib.closing(_filmed(asked.env or name, options, "rgb_array")) as film:
+        film.on_picture = lambda picture: frames.append(Image.fromarray(np.array(picture)))
         _play(agent, None, film, 1, 10_000, True, most)
-    frames = [Image.fromarray(frame) for frame in film.frames]
     chosen = [frames[at] for at in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).round().astype(int)]
     chosen = [frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)) for frame in chosen]
     strip = Image.new("RGB", (sum(each.width for each in chosen) + 4 * (len(chosen) - 1), HEIGHT), "white")

@@ -448,7 +448,7 @@ def test_an_error_is_one_message_and_exit_code_1(
     assert_is_one_message(err, *parts)
 
 
-@pytest.mark.skipif(not (HAS_MATPLOTLIB and find_spec("moviepy")), reason="needs matplotlib and moviepy")
+@pytest.mark.skipif(not (HAS_MATPLOTLIB and find_spec("imageio_ffmpeg")), reason="needs matplotlib and a video")
 def test_a_file_that_cannot_be_written_is_one_message(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     here = run_dir / "config.json"  # no folder
     of_run = [("plot", "--output", "x.png"), ("play", "--output", "x.mp4"), ("export", "", "x.npz")]

@@ -2,13 +2,13 @@
 
     hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
 
-Videos need moviepy (the extra `video`). Episodes are those of an evaluation, in an environment that is filmed.
+Videos need imageio-ffmpeg (the extra `video`). Episodes are those of an evaluation, in an environment that is filmed.
 """
 
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -48,7 +48,7 @@ from hybridppo.training.evaluate import (
 )
 
 MOST_STEPS = 3000
-"""The limit for a video, whose frames lie in memory until its end."""
+"""Steps of a video, unless its user says another number: an episode may have no end."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,10 @@ def record_video(
             first seat and all seats of the same policy; the other agent has the rest.
 
     Raises:
-        ConfigurationError: if moviepy is not installed, `run_dir` is a file and `env` is missing, or an argument is
-            invalid.
-        EnvError: if the environment cannot draw pictures.
+        ConfigurationError: if imageio-ffmpeg is not installed, `run_dir` is a file and `env` is missing, or an argument
+            is invalid.
+        EnvError: if the environment cannot draw pictures, or draws others than `uint8` arrays of one shape `[height,
+            width, 3]`.
         RunDirectoryError: if the video cannot be written.
     """
     source, options = environment_of(run_dir, env, env_kwargs)
@@ -115,19 +116,19 @@ def record_video(
     output = Path(output)
     if output.suffix.lower() != ".mp4":
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
-    if find_spec("moviepy") is None:
-        raise ConfigurationError(f"videos need moviepy: {pip_install('video')}")
+    if find_spec("imageio_ffmpeg") is None:
+        raise ConfigurationError(f"videos need imageio-ffmpeg: {pip_install('video')}")
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
     other = None if against is None else load(against, checkpoint)
     with contextlib.closing(_filmed(source, options, "rgb_array")) as film:
-        played = _play(player, other, film, episodes, seed, deterministic, most_steps)
-    with making(output), tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
-        from moviepy.video.io.ImageSequenceClip import ImageSequenceClip
-
-        written = Path(folder) / "video.mp4"
-        clip = ImageSequenceClip(film.frames, fps=getattr(film, "metadata", {}).get("render_fps", 30))
-        clip.write_videofile(str(written), logger=None)
-        written.replace(output)
+        fps = getattr(film, "metadata", {}).get("render_fps", 30)
+        with making(output), tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
+            written = Path(folder) / "video.mp4"
+            with contextlib.closing(Video(written, fps)) as video:
+                film.on_picture = video.add
+                played = _play(player, other, film, episodes, seed, deterministic, most_steps)
+            video.require_whole()
+            written.replace(output)
     return replace(played, path=output)
 
 
@@ -160,6 +161,69 @@ def play(
         return _play(player, other, film, episodes, seed, deterministic, most_steps)
 
 
+class Video:
+    """A video file that is written picture by picture, so that its length costs no memory.
+
+    Args:
+        path: the file, `.mp4`.
+        fps: pictures per second.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path, self._fps = path, fps
+        self._shape: tuple[int, ...] = ()
+        self._frames = 0
+        self._writer: Any = None
+
+    def add(self, picture: Any) -> None:
+        """Write a picture, `uint8 [height, width, 3]`; all have the shape of the first.
+
+        Raises:
+            EnvError: if it is another array.
+        """
+        picture = np.asarray(picture)
+        shape = self._shape or picture.shape
+        if picture.dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or picture.shape != shape:
+            wanted = list(self._shape) or "[height, width, 3]"
+            raise EnvError(f"a picture must be uint8 {wanted}, got {picture.dtype} {list(picture.shape)}")
+        if self._writer is None:
+            self._shape = shape
+            self._writer = self._begun()
+        self._writer.send(np.ascontiguousarray(picture))
+        self._frames += 1
+
+    def _begun(self) -> Any:
+        from imageio_ffmpeg import write_frames
+
+        # Players need even sizes: a row or a column of black is added, and nothing is scaled.
+        even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+        height, width, _ = self._shape
+        options = {"fps": self._fps, "quality": None, "macro_block_size": 1, "output_params": even}
+        writer = write_frames(str(self._path), (width, height), ffmpeg_log_level="error", **options)
+        next(writer)
+        return writer
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def require_whole(self) -> None:
+        """Count the pictures in the file.
+
+        Raises:
+            OSError: if some are missing, as on a full disk.
+        """
+        from imageio_ffmpeg import count_frames_and_secs
+
+        try:
+            found, _ = count_frames_and_secs(str(self._path))
+        except RuntimeError as error:  # it is no video
+            raise OSError(str(error)) from error
+        if found != self._frames:
+            raise OSError(f"{found} of {self._frames} pictures were written: is the disk full?")
+
+
 class Filmed:
     """An environment of any kind that is drawn after each reset and step, and counts its steps.
 
@@ -168,12 +232,12 @@ class Filmed:
 
     Args:
         env: a gymnasium environment, one of several agents, or the first of an environment of tensors.
-        render_mode: "rgb_array" to keep the pictures; "human" for an environment that draws in its own window.
     """
 
-    def __init__(self, env: Any, render_mode: str) -> None:
-        self.env, self._keeps = env, render_mode == "rgb_array"
-        self.frames: list[Any] = []
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.on_picture: Callable[[Any], object] | None = None
+        """Gets each picture, which the environment may draw into again; None for an environment that has a window."""
         self.steps = 0
         self._is_closed = False
         self._begun: list[Any] = []
@@ -205,8 +269,8 @@ class Filmed:
         return found
 
     def _draw(self) -> None:
-        if self._keeps:
-            self.frames.append(np.array(self.env.render()))  # which it may draw into again
+        if self.on_picture is not None:
+            self.on_picture(self.env.render())
 
     def close(self) -> None:
         """Close the environment, unless it lacks the method, as PettingZoo's may; a second call does nothing."""
@@ -218,9 +282,9 @@ class Filmed:
 class FilmedEnv(Filmed, gym.Wrapper[Any, Any, Any, Any]):
     """A gymnasium environment that is filmed."""
 
-    def __init__(self, env: "gym.Env[Any, Any]", render_mode: str) -> None:
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
         gym.Wrapper.__init__(self, env)
-        Filmed.__init__(self, env, render_mode)
+        Filmed.__init__(self, env)
 
 
 class FirstOfTensors:
@@ -299,7 +363,7 @@ def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) ->
     if is_tensor_env(made):
         remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
         made = FirstOfTensors(made, render_mode, owns)
-    film = FilmedEnv(made, render_mode) if isinstance(made, gym.Env) else Filmed(made, render_mode)
+    film = FilmedEnv(made) if isinstance(made, gym.Env) else Filmed(made)
     mode = getattr(made, "render_mode", None)
     if isinstance(made, VectorEnv) or mode != render_mode:
         film.close()

@@ -1,5 +1,6 @@
 """Episodes to watch: frames, returns, and the error if there is nothing to see."""
 
+import contextlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from processes import run_python
 from tagging import RUNNER, TAGGED, TAGGER, tag
 from tensor_environments import Guessing
 from toy_agents import Matching, TakingTurns
+from videos import frames_of
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
@@ -22,6 +24,7 @@ from hybridppo.commands.main import main
 from hybridppo.commands.runs import episode_lines
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
+from hybridppo.tools.views.playing import Video
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
@@ -77,14 +80,9 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def frames_of(path: Path) -> list[Any]:
-    imageio = pytest.importorskip("imageio.v3")
-    return list(imageio.imiter(path, plugin="FFMPEG"))
-
-
 @pytest.mark.extras
 def test_a_video_has_a_frame_for_every_observation(masked_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
+    pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "new" / "video.mp4"
     played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"))
     assert played.path == path
@@ -96,7 +94,7 @@ def test_a_video_has_a_frame_for_every_observation(masked_run: Path, tmp_path: P
 
 @pytest.mark.extras
 def test_the_command_writes_a_video_into_the_run(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("moviepy")
+    pytest.importorskip("imageio_ffmpeg")
     pytest.importorskip("pygame")
     with pytest.raises(SystemExit) as exited:
         main(["play", str(cartpole), "--episodes", "2", "--seed", "3"])
@@ -119,7 +117,7 @@ def test_the_command_writes_a_video_into_the_run(cartpole: Path, capsys: pytest.
 
 @pytest.mark.extras
 def test_the_agent_of_a_file_is_shown_beside_it(cartpole: Path, tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
+    pytest.importorskip("imageio_ffmpeg")
     pytest.importorskip("pygame")
     file = hybridppo.load(cartpole).save(tmp_path / "agent.safetensors")
     short = {"env_kwargs": {"max_episode_steps": 3}, "most_steps": 2}
@@ -145,11 +143,60 @@ def test_a_run_or_a_file_is_played_in_the_environment_that_is_given(cartpole: Pa
 
 @pytest.mark.extras
 def test_a_video_ends_after_so_many_steps(masked_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
+    pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "video.mp4"
     played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"), most_steps=10)
     assert (played.lengths, played.steps) == ((7,), 10)
     assert len(frames_of(path)) == 12
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize(
+    ("shape", "dtype", "got"),
+    [((64, 64), "uint8", r"\[64, 64\]"), ((64, 64, 4), "uint8", r"\[64, 64, 4\]"), ((8, 8, 3), "float32", "float32")],
+)
+def test_a_picture_that_no_video_can_have_is_named(
+    masked_run: Path, tmp_path: Path, shape: tuple[int, ...], dtype: str, got: str
+) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+
+    def make() -> gym.Env[Any, Any]:
+        env = Numbered("rgb_array")
+        env._picture = np.zeros(shape, dtype)
+        return env
+
+    with pytest.raises(EnvError, match=rf"a picture must be uint8 \[height, width, 3\], got .*{got}"):
+        hybridppo.record_video(masked_run, tmp_path / "video.mp4", env=make)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extras
+def test_a_video_has_even_sizes_and_one_size(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    picture = np.full((63, 31, 3), 200, np.uint8)
+    with contextlib.closing(Video(tmp_path / "a.mp4", 12.5)) as video:
+        for _ in range(5):
+            video.add(picture)
+        with pytest.raises(EnvError, match=r"a picture must be uint8 \[63, 31, 3\], got uint8 \[31, 63, 3\]"):
+            video.add(picture.transpose(1, 0, 2))
+    video.require_whole()
+    frames = frames_of(tmp_path / "a.mp4")
+    assert [frame.shape for frame in frames] == [(64, 32, 3)] * 5
+    assert abs(float(frames[0][:60, :28].mean()) - 200) < 4  # nothing is scaled, a row and a column are added
+
+
+@pytest.mark.extras
+def test_a_video_that_lacks_pictures_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    with contextlib.closing(Video(tmp_path / "a.mp4", 30)) as video:
+        for _ in range(3):
+            video.add(np.zeros((32, 32, 3), np.uint8))
+    video._frames += 1
+    with pytest.raises(OSError, match="3 of 4 pictures were written"):
+        video.require_whole()
+    (tmp_path / "a.mp4").write_bytes(b"")
+    with pytest.raises(OSError, match=r"a\.mp4"):
+        video.require_whole()
 
 
 def test_a_window_is_the_environments_own(masked_run: Path) -> None:
@@ -310,7 +357,7 @@ def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path)
 
 @pytest.mark.extras
 def test_a_video_of_environments_of_tensors(tensor_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
+    pytest.importorskip("imageio_ffmpeg")
     played = hybridppo.record_video(tensor_run, tmp_path / "a.mp4", episodes=2, env=Seen(3))
     frames = frames_of(tmp_path / "a.mp4")
     assert len(frames) == played.steps + 2
@@ -372,7 +419,7 @@ def test_what_draws_nothing_and_what_is_no_video_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_moviepy_the_remedy_is_said(cartpole: Path, tmp_path: Path) -> None:
+def test_without_the_extra_the_remedy_is_said(cartpole: Path, tmp_path: Path) -> None:
     code = f"""
 import hybridppo.tools.views.playing as playing
 playing.find_spec = lambda name: None

@@ -122,8 +122,8 @@ class Exchange:
         (found,) = own
         return found
 
-    def mean(self, batch: Any, measure: Callable[[Any], Tensor]) -> Tensor:
-        """The result of `measure` for the batch, `[K]` means over rows."""
+    def mean(self, batch: Any, measure: Callable[[Any], Tensor], count: int) -> Tensor:
+        """The result of `measure` for the batch, `[count]` means over rows."""
         return measure(batch)
 
     def minibatches(self, backend: Any, batch: Any, order: Any, sizes: Sequence[int]) -> Iterable[Any]:

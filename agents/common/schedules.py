@@ -182,6 +182,8 @@ class AdaptiveRate:
     """
 
     least, most = 1e-5, 1e-2
+    rounding = 1e-9
+    """Below it, a KL divergence is a rounding error: before the first step of an update, the policy is unchanged."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -191,6 +193,6 @@ class AdaptiveRate:
         before = self.rate
         if kl > 2.0 * desired:
             self.rate = max(self.least, self.rate / 1.5)
-        elif 0.0 < kl < 0.5 * desired:
+        elif self.rounding < kl < 0.5 * desired:
             self.rate = min(self.most, self.rate * 1.5)
         return self.rate != before

@@ -35,6 +35,9 @@ class Pool(nn.Module):
         size: the largest number of rollouts.
     """
 
+    num_measures = 3
+    """How many `measures` returns."""
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size

@@ -290,7 +290,8 @@ class PPO(PolicyAgent):
             **dict(zip(STATISTICS, statistics, strict=True)),
             "explained_variance": explained,
             "learning_rate": self.optimizer.learning_rates["actor"],
-            **dict(zip(loop.backend.extras.names, extras, strict=True)),
+            # A learner that has had no row of this policy does not know the names yet.
+            **dict(zip(loop.backend.extras.names, extras, strict=False)),
             **self._schedules.metrics(self.current),
             **loop.metrics(),
             **self._pool.learned(rollout, of_pool, self.current.clip_range),
@@ -449,7 +450,7 @@ class PPO(PolicyAgent):
                 log_probs = loop.backend.log_probs_of(part, self.minibatch_sizes(part))
             return torch.stack(self._pool.measures(part, log_probs))
 
-        return loop.exchange.mean(batch, measure)
+        return loop.exchange.mean(batch, measure, self._pool.num_measures)
 
     def _squared_norm(self) -> Tensor:
         """The squared norm of the parameters, `[1]`; not finite if a parameter is not finite or is too large."""
@@ -489,7 +490,12 @@ class PPO(PolicyAgent):
         return make_loop(self, exchange, by_hand=by_hand)
 
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
-        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ."""
+        """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ.
+
+        A learner whose shards have no row of this policy compares in a later update.
+        """
+        if not len(batch.steps()):
+            return self.loop()
         self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
         if not self._has_agreed:
             self._loop = None

@@ -148,7 +148,8 @@ class SequenceBatch:
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "SequenceBatch":
         """The same batch with other columns `[B]` of its steps."""
-        columns = [torch.zeros_like(self.rows.returns) for _ in range(4)]
+        # A batch of one sequence may be a transposed view, whose strides `view` below could not take.
+        columns = [self.rows.returns.new_zeros(self.rows.returns.shape) for _ in range(4)]
         for column, of_steps in zip(columns, (log_probs, values, advantages, returns), strict=True):
             column.view(-1)[self._places_of_steps] = of_steps
         return replace(self, rows=Batch(self.rows.observations, self.rows.actions, *columns))

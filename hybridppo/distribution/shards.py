@@ -43,6 +43,8 @@ class ShardedUpdate(Exchange):
         self._can_draw, self._num_shards = False, 0
         """Whether every shard has transitions in its replay buffer, and the number of shards; the same in all learners.
         """
+        self._num_extras: int | None = None
+        """The number of extra metrics of a loss, the same in all learners; None before the first minibatch."""
 
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
         """As in the base, for all shards."""
@@ -56,11 +58,11 @@ class ShardedUpdate(Exchange):
         lengths = self.wire.gather(torch.tensor([[len(part)] for part in own]))
         return ShardedBatch(own, lengths.flatten().tolist(), self)
 
-    def mean(self, batch: "ShardedBatch", measure: Callable[[Any], Tensor]) -> Tensor:
+    def mean(self, batch: "ShardedBatch", measure: Callable[[Any], Tensor], count: int) -> Tensor:
         """As in the base, for the rows of all shards."""
-        known = {i: measure(part) for i, part in enumerate(batch.own) if len(part)}
-        like = torch.zeros_like(next(iter(known.values())))
-        return self.moments("", [(known.get(i, like), like, len(part)) for i, part in enumerate(batch.own)])[0]
+        nothing = self._parameters.gradient.new_zeros(count)
+        own = [(measure(part) if len(part) else nothing, nothing, len(part)) for part in batch.own]
+        return self.moments("", own)[0]
 
     def minibatches(
         self, backend: Backend, batch: "ShardedBatch", order: Sequence[Tensor], sizes: Sequence[int]
@@ -99,11 +101,13 @@ class ShardedUpdate(Exchange):
         gradient = self._parameters.gradient[where]
         rows: Any = None
         size = len(gradient)
-        for i, (shard, weight) in enumerate(minibatch):
+        # Shards with rows come first: a loss shows how many extra metrics there are.
+        for i in sorted(range(len(minibatch)), key=lambda i: minibatch[i][0] is None):
+            shard, weight = minibatch[i]
             if shard is not None:
                 statistics = torch.as_tensor(backend.gradient(shard, setting))
-            if rows is None:  # the first loss shows how many extra metrics there are
-                rows = self.wire.rows(gradient, size + measured + len(extras.names))
+            if rows is None:
+                rows = self.wire.rows(gradient, size + measured + self._agreed_extras(len(extras.names), minibatch))
             if shard is None:
                 rows[i].zero_()
                 continue
@@ -112,9 +116,16 @@ class ShardedUpdate(Exchange):
             rows[i][size + measured :] = extras.pop(gradient) * weight
         total = self.wire.total()
         gradient.copy_(total[:size])
-        if extras.names:
+        if self._num_extras:
             extras.put(total[size + measured :].clone())
         return total[size : size + measured].clone()
+
+    def _agreed_extras(self, own: int, minibatch: Any) -> int:
+        """The number of extra metrics; a learner without rows in the first minibatch learns it from the others."""
+        if self._num_extras is None:
+            of_shards = [[0 if shard is None else own] for shard, _ in minibatch]
+            self._num_extras = int(self.wire.gather(torch.tensor(of_shards)).max())
+        return self._num_extras
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
     assert adaptive.rate == pytest.approx(1e-3 / 1.5)
     assert adaptive.follow(0.004, 0.01)
     assert adaptive.rate == pytest.approx(1e-3)
-    assert not any(adaptive.follow(kl, 0.01) for kl in (0.01, 0.02, 0.005, 0.0, math.nan))
+    assert not any(adaptive.follow(kl, 0.01) for kl in (0.01, 0.02, 0.005, 0.0, 1e-14, math.nan))
     for kl, limit in ((1.0, 1e-5), (1e-3, 1e-2)):
         for _ in range(20):
             adaptive.follow(kl, 0.01)

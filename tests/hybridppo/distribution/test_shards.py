@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
+from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.distribution.shards import ShardedBatch, ShardedUpdate
 from hybridppo.distribution.wires import Wire
 from hybridppo.environments.base import Environments
@@ -46,9 +47,10 @@ def environments_of(config: PPOConfig, kind: Kind) -> Environments:
     return make_environments("CartPole-v1", config.num_envs, options)
 
 
-def agent_of(config: PPOConfig = CONFIG, kind: Kind = KINDS["rows"]) -> PPO:
+def agent_of(config: PPOConfig = CONFIG, kind: Kind = KINDS["rows"], loss: Any = None) -> PPO:
     environments = environments_of(config, kind)
-    agent = PPO(environments.observation_space, environments.action_space, replace(config, **kind.config), seed=1)
+    spaces = environments.observation_space, environments.action_space
+    agent = PPO(*spaces, replace(config, **kind.config), seed=1, loss=loss)
     SingleDevice("cpu").prepare(agent)
     return agent
 
@@ -58,6 +60,11 @@ def rollouts_of(agent: PPO, kind: Kind = KINDS["rows"]) -> Iterator[Rollout]:
     collect = collecting(agent, environments_of(agent.config, kind), env_seed=3, noise_seed=2)
     while True:
         yield collect().map(torch.clone)
+
+
+def assert_same_bits(found: Tensor, expected: Tensor) -> None:
+    """Also of NaN, as the moments of no rows are."""
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 class Told(Wire):
@@ -72,7 +79,7 @@ class Told(Wire):
             self._said.append(own.clone())
             return own
         everything = next(self._said)
-        assert torch.equal(own, everything[self._first : self._first + len(own)])
+        assert_same_bits(own, everything[self._first : self._first + len(own)])
         return everything
 
     def total(self) -> Tensor:
@@ -80,7 +87,7 @@ class Told(Wire):
             self._said += [torch.stack(list(self._mine)), total := super().total().clone()]
             return total
         everything = next(self._said)
-        assert torch.equal(torch.stack(list(self._mine)), everything[self._first : self._first + len(self._mine)])
+        assert_same_bits(torch.stack(list(self._mine)), everything[self._first : self._first + len(self._mine)])
         return next(self._said)
 
 
@@ -165,6 +172,36 @@ def test_shards_of_different_lengths_count_by_their_steps() -> None:
     assert np.isnan(metrics["policy_loss"])
     assert torch.equal(sharded.parameters.values, before)
     assert all(tensor.isfinite().all() for tensor in sharded.state()[0].values())
+
+
+def loss_with_extra(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+    found = loss_module.ppo_loss(inputs, config, clip_range)
+    return replace(found, extra={"squared": inputs.values.square().mean()})
+
+
+@pytest.mark.parametrize("loss", [None, loss_with_extra])
+@pytest.mark.parametrize("kind", ["rows", "pool"])
+def test_a_learner_without_rows_learns_what_the_others_do(kind: str, loss: Any) -> None:
+    """As one of a policy whose agents are absent in its environments; the first shard has fewer rows than minibatches.
+
+    Then all have rows again.
+    """
+    config = replace(CONFIG, num_minibatches=4, normalize_rewards=False)
+    said: list[Tensor] = []
+    alone = share(agent_of(config, KINDS[kind], loss), 4, said=said)
+    rollout = next(rollouts_of(alone, KINDS[kind]))
+    few = torch.tensor([row for row in range(64) if row % 4 == 1 or row in (0, 4)])
+    learned = [in_parts(each, 4) for each in (replace(rollout, valid_rows=few), rollout)]
+    expected = [alone.update(each) for each in learned]
+    for first in (0, 2):
+        theirs = iter(said)
+        learner = share(agent_of(config, KINDS[kind], loss), 2, first=first, said=theirs)
+        found = [learner.update(RolloutParts(each.parts[first : first + 2])) for each in learned]
+        assert found[1] == expected[1]
+        assert found[0] == {name: value for name, value in expected[0].items() if first == 0 or name != "squared"}
+        assert torch.equal(learner.parameters.values, alone.parameters.values)
+        assert next(theirs, None) is None
+    assert ("squared" in expected[0]) == (loss is not None)
 
 
 @pytest.mark.parametrize("kind", ["rows", "gru"])

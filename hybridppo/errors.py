@@ -79,7 +79,7 @@ class BadValueError(Exception):
     """
 
 
-def add_advice(error: Exception, advice: str) -> None:
+def add_advice(error: BaseException, advice: str) -> None:
     """Add a remedy to an error: to the message of the library's errors, as a note to others."""
     if isinstance(error, HybridPPOError):
         error.args = (f"{error}; {advice}",)

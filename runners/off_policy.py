@@ -147,7 +147,7 @@ class OffPolicyRunner(Runner):
         is_with_learner = self.replay.device == self.placement.learning_device
         self.replay.add(self.placement.to_learner(rollout).whole() if is_with_learner else sampled, sampled)
 
-    def _leaves_agent_whole(self, error: Exception) -> bool:
+    def _leaves_agent_whole(self, error: BaseException) -> bool:
         """As in the base. Rows that other processes have are lost with them: the last checkpoint stays the newest."""
         return self._company.is_only_one and super()._leaves_agent_whole(error)
 

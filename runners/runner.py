@@ -164,7 +164,7 @@ class Runner:
         """
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a callback may end the program
             directory = None if self._is_rescued else self.run_directory
             # Between updates, a rollout that is sampled ahead may have failed, whoever waited for it.
             cause = self.sampler.broken_by if between_updates else error
@@ -176,7 +176,7 @@ class Runner:
                     add_advice(error, f"the training up to here is saved: go on with `{resume}`")
             raise
 
-    def _leaves_agent_whole(self, error: Exception) -> bool:
+    def _leaves_agent_whole(self, error: BaseException) -> bool:
         """Whether an error came from outside an update.
 
         After an error of environments, the sampler is given up, because their state cannot be saved. After the loss of

@@ -271,6 +271,9 @@ class Callbacks:
         """A context in which an error becomes a `CallbackError` that names the callback."""
         try:
             yield
+        except SystemExit:  # passes as it is, once the training is saved
+            self._has_failed = True
+            raise
         except Exception as error:
             self._has_failed = True
             if isinstance(callback, OnIteration):

@@ -56,9 +56,11 @@ def main(serve: Callable[[Trainer], None]) -> None:
     """Connect, and serve until the connection ends."""
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    connection: Connection[Any, Any] = Client(
-        sys.argv[1].replace("@", "\0"), authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE))
-    )
+    address, key = sys.argv[1].replace("@", "\0"), bytes.fromhex(os.environ.pop(KEY_VARIABLE))
+    try:
+        connection: Connection[Any, Any] = Client(address, authkey=key)
+    except (EOFError, ConnectionError, FileNotFoundError):
+        return  # the trainer went while this process began
     try:
         mine, setup = connection.recv(), cloudpickle.loads(connection.recv_bytes())
         arrays = SharedArrays(*mine["shared"])

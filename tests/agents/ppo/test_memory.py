@@ -301,6 +301,20 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
         agent.cut.learned()
 
 
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_columns_of_a_batch_of_sequences_may_be_replaced(num_envs: int) -> None:
+    """Sequences of one environment are a transposed view."""
+    agent, (rollout,) = rollouts_of(replace(SMALL, num_envs=num_envs, num_minibatches=1), "CartPole-v1", 1)
+    agent.cut.fit(num_envs)
+    agent.normalization.fit(num_envs)
+    batch: Any = agent.prepared(rollout, agent.loop())
+    rows = batch.steps()
+    names = ("log_probs", "values", "advantages", "returns")
+    found = batch.with_columns(**{name: getattr(rows, name) + 1.0 for name in names}).steps()
+    for name in names:
+        assert torch.equal(getattr(found, name), getattr(rows, name) + 1.0)
+
+
 @pytest.mark.parametrize(
     ("cell", "num_steps"),
     only_by_default(

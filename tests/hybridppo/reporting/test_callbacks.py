@@ -206,6 +206,26 @@ def test_an_error_is_named_and_loses_nothing(hook: str, way: str, tmp_path: Path
     assert torch.equal(parameters(resumed.agent), parameters(train(4, **WAYS[way]).agent))
 
 
+@pytest.mark.parametrize("way", ["on_iteration", "callbacks"])
+def test_a_callback_that_ends_the_program_leaves_a_checkpoint(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    def leave(metrics: Any) -> None:
+        if metrics["iteration"] == 3:
+            raise SystemExit(7)
+
+    class Leaving(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            leave(metrics)
+
+    given: dict[str, Any] = {"on_iteration": leave} if way == "on_iteration" else {"callbacks": Leaving()}
+    with pytest.raises(SystemExit) as caught:
+        train(4, run_dir=path, checkpoint_seconds=1e6, **given)
+    assert caught.value.code == 7
+    assert load_latest(path / "checkpoints")[1].state["runner"]["iteration"] == 3
+    assert torch.equal(parameters(hybridppo.resume(path, progress=False).agent), parameters(train(4).agent))
+
+
 def test_an_error_at_the_start_is_named(tmp_path: Path) -> None:
     with pytest.raises(CallbackError, match="Failing failed in on_start, after iteration 0"):
         train(callbacks=[Failing("on_start")], run_dir=tmp_path / "refused")

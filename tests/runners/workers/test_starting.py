@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from processes import run_python, start_python, wait_until, worker_processes, wo
 import hybridppo
 from hybridppo import EnvError
 from hybridppo.runners.workers import pool
+from hybridppo.runners.workers.process import KEY_VARIABLE
 
 pytestmark = pytest.mark.cold_workers  # started as they are elsewhere
 
@@ -115,6 +117,16 @@ def test_a_worker_that_never_connects_is_named(tmp_path: Path, monkeypatch: pyte
             progress=False,
         )  # fmt: skip
     assert not worker_processes()
+
+
+def test_a_worker_whose_trainer_is_gone_ends_without_a_word(tmp_path: Path) -> None:
+    code = "from hybridppo.runners.workers.process import main; main(print)"
+    environment = {**os.environ, KEY_VARIABLE: "00"}
+    with Listener() as listener:  # closed, its address leads nowhere
+        address = listener.address
+    where = address.replace("\0", "@") if isinstance(address, str) else str(tmp_path / "nobody")
+    process = run_python("-c", code, where, env=environment)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -492,11 +492,11 @@ class PPO(PolicyAgent):
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
         """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ.
 
-        A learner whose shards have no row of this policy compares in a later update.
+        Learners decide together: one has no row of this policy if its agents are absent there.
         """
-        if not len(batch.steps()):
-            return self.loop()
-        self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
+        loop = self.loop()
+        agrees = not len(batch.steps()) or has_gradient_of_the_loss(self, type(loop.backend), batch)
+        self._has_agreed = loop.exchange.all_say(batch, agrees)
         if not self._has_agreed:
             self._loop = None
         return self.loop()

@@ -64,6 +64,11 @@ class ShardedUpdate(Exchange):
         own = [(measure(part) if len(part) else nothing, nothing, len(part)) for part in batch.own]
         return self.moments("", own)[0]
 
+    def all_say(self, batch: "ShardedBatch", own: bool) -> bool:
+        """As in the base."""
+        of_shards = [[own or not len(part)] for part in batch.own]  # a shard without rows has no say
+        return bool(self.wire.gather(torch.tensor(of_shards)).all())
+
     def minibatches(
         self, backend: Backend, batch: "ShardedBatch", order: Sequence[Tensor], sizes: Sequence[int]
     ) -> Iterator[Any]:

@@ -489,6 +489,10 @@ class PPO(PolicyAgent):
         by_hand = by_hand and not has_gradient_hooks(self.actor_network, self.critic_network)
         return make_loop(self, exchange, by_hand=by_hand)
 
+    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:  # noqa: D102 - as in the base
+        super().share(make_exchange)
+        self._has_agreed = None  # one of the others may be new
+
     def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
         """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ.
 

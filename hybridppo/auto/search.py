@@ -157,12 +157,11 @@ class Search:
         self.best = quick
         run = self.iterations * quick.iteration
         self._budget = min(PLANNED * MAX_SECONDS, PLANNED * MAX_SHARE * run)
-        # The time so far does not count: training would have loaded the same modules.
-        spent, self._start = time.perf_counter() - self._start, time.perf_counter()
-        seconds = ITERATIONS * smallest * quick.iteration
+        spent, seconds = time.perf_counter() - self._start, ITERATIONS * smallest * quick.iteration
         if self._budget < max(seconds, min(spent, 0.1)) and MAX_SHARE <= 1.0:
             self.left_out.append(f"all: a run of about {run:.2g} s is too short")
             return None
+        self._start = time.perf_counter()  # the time so far does not count: training would have loaded the same modules
         self._slot = min(MAX_SECONDS_OF_A_TRIAL, self._budget / 6)
         self._share = min(1.0, max(smallest, self._slot / (ITERATIONS * quick.iteration)))
         if self._share <= smallest:
@@ -315,7 +314,8 @@ class Search:
         others = [trial for trial in self.trials.values() if trial is not best and not trial.candidate.changes]
         allowed = [trial for trial in others if trial is first or trial.candidate.max_lag <= self.limits.max_lag]
         parts += [f"{trial.candidate.label} {shown_seconds(trial.iteration)}" for trial in allowed]
-        return "; ".join([*parts, *self.hints])
+        why = [f"no other was measured: {reason[5:]}" for reason in self.left_out if reason.startswith("all: ")]
+        return "; ".join([*parts, *why, *self.hints])
 
     def table(self, chosen: Candidate) -> dict[str, Any]:
         """The contents of `placements.json`."""

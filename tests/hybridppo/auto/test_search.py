@@ -229,6 +229,13 @@ def test_nothing_is_tried_if_it_cannot_pay(config: Any, limits: Limits, reason: 
     assert found.line() == f"cpu; not measured (all: {reason})"
 
 
+def test_a_run_that_is_too_short_for_other_trials_says_so() -> None:
+    many_epochs, ten_iterations = replace(CONFIG, num_epochs=50), replace(LIMITS, total_steps=256 * 10)
+    chosen, found = searched(lambda candidate: (0.2, 0.05), ten_iterations, many_epochs)
+    assert (chosen, list(found.trials)) == (Candidate("cpu"), ["cpu"])
+    assert found.line().endswith("; no other was measured: a run of about 2.5 s is too short")
+
+
 # Real trials
 
 

@@ -17,7 +17,8 @@
     hybridppo agents
     hybridppo --version
 
-Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted, and saved if there is a run directory.
+Exit codes: 0 done; 1 an error, in one message; 2 wrong usage, or an invalid
+setting; 130 interrupted, and saved if there is a run directory.
 """
 
 import contextlib

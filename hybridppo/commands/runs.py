@@ -45,7 +45,7 @@ class Evaluate(Command):
     seed: int = 0
     """Seed of the environments and of sampled actions."""
     deterministic: bool = True
-    """Take the most probable actions."""
+    """Take the most probable actions. Has no effect with others: actions are then drawn at random."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best: the one with the highest mean return, of evaluations during training if there
     were any, else of 100 episodes of training."""

@@ -173,7 +173,7 @@ class StopAtReturn(Callback):
 
     Args:
         target: the mean return to reach: the mean of an evaluation during training if there are any, else of the latest
-            100 episodes.
+            100 episodes, once 100 episodes have ended.
     """
 
     EPISODES = 100

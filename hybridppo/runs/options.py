@@ -57,7 +57,7 @@ class RunOptions:
     one is due. None: only if sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
     """Mean return at which to stop: the mean of an evaluation during training if there are any, else of the latest 100
-    episodes."""
+    episodes, once 100 episodes have ended."""
     track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
     """Trackers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None

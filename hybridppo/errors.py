@@ -67,7 +67,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     def __init__(self, result: Any) -> None:
         where = f"go on with hybridppo.resume({str(result.run_dir)!r})" if result.saved else "nothing was saved of it"
-        super().__init__(f"the training was interrupted: {where}; what came of it so far is this exception's result")
+        super().__init__(f"the training was interrupted: {where}; the result so far is this exception's `result`")
         self.result = result
         """The `TrainResult` that `train(..., on_interrupt="return")` would have returned."""
 

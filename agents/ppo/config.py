@@ -224,7 +224,7 @@ class PPOConfig:
         if self.episodes_per_rollout is None:
             self._check_minibatches()
         else:
-            require(self, "num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
+            require(self, "num_envs", self.num_envs == 1, "must be 1 if episodes_per_rollout is given")
 
     def _check_choices(self) -> None:
         for name, choices in CHOICES.items():

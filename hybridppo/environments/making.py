@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 OF_TENSORS = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
 """The attributes that only environments of tensors all have."""
 WHERE_TO_LOOK = (
-    "gymnasium.pprint_registry() lists what there is; where a module has it, write module:id, or module:function"
+    "gymnasium.pprint_registry() lists what there is; if a module has it, write module:id, or module:function"
 )
 """The remedy for an unknown environment."""
 

@@ -66,8 +66,6 @@ SPACE: dict[str, tuple[Any, ...]] = {
 }
 """The values to try for each setting; the learning rate lies between `LEARNING_RATES`, on a logarithmic scale."""
 LEARNING_RATES = (3e-5, 3e-3)
-FIXED = {"clip_range_vf": None}
-"""Settings of every trial that differ from the defaults: a clip range of values suits only one scale of returns."""
 LOOKS = 5
 """Evaluations during a trial; it may be pruned after each."""
 UNJUDGED = 5
@@ -161,7 +159,7 @@ def tune(
     where = resolve_placement(placement)
     if isinstance(where, Auto):
         raise ConfigurationError("placement auto would measure trials beside one another: name a placement")
-    search = Search(env, environment, run, {**FIXED, **(fixed or {})}, where, Path(output), jobs, progress)
+    search = Search(env, environment, run, fixed or {}, where, Path(output), jobs, progress)
     search.require_trainable()
     with locked(search.output):
         search.begin()

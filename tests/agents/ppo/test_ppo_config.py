@@ -128,7 +128,7 @@ def test_minibatches_that_do_not_divide_are_explained() -> None:
 
 
 def test_whole_episodes_come_from_one_environment_in_any_number_of_minibatches() -> None:
-    with pytest.raises(ConfigurationError, match="num_envs must be 1 where episodes_per_rollout is given, got 4"):
+    with pytest.raises(ConfigurationError, match="num_envs must be 1 if episodes_per_rollout is given, got 4"):
         PPOConfig(episodes_per_rollout=1)
     assert PPOConfig(num_envs=1, episodes_per_rollout=1, num_minibatches=1000).num_minibatches == 1000
 

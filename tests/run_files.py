@@ -1,9 +1,25 @@
-"""What tests read in the folder of a run, and take away from it."""
+"""What tests read in the folder of a run, and take away from it; and a disk that takes no more."""
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+
+@contextlib.contextmanager
+def on_a_full_disk(size: int = 500) -> Iterator[None]:
+    """A context in which no file can be longer than `size` bytes; skips the test on systems without such limits."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def lines_of(run_dir: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

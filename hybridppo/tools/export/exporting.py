@@ -11,10 +11,10 @@ NumPy.
 """
 
 import contextlib
+import io
 import itertools
 import json
 import logging
-import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from copy import deepcopy
@@ -38,7 +38,7 @@ from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.run_directory.files import making
+from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.runs.loading import is_agent_file, load, policies_of_run
 from hybridppo.runs.settings import Settings
 from hybridppo.spaces.arrays import Array
@@ -49,6 +49,8 @@ from hybridppo.tools.export.policies import Player, TorchPolicy, arrays_of
 
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 """Takes observation, mask and state; returns the parts of an action, the outputs and the next state."""
+Form = tuple[bytes, Call]
+"""The contents of a file, and a function that acts by them."""
 Experiences = Generator[tuple[Any, Any, bool], Any, None]
 """Yields observation, mask, and whether an episode begins; receives the action."""
 
@@ -106,8 +108,8 @@ def export(
     """
     path = Path(file)
     suffix = path.suffix.lower()
-    if suffix not in _WRITERS:
-        raise ConfigurationError(f"the file must end with one of {', '.join(_WRITERS)}, got {path.name!r}")
+    if suffix not in _FORMS:
+        raise ConfigurationError(f"the file must end with one of {', '.join(_FORMS)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
     agents = policies_of_run(run_dir, load(run_dir, checkpoint, agent=agent, networks=networks))
     player = _policy_of(agents, policy)
@@ -115,18 +117,15 @@ def export(
     module = path.parent / "numpy_policy.py" if suffix == ".npz" else None
     if module is not None:
         _require_ours(module)
+    data, call = _FORMS[suffix](exported)
+    difference = 0.0
+    if check_steps:
+        with contextlib.closing(_experiences(run_dir, env, player, exported)) as experiences:
+            difference = _compare(player, exported, call, experiences, check_steps)
     with making(path):
-        temporary = tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent)
-    with temporary as folder:
-        written = Path(folder) / f"policy{suffix}"
-        call = _WRITERS[suffix](exported, written)
-        difference = 0.0
-        if check_steps:
-            with contextlib.closing(_experiences(run_dir, env, player, exported)) as experiences:
-                difference = _compare(player, exported, call, experiences, check_steps)
-        written.replace(path)
-    if module is not None:
-        module.write_bytes(_MODULE.read_bytes())
+        if module is not None:
+            replace_synced(module, _MODULE.read_bytes())
+        replace_synced(path, data)
     return Exported(path, check_steps, difference)
 
 
@@ -162,7 +161,7 @@ def _require_ours(module: Path) -> None:
         )
 
 
-def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
+def _as_onnx(policy: TorchPolicy) -> Form:
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"ONNX needs {', '.join(missing)}: {pip_install('onnx')}")
@@ -178,16 +177,21 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
         )
         assert program is not None
         program.model.metadata_props["hybridppo"] = json.dumps(policy.about(), allow_nan=False)
-        program.save(path, external_data=False)
-    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    return _call(policy, lambda arrays: session.run(None, dict(zip(policy.input_names, arrays, strict=True))))
+        data = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    return data, _call(policy, lambda arrays: session.run(None, dict(zip(policy.input_names, arrays, strict=True))))
 
 
-def _as_torch(policy: TorchPolicy, path: Path) -> Call:
+def _as_torch(policy: TorchPolicy) -> Form:
+    file = io.BytesIO()  # torch's writer of files ends the whole process if the disk is full
     with _only_errors_logged():
-        torch.export.save(_traced(policy), path, extra_files={ABOUT_FILE: json.dumps(policy.about(), allow_nan=False)})
-        module = torch.export.load(path).module()
-    return _call(policy, lambda arrays: [output.numpy() for output in module(tuple(map(torch.from_numpy, arrays)))])
+        torch.export.save(_traced(policy), file, extra_files={ABOUT_FILE: json.dumps(policy.about(), allow_nan=False)})
+        module = torch.export.load(io.BytesIO(file.getvalue())).module()
+
+    def run(arrays: list[Array]) -> Any:
+        return [output.numpy() for output in module(tuple(map(torch.from_numpy, arrays)))]
+
+    return file.getvalue(), _call(policy, run)
 
 
 def _traced(policy: TorchPolicy) -> torch.export.ExportedProgram:
@@ -211,11 +215,13 @@ def _call(policy: TorchPolicy, run: Callable[[list[Array]], Any]) -> Call:
     return call
 
 
-def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
+def _as_numpy(policy: TorchPolicy) -> Form:
     about, arrays = arrays_of(policy)
     text = json.dumps({"format": numpy_policy.FORMAT, **about}, allow_nan=False).encode()
-    np.savez(path, about=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
-    reader = numpy_policy.Policy(path)
+    file: Any = io.BytesIO()
+    np.savez(file, about=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
+    file.seek(0)
+    reader = numpy_policy.Policy(file)
 
     def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
         inputs = [array[0] for array in policy.inputs(observation, action_mask, None)]
@@ -224,11 +230,11 @@ def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
         action, state = reader.act(inputs[0], action_mask=mask, state=state)
         return policy.parts_of(action), outputs, state
 
-    return call
+    return file.getvalue(), call
 
 
-_WRITERS: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy, ".pt2": _as_torch}
-"""For each suffix, a function that writes a policy to a file, and returns a function that acts by the file."""
+_FORMS: dict[str, Callable[[TorchPolicy], Form]] = {".onnx": _as_onnx, ".npz": _as_numpy, ".pt2": _as_torch}
+"""For each suffix, a function that makes a policy's file."""
 
 
 @contextlib.contextmanager

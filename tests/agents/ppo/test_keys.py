@@ -205,7 +205,7 @@ def test_what_is_exported_has_what_the_actor_sees(
 ) -> None:
     if suffix == ".onnx":
         require_onnx()
-    monkeypatch.setitem(exporting._WRITERS, ".torch", in_torch)
+    monkeypatch.setitem(exporting._FORMS, ".torch", in_torch)
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
     assert (

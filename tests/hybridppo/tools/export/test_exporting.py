@@ -17,12 +17,13 @@ from exports import in_torch, require_onnx
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from processes import run_python
+from run_files import on_a_full_disk
 from selection import only_by_default
 from space_kinds import KINDS
 from toy_agents import Matching
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, TrainingError
+from hybridppo import CheckpointError, ConfigurationError, RunDirectoryError, TrainingError
 from hybridppo.agents.registry import agent_class
 from hybridppo.commands.main import main
 from hybridppo.environments.torch_cartpole import TorchCartPole
@@ -116,7 +117,7 @@ def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable
 @pytest.fixture
 def _in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports to `.torch`."""
-    monkeypatch.setitem(exporting._WRITERS, ".torch", in_torch)
+    monkeypatch.setitem(exporting._FORMS, ".torch", in_torch)
 
 
 @pytest.mark.usefixtures("_in_torch")
@@ -338,6 +339,22 @@ def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
         hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
         assert module.read_bytes() == Path(exporting.numpy_policy.__file__).read_bytes()
         (tmp_path / "policy.npz").read_bytes().index(b"about")
+
+
+@pytest.mark.parametrize("suffix", only_by_default((".npz",), (".npz", ".pt2", ".onnx")))
+def test_a_full_disk_is_an_error_that_names_the_file_and_the_old_one_stays(suffix: str, tmp_path: Path) -> None:
+    if suffix == ".onnx":
+        require_onnx()
+    observations, actions, config, masks = POLICIES["choices"]
+    trained(tmp_path / "run", (observations, actions, {**config, "hidden_sizes": (64, 64)}, masks))
+    old, module = tmp_path / f"policy{suffix}", tmp_path / "numpy_policy.py"
+    old.write_bytes(b"old")
+    module.write_bytes(Path(exporting.numpy_policy.__file__).read_bytes())
+    before = {path: path.read_bytes() for path in (old, module)}
+    for size in (500, 9000) if suffix == ".npz" else (500,):  # the module has room in 9000 bytes
+        with on_a_full_disk(size), pytest.raises(RunDirectoryError, match=re.escape(f"{old} cannot be written: ")):
+            hybridppo.export(tmp_path / "run", old, check_steps=2)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize("name", ["masks", "several choices", "several actions", "lstm", "parts", "some parts"])

@@ -3,6 +3,7 @@
 hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
 """
 
+import io
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, get_args
 
 from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.run_directory.files import making
+from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -68,8 +69,7 @@ def plot_runs(
         panel.set_visible(False)
     for panel, env_id in zip(panels, env_ids, strict=False):
         _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
-    with making(output):
-        figure.savefig(output, dpi=150)
+    _save(figure, output, dpi=150)
     return groups
 
 
@@ -83,6 +83,7 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
 
     Raises:
         ConfigurationError: if matplotlib is not installed.
+        RunDirectoryError: if the picture cannot be written.
     """
     require_matplotlib()
     rows = comparison["candidates"]
@@ -102,8 +103,7 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=len(PARTS))
-    with making(path):
-        figure.savefig(path, dpi=120)
+    _save(figure, path, dpi=120)
     return path
 
 
@@ -124,6 +124,13 @@ def _figure(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
     return figure
+
+
+def _save(figure: Any, path: Path, dpi: int) -> None:
+    file = io.BytesIO()  # an existing picture stays until the new one is whole
+    figure.savefig(file, format=path.suffix[1:].lower(), dpi=dpi)
+    with making(path):
+        replace_synced(path, file.getvalue())
 
 
 def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:

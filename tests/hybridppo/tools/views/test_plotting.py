@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import run_python
+from run_files import on_a_full_disk
 
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
+from hybridppo.auto.trials import PARTS
 from hybridppo.commands.main import main
 from hybridppo.errors import pip_install
 from hybridppo.tools.views.curves import (
@@ -23,6 +25,7 @@ from hybridppo.tools.views.curves import (
     read_policies,
     read_run,
 )
+from hybridppo.tools.views.plotting import plot_placements
 
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
 
@@ -314,11 +317,25 @@ def test_what_cannot_be_meant_is_refused(output: str, options: dict[str, Any], s
     assert not (tmp_path / output).exists()
 
 
+def test_a_picture_stays_if_the_disk_is_full(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run, picture = make_run(tmp_path / "run", [1.0]), tmp_path / "a.png"
+    comparison = {"candidates": [{"label": "cpu", **dict.fromkeys(PARTS, 1.0)}]}
+    draws = (lambda: hybridppo.plot_runs(run, picture), lambda: plot_placements(comparison, "title", picture))
+    for draw in draws:
+        draw()
+        before = picture.read_bytes()
+        with on_a_full_disk(), pytest.raises(RunDirectoryError, match=r"a\.png cannot be written: "):
+            draw()
+        assert picture.read_bytes() == before
+
+
 def test_without_matplotlib_the_remedy_is_said(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [1.0])
     code = f"""
 import sys
 sys.modules["matplotlib"] = None
+from hybridppo.auto.trials import PARTS
 from hybridppo.commands.main import main
 main(["plot", {str(run)!r}, "--output", {str(tmp_path / "a.png")!r}])
 """

@@ -397,6 +397,18 @@ def test_options_of_a_resume_that_has_trained_stay_the_runs_own_after_an_error(r
     assert resume(run_dir, 8).metrics["iteration"] == 8
 
 
+def test_a_goal_that_the_run_has_passed_trains_nothing_and_does_not_replace_the_runs_own(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit(run_dir / "config.json", lambda config: config.update(total_steps=6 * BATCH))  # as if stopped on the way
+    for goal in (2, 4):
+        assert resume(run_dir, goal, keep_checkpoints=5).metrics["iteration"] == 4
+        config = RunDirectory.open(run_dir).config
+        assert (config["total_steps"], config["keep_checkpoints"]) == (6 * BATCH, 5)
+    assert sum("nothing to train" in text for text in warnings_in(caplog)) == 2
+    assert resume(run_dir).metrics["iteration"] == 6
+
+
 def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:
     newest = checkpoints.folders(run_dir / "checkpoints")[-1]
     checkpoint = checkpoints.load(newest)

@@ -83,7 +83,8 @@ def resume(
         loggers: functions of each iteration's metrics; an error in one is logged.
         callbacks: as for `train`; those of the earlier training are not saved.
         on_interrupt: as for `train`.
-        **options: replaced by those that a run may change. None keeps the run's own.
+        **options: replaced by those that a run may change. None keeps the run's own. They are saved for the next
+            resume, except a `total_steps` that the run has already made: then nothing is trained.
 
     Returns:
         The same as `train`.
@@ -154,11 +155,14 @@ def _resumed(
     done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
     choice = stage.choose(settings.config, agent, max(1, settings.run.total_steps - done))
     _tell_of_kernels(directory.config.get("versions"))
-    # Changed options are saved for the next resume; the placement stays the run's own.
+    # Changed options are saved for the next resume; the placement stays the run's own, and so does its goal if the new
+    # one is behind it: there is nothing to train, and the next resume trains on.
+    goal = settings.run.total_steps if settings.run.total_steps > done else before.run.total_steps
+    kept = replace(settings, run=replace(settings.run, total_steps=goal))
     of_start: dict[str, Any] = {
         name: directory.config[name] for name in ("versions", "origin") if name in directory.config
     }
-    directory.update_config({**settings.to_json(), **of_start})
+    directory.update_config({**kept.to_json(), **of_start})
     if stage.team.rank == 0:  # the other learners get the checkpoint from it
         _go_back(directory, before, settings, agent, checkpoint)
     # The number of workers is a part of the choice of `auto`, as its placement is.

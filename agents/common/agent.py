@@ -23,6 +23,7 @@ from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.system.validation import require_bools
 
 RATES = {"learning_rate", "critic_learning_rate"}
 """The settings that an optimization loop gets at every step."""
@@ -157,8 +158,10 @@ class PolicyAgent:
             memory.
 
         Raises:
+            ConfigurationError: if `deterministic` or `batch` is neither True nor False.
             EnvError: if an observation, a mask or a state is missing, unexpected or invalid.
         """
+        require_bools(deterministic=deterministic, batch=batch)
         device = self.parameters.values.device
         actor = torch_actor(self.actor, Crossing(device, Counters()))
         observation = self._whole(observation, batch)

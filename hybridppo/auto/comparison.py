@@ -15,7 +15,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.accelerator import num_cuda_devices
 from hybridppo.system.figures import markdown_table
-from hybridppo.system.validation import require_seconds, require_whole
+from hybridppo.system.validation import require_bools, require_seconds, require_whole
 
 LEFT_OUT = "Left out: cuda, migrate and hybrid (no CUDA device here); overlap is of two CPU cores."
 
@@ -73,6 +73,7 @@ def compare_placements(
     Raises:
         ConfigurationError: if training works under no placement, or an argument is invalid.
     """
+    require_bools(progress=progress)
     require_seconds("seconds", seconds)
     total_steps = require_whole("total_steps", total_steps)
     options = options if options is not None else EnvironmentOptions()

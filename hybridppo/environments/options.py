@@ -12,7 +12,7 @@ from hybridppo.environments.registration import require_imports
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.of_critics import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole, seconds_of
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_bools, require_whole, seconds_of
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -96,9 +96,7 @@ class EnvironmentOptions:
         if kwargs is not None and not (isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
             raise ConfigurationError(f"env_kwargs must be a dict of arguments by name, got {shown(kwargs)}")
         require_imports(self.imports)
-        for name in ("action_masks", "episodic_life"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ConfigurationError(f"{name} must be True or False, got {shown(value)}")
+        require_bools(action_masks=self.action_masks, episodic_life=self.episodic_life)
         if not isinstance(self.clip_rewards, bool | None):
             raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
         require_whole("frame_stack", self.frame_stack)

@@ -11,6 +11,7 @@ from hybridppo.reporting.callbacks import Callback, Logger, Loggers, OnIteration
 from hybridppo.reporting.trackers.base import Tracker
 from hybridppo.reporting.trackers.registry import names_of_trackers, tracker_of
 from hybridppo.reporting.trackers.tracking import tracked
+from hybridppo.system.validation import require_bools
 
 OnInterrupt = Literal["raise", "return"]
 
@@ -40,8 +41,9 @@ class Reporting:
         """The reporting for the arguments of `train` and `resume`, with trackers by name and as objects.
 
         Raises:
-            ConfigurationError: for a wrong callback or function, and for trackers whose package is missing.
+            ConfigurationError: for a wrong argument, and for trackers whose package is missing.
         """
+        require_bools(progress=progress)
         if on_interrupt not in get_args(OnInterrupt):
             raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
         if on_iteration is not None and not callable(on_iteration):

@@ -1,4 +1,4 @@
-"""Checks of numbers that users set or that come from a file."""
+"""Checks of values that users set or that come from a file."""
 
 import math
 from collections.abc import Mapping
@@ -72,6 +72,17 @@ def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63
     if number >= below:
         raise ConfigurationError(f"{name} must be below {below}, got {shown(value)}")
     return number
+
+
+def require_bools(**values: Any) -> None:
+    """Refuse values that are neither True nor False, Python's or NumPy's.
+
+    Raises:
+        ConfigurationError: naming the option, the rule and the value.
+    """
+    for name, value in values.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise ConfigurationError(f"{name} must be True or False, got {shown(value)}")
 
 
 def plain(value: Any) -> Any:

@@ -52,7 +52,7 @@ from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import DistributionOfPolicies, each_space
 from hybridppo.system.seeds import seed_of
-from hybridppo.system.validation import require_whole
+from hybridppo.system.validation import require_bools, require_whole
 
 
 def evaluate_agent(
@@ -92,8 +92,10 @@ def evaluate_agent(
         should_stop: called before each step; if it returns True, `Stopped` is raised.
 
     Raises:
+        ConfigurationError: if an argument is invalid.
         EnvError: if the environment has other spaces than the agent.
     """
+    require_bools(deterministic=deterministic, progress=progress)
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
     if not hasattr(agent, "config"):
         raise ConfigurationError(
@@ -183,7 +185,7 @@ def evaluate(
         progress: see `episodes`.
 
     Raises:
-        ConfigurationError: if `run_dir` is a file, and `env` is missing.
+        ConfigurationError: if `run_dir` is a file, and `env` is missing, or an argument is invalid.
     """
     source, options = environment_of(run_dir, env, env_kwargs)
     return evaluate_agent(
@@ -259,6 +261,7 @@ def evaluate_policies(
     for name, number in {"episodes": episodes, "num_envs": num_envs}.items():
         require_whole(name, number)
     require_whole("seed", seed, 0, below=2**128)
+    require_bools(deterministic=deterministic)
     require_names(agents)
     for name, agent in agents.items():
         if not isinstance(agent, PPO) and not callable(agent):

@@ -57,6 +57,7 @@ from hybridppo.system.figures import shown_return, shown_returns
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
+from hybridppo.system.validation import require_bools
 from hybridppo.training.agent_arguments import AgentAsked
 from hybridppo.training.evaluate import evaluate_agent, like_training
 from hybridppo.training.self_play import Ladder, for_seats
@@ -166,6 +167,7 @@ def train(
         HybridPPOError: if an argument or the environment is wrong, in one message.
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
+    require_bools(compiled=compiled, profile=profile)
     given, trackers = named_trackers({**options})
     reporting = Reporting.of(
         run_dir,

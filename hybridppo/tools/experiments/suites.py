@@ -19,7 +19,7 @@ from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
-from hybridppo.system.validation import is_number, require_whole
+from hybridppo.system.validation import is_number, require_bools, require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
 from hybridppo.tools.experiments.side_by_side import require_same, result_of, train_missing
 from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
@@ -109,6 +109,7 @@ def run_benchmark(
         ConfigurationError: if an argument is invalid, or `output` has runs with other settings.
         HybridPPOError: if a run ends with an error.
     """
+    require_bools(progress=progress)
     seeds = require_whole("seeds", seeds)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     output = Path(output)

@@ -38,7 +38,7 @@ from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.spaces.composite import map_parts
 from hybridppo.system.interruption import Stopped
-from hybridppo.system.validation import require_whole
+from hybridppo.system.validation import require_bools, require_whole
 from hybridppo.training.evaluate import (
     acting,
     environment_of,
@@ -392,8 +392,10 @@ def _play(
         most_steps: number of steps after which to end, even within an episode; None for no limit.
 
     Raises:
+        ConfigurationError: if an argument is invalid.
         EnvError: if an agent has other spaces than the environment.
     """
+    require_bools(deterministic=deterministic)
     require_whole("episodes", episodes)
     require_whole("seed", seed, 0, below=2**31)
     limit = math.inf if most_steps is None else require_whole("most_steps", most_steps)

@@ -492,6 +492,40 @@ def test_what_is_no_agent_is_refused(given: Any) -> None:
         hybridppo.evaluate_agent(given, "CartPole-v1")
 
 
+USES_OF_BOOLS: dict[str, tuple[str, Callable[[Path, Any], Any]]] = {
+    "act": ("deterministic", lambda run, value: hybridppo.load(run).act(np.zeros(4), deterministic=value)),
+    "act on a batch": ("batch", lambda run, value: hybridppo.load(run).act(np.zeros((2, 4)), batch=value)),
+    "evaluate": ("deterministic", lambda run, value: hybridppo.evaluate(run, episodes=1, deterministic=value)),
+    "evaluate quietly": ("progress", lambda run, value: hybridppo.evaluate(run, episodes=1, progress=value)),
+    "play": ("deterministic", lambda run, value: hybridppo.play(run, deterministic=value)),
+    "policies": (
+        "deterministic",
+        lambda run, value: hybridppo.evaluate_policies({}, "CartPole-v1", deterministic=value),
+    ),
+    "train": ("progress", lambda run, value: train(iterations=1, progress=value)),
+    "compiled": ("compiled", lambda run, value: train(iterations=1, compiled=value)),
+    "profile": ("profile", lambda run, value: train(iterations=1, profile=value)),
+    "resume": ("progress", lambda run, value: hybridppo.resume(run, progress=value)),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_BOOLS)
+def test_what_is_neither_true_nor_false_is_refused_by_name(
+    use: str, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    name, call = USES_OF_BOOLS[use]
+    for value in (None, "False", 1):
+        with pytest.raises(ConfigurationError, match=f"{name} must be True or False, got {value!r}$"):
+            call(finished.run_dir, value)
+
+
+def test_truths_may_be_numpys() -> None:
+    agent = hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2))
+    truth: Any = np.True_
+    assert agent.act(np.zeros((2, 4)), deterministic=truth, batch=truth).shape == (2,)
+
+
 def test_agents_are_evaluated_with_a_placement_object_and_under_names() -> None:
     agent = hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2))
     with pytest.raises(ConfigurationError, match=r"placement must be one that the agent is prepared for, .* got 'cpu'"):

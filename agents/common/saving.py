@@ -11,14 +11,17 @@ from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.run_directory.agent_file import write_agent_file
 from hybridppo.spaces.serialization import space_to_json
+from hybridppo.system.validation import require_path
 
 
 def save_agent(agent: Any, path: str | Path) -> Path:
     """Write an agent's networks, spaces and configuration to a file for `hybridppo.load`.
 
     Raises:
+        ConfigurationError: if it is no path.
         RunDirectoryError: if the disk refuses it.
     """
+    path = require_path("path", path)
     tensors, state = agent.state()
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
     description = {
@@ -29,7 +32,6 @@ def save_agent(agent: Any, path: str | Path) -> Path:
         "own": {what: shown_name(part) for what, part in agent.own.items()},
         "state": state,
     }
-    path = Path(path)
     write_agent_file(path, kept, description)
     return path
 

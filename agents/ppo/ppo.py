@@ -197,8 +197,17 @@ class PPO(PolicyAgent):
 
         Args:
             **steps: the arguments of `hybridppo.rollouts.advantages.gae`.
+
+        Raises:
+            ConfigurationError: if a custom function does not take them.
         """
-        return self._advantages(**steps)
+        try:
+            return self._advantages(**steps)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"advantages={shown(self._advantages)} failed: {error}: it must be a function with the arguments "
+                f"{', '.join(steps)}"
+            ) from error
 
     def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
         """A new agent of the same class, with the same spaces and custom parts."""

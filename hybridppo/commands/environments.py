@@ -70,7 +70,7 @@ class Placements(Command):
     seconds: float = 1.0
     """Seconds of training under each placement, after a warm-up."""
     plot: Path | None = None
-    """A PNG file to draw the table into (needs matplotlib)."""
+    """A picture to draw the table into, .png, .svg or .pdf (needs matplotlib)."""
     json: bool = False
     """Print the table as JSON."""
     progress: bool = True
@@ -80,10 +80,10 @@ class Placements(Command):
     def run(self) -> None:
         """Measure, and print the table."""
         from hybridppo.tools.diagnosis.comparing import compare_distributions, distributions_as_markdown
-        from hybridppo.tools.views.plotting import plot_placements, require_matplotlib
+        from hybridppo.tools.views.plotting import plot_placements, require_picture
 
         if self.plot is not None:
-            require_matplotlib()
+            require_picture(self.plot)
         options: dict[str, Any] = {"max_lag": self.max_lag, "seconds": self.seconds, "options": self.environment}
         if self.distributions:
             for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():

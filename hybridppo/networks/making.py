@@ -206,7 +206,13 @@ def checked_networks(
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     with torch_seeded(seed):
-        made = networks(observation_space, action_space, config, torch.Generator().manual_seed(seed))
+        try:
+            made = networks(observation_space, action_space, config, torch.Generator().manual_seed(seed))
+        except TypeError as error:
+            raise ConfigurationError(
+                f"networks={shown(networks)} failed: {error}: it must be a function of observation_space, "
+                "action_space, config and generator (docs/networks.md, Networks of your own)"
+            ) from error
     if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
         raise ConfigurationError(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"

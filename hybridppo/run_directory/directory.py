@@ -16,7 +16,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import shutil
 import time
 from fnmatch import fnmatch
@@ -33,6 +32,7 @@ from hybridppo.run_directory.lines import append, as_json, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.system.validation import require_path
 
 logger = logging.getLogger(__name__)
 
@@ -357,10 +357,9 @@ def require_free(path: str | Path) -> None:
         ConfigurationError: if it is no path.
         RunDirectoryError: if it is not empty.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigurationError(f"run_dir must be a path, or None to write nothing, got {shown(path)}")
+    path = require_path("run_dir", path, "a path, or None to write nothing")
     with contextlib.suppress(OSError):  # there is no folder yet; `create` says what else is wrong
-        _require_empty(Path(path))
+        _require_empty(path)
 
 
 def path_of(given: Any) -> Path:

@@ -47,7 +47,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 def replace_synced(path: Path, data: bytes) -> None:
     """Replace a file; the old one stays until the new one is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"  # `with_name` refuses a folder such as "."
     try:
         write_synced(temporary, data)
         temporary.replace(path)

@@ -1,7 +1,9 @@
 """Checks of values that users set or that come from a file."""
 
 import math
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -83,6 +85,18 @@ def require_bools(**values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, (bool, np.bool_)):
             raise ConfigurationError(f"{name} must be True or False, got {shown(value)}")
+
+
+def require_path(name: str, value: Any, rule: str = "a path") -> Path:
+    """A path that a user set: a text that is not empty, or an object with `__fspath__`.
+
+    Raises:
+        ConfigurationError: naming the argument, the rule and the value.
+    """
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+    if not (isinstance(text, str) and text):
+        raise ConfigurationError(f"{name} must be {rule}, got {shown(value)}")
+    return Path(text)
 
 
 def plain(value: Any) -> Any:

@@ -105,6 +105,8 @@ def evaluate_agent(
         raise ConfigurationError(
             f"placement must be one that the agent is prepared for, or None, got {shown(placement)}"
         )
+    if not callable(should_stop):
+        raise ConfigurationError(f"should_stop must be a function without arguments, got {shown(should_stop)}")
     environments = environments_for(
         agent,
         env,

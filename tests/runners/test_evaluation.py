@@ -203,6 +203,12 @@ def test_an_impossible_number_of_episodes_is_refused(episodes: Any) -> None:
         evaluate_agent(agent, IdentityDiscrete, episodes=episodes)
 
 
+def test_what_cannot_say_when_to_stop_is_refused() -> None:
+    nothing: Any = None
+    with pytest.raises(hybridppo.ConfigurationError, match=r"should_stop must be a function .*, got None"):
+        evaluate_agent(PPO(Discrete(4), Discrete(4)), IdentityDiscrete, should_stop=nothing)
+
+
 def test_a_mirror_that_publishes_rarely_does_not_evaluate_old_parameters() -> None:
     agent = PPO(Discrete(4), Discrete(4), ppo_config(num_envs=2, hidden_sizes=()))
     (linear,) = agent.actor

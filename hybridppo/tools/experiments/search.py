@@ -34,7 +34,7 @@ from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, ta
 from hybridppo.runs.settings import name_of_source
 from hybridppo.system.figures import shown_number
 from hybridppo.system.threads import cpu_cores
-from hybridppo.system.validation import require_bools, require_whole
+from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
 from hybridppo.tools.experiments.side_by_side import (
     POLL_SECONDS,
@@ -151,7 +151,7 @@ def tune(
     if find_spec("optuna") is None:
         raise ConfigurationError(f"tuning needs optuna: {pip_install('tune')}")
     require_bools(progress=progress)
-    trials = require_whole("trials", trials)
+    folder, trials = require_path("output", output), require_whole("trials", trials)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     given: dict[str, Any] = {**options}
     environment = made(EnvironmentOptions, given)
@@ -160,7 +160,7 @@ def tune(
     where = resolve_placement(placement)
     if isinstance(where, Auto):
         raise ConfigurationError("placement auto would measure trials beside one another: name a placement")
-    search = Search(env, environment, run, fixed or {}, where, Path(output), jobs, progress)
+    search = Search(env, environment, run, fixed or {}, where, folder, jobs, progress)
     search.require_trainable()
     with locked(search.output):
         search.begin()

@@ -19,7 +19,7 @@ from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
-from hybridppo.system.validation import is_number, require_bools, require_whole
+from hybridppo.system.validation import is_number, require_bools, require_path, require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
 from hybridppo.tools.experiments.side_by_side import require_same, result_of, train_missing
 from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
@@ -112,7 +112,7 @@ def run_benchmark(
     require_bools(progress=progress)
     seeds = require_whole("seeds", seeds)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
-    output = Path(output)
+    output = require_path("output", output)
     cases = cases_of(suite, settings, total_steps)
     runs = {case.name: [_asked(case, seed, output) for seed in range(seeds)] for case in cases}
     asked = [run for of_a_case in runs.values() for run in of_a_case]

@@ -43,7 +43,7 @@ from hybridppo.runs.loading import is_agent_file, load, policies_of_run
 from hybridppo.runs.settings import Settings
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.registry import first_of
-from hybridppo.system.validation import require_whole
+from hybridppo.system.validation import require_path, require_whole
 from hybridppo.tools.export import numpy_policy
 from hybridppo.tools.export.policies import Player, TorchPolicy, arrays_of
 
@@ -106,7 +106,7 @@ def export(
         RunDirectoryError: if the file cannot be written.
         TrainingError: if the results of the file and of the agent differ; then nothing is written.
     """
-    path = Path(file)
+    path = require_path("file", file)
     suffix = path.suffix.lower()
     if suffix not in _FORMS:
         raise ConfigurationError(f"the file must end with one of {', '.join(_FORMS)}, got {path.name!r}")

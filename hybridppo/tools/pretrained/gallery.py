@@ -39,7 +39,7 @@ def card_of(name: str) -> Card:
         ConfigurationError: if there is no such agent.
     """
     every = cards()
-    if name not in every:
+    if not isinstance(name, str) or name not in every:
         near = meant_by(str(name), every)
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigurationError(f"there is no trained agent {name!r}, but there are: {', '.join(every)}{hint}")

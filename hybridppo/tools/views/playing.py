@@ -38,7 +38,7 @@ from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.spaces.composite import map_parts
 from hybridppo.system.interruption import Stopped
-from hybridppo.system.validation import require_bools, require_whole
+from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.training.evaluate import (
     acting,
     environment_of,
@@ -113,7 +113,7 @@ def record_video(
     if output is None:
         is_file = is_agent_file(run_dir)
         output = Path(run_dir).with_suffix(".mp4") if is_file else RunDirectory.open(run_dir).path / "video.mp4"
-    output = Path(output)
+    output = require_path("output", output)
     if output.suffix.lower() != ".mp4":
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
     if find_spec("imageio_ffmpeg") is None:

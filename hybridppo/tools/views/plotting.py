@@ -4,14 +4,15 @@ hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
 from hybridppo.auto.trials import PARTS
-from hybridppo.errors import ConfigurationError, pip_install
+from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.run_directory.files import making, replace_synced
+from hybridppo.system.validation import is_number, require_path
 from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -50,16 +51,17 @@ def plot_runs(
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
         RunDirectoryError: if a folder has no run, or the picture cannot be written.
     """
-    run_dirs = [run_dirs] if isinstance(run_dirs, (str, Path, type(None))) else run_dirs
-    output = Path(output)
-    if output.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {output.name!r}")
+    if isinstance(run_dirs, str) or not isinstance(run_dirs, Iterable):
+        run_dirs = [run_dirs]
+    output = require_path("output", output)
     if by not in get_args(Axis):
         raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
-    if not 0.0 < confidence < 1.0:
-        raise ConfigurationError(f"confidence must lie between 0 and 1, got {confidence}")
-    require_matplotlib()
-    groups = groups_of(_runs(run_dirs, labels))
+    if not (is_number(confidence) and 0.0 < confidence < 1.0):
+        raise ConfigurationError(f"confidence must be a number between 0 and 1, got {shown(confidence)}")
+    if not (isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)):
+        raise ConfigurationError(f"labels must be a list of texts, got {shown(labels)}")
+    require_picture(output)
+    groups = groups_of(_runs([*run_dirs], labels))
     env_ids = list(dict.fromkeys(group.env_id for group in groups))
     columns = min(3, len(env_ids))
     rows = -(-len(env_ids) // columns)
@@ -79,13 +81,13 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     Args:
         comparison: the result of `compare_placements`.
         title: the title of the picture.
-        path: the path of the PNG file.
+        path: the picture; `.png`, `.svg` or `.pdf`.
 
     Raises:
-        ConfigurationError: if matplotlib is not installed.
+        ConfigurationError: if matplotlib is not installed, or the picture cannot have this suffix.
         RunDirectoryError: if the picture cannot be written.
     """
-    require_matplotlib()
+    require_picture(path)
     rows = comparison["candidates"]
     figure = _figure(8, 1.4 + 0.4 * len(rows))
     axes, positions = figure.subplots(), range(len(rows))
@@ -107,12 +109,14 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     return path
 
 
-def require_matplotlib() -> None:
-    """Refuse to draw without matplotlib.
+def require_picture(path: Path) -> None:
+    """Refuse a picture of another kind than `SUFFIXES`, and to draw without matplotlib.
 
     Raises:
-        ConfigurationError: if it is not installed.
+        ConfigurationError: with the remedy.
     """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {path.name!r}")
     if find_spec("matplotlib") is None:
         raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}")
 

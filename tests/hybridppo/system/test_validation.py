@@ -1,14 +1,16 @@
-"""Numbers from saved states: valid ones come back, others are refused by name."""
+"""Values that users set or that were saved: valid ones come back, others are refused by name."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hybridppo import ConfigurationError
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.options import RunOptions
-from hybridppo.system.validation import is_number, is_seconds, real, reals, whole
+from hybridppo.system.validation import is_number, is_seconds, real, reals, require_path, whole
 
 
 def test_what_was_saved_comes_back() -> None:
@@ -55,3 +57,13 @@ def test_numbers_may_be_numpys(kind: Any) -> None:
 def test_other_things_are_no_numbers(value: Any) -> None:
     assert not is_number(value)
     assert is_seconds(value) == (value in (math.inf, np.float32(math.inf)))
+
+
+def test_paths_are_texts_or_paths() -> None:
+    assert require_path("output", "a/b") == require_path("output", Path("a/b")) == Path("a/b")
+
+
+@pytest.mark.parametrize("value", [None, "", b"a", 3, True, ["a"], Path], ids=str)
+def test_other_things_are_no_paths(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match="output must be a path, got "):
+        require_path("output", value)

@@ -492,6 +492,28 @@ def test_what_is_no_agent_is_refused(given: Any) -> None:
         hybridppo.evaluate_agent(given, "CartPole-v1")
 
 
+USES_OF_PATHS: dict[str, tuple[str, Callable[[Path, Any], Any]]] = {
+    "save": ("path", lambda run, value: hybridppo.load(run).save(value)),
+    "export": ("file", hybridppo.export),
+    "plot": ("output", hybridppo.plot_runs),
+    "benchmark": ("output", lambda run, value: hybridppo.run_benchmark("classic", output=value)),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_PATHS)
+@pytest.mark.parametrize("value", [None, 3, ""])
+def test_what_is_no_path_to_write_to_is_refused_by_name(value: Any, use: str, finished: Finished) -> None:
+    name, call = USES_OF_PATHS[use]
+    with pytest.raises(ConfigurationError, match=f"{name} must be a path, got {value!r}"):
+        call(finished.run_dir, value)
+
+
+def test_an_agent_is_not_saved_in_place_of_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunDirectoryError, match=r"^\. cannot be written: "):
+        hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2)).save(".")
+
+
 USES_OF_BOOLS: dict[str, tuple[str, Callable[[Path, Any], Any]]] = {
     "act": ("deterministic", lambda run, value: hybridppo.load(run).act(np.zeros(4), deterministic=value)),
     "act on a batch": ("batch", lambda run, value: hybridppo.load(run).act(np.zeros((2, 4)), batch=value)),
@@ -549,6 +571,22 @@ def test_a_part_of_an_agent_that_is_no_function_is_refused(part: str, given: Any
     options: dict[str, Any] = {part: given}
     with pytest.raises(ConfigurationError, match=f"{part} must be a function"):
         hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2), **options)
+
+
+@pytest.mark.parametrize(
+    ("part", "given", "words"),
+    [
+        ("networks", int, r"networks=<class 'int'> failed: .*: it must be a function of observation_space, "),
+        (
+            "advantages",
+            lambda rewards: rewards,
+            "advantages=<.*> failed: .*: .* function with the arguments rewards, ",
+        ),
+    ],
+)
+def test_a_part_of_an_agent_that_takes_other_arguments_is_refused(part: str, given: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        train(iterations=1, **{part: given})
 
 
 # Going on

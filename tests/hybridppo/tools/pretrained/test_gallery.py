@@ -81,6 +81,9 @@ def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
         hybridppo.pretrained("Chess-v0")
     with pytest.raises(ConfigurationError, match=r"did you mean CartPole-v1\?$"):
         hybridppo.pretrained("cartpole")
+    names: Any = ["CartPole-v1"]
+    with pytest.raises(ConfigurationError, match=r"there is no trained agent \['CartPole-v1'\], but there are: "):
+        hybridppo.pretrained(names)
 
 
 def test_the_command_lists_agents_and_shows_cards(capsys: pytest.CaptureFixture[str]) -> None:

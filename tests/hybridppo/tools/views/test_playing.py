@@ -416,6 +416,9 @@ def test_what_draws_nothing_and_what_is_no_video_is_refused(
         hybridppo.record_video(masked_run, tmp_path / "a.mp4", env=Numbered)
     with pytest.raises(ConfigurationError, match=r"end with \.mp4"):
         hybridppo.record_video(cartpole, tmp_path / "a.gif")
+    number: Any = 3
+    with pytest.raises(ConfigurationError, match="output must be a path, got 3"):
+        hybridppo.record_video(cartpole, number)
     assert list(tmp_path.iterdir()) == []
 
 

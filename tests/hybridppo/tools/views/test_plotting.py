@@ -309,12 +309,33 @@ def test_runs_without_episodes_and_without_anything_in_common_are_refused(tmp_pa
 
 @pytest.mark.parametrize(
     ("output", "options", "said"),
-    [("a.jpg", {}, r"\.svg, \.pdf"), ("a.png", {"by": "hours"}, "by must be"), ("a.png", {"confidence": 1.0}, "0")],
+    [
+        ("a.jpg", {}, r"\.svg, \.pdf"),
+        ("a.png", {"by": "hours"}, "by must be"),
+        ("a.png", {"confidence": 1.0}, "confidence must be a number between 0 and 1, got 1.0"),
+        ("a.png", {"confidence": "0.9"}, "confidence must be a number between 0 and 1, got '0.9'"),
+        ("a.png", {"labels": 3}, "labels must be a list of texts, got 3"),
+        ("a.png", {"labels": "A"}, "labels must be a list of texts, got 'A'"),
+        ("a.png", {"labels": [1]}, r"labels must be a list of texts, got \[1\]"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(output: str, options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=said):
         hybridppo.plot_runs([make_run(tmp_path / "run", [1.0])], tmp_path / output, **options)
     assert not (tmp_path / output).exists()
+
+
+def test_a_number_is_no_run_directory(tmp_path: Path) -> None:
+    number: Any = 3
+    with pytest.raises(RunDirectoryError, match="must be a path, got 3"):
+        hybridppo.plot_runs(number, tmp_path / "a.png")
+
+
+def test_the_kind_of_a_picture_is_checked_before_placements_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["placements", "CartPole-v1", "--plot", "table"])
+    assert exited.value.code == 2
+    assert "the picture must end with one of .png, .svg, .pdf, got 'table'" in capsys.readouterr().err
 
 
 def test_a_picture_stays_if_the_disk_is_full(tmp_path: Path) -> None:

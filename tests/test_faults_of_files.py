@@ -380,7 +380,9 @@ def test_resume_with_another_network_is_refused_with_the_difference(run_dir: Pat
 
 def test_a_refused_resume_changes_no_file_that_a_run_is_read_from(run_dir: Path) -> None:
     before = contents(run_dir)
-    with pytest.raises(ConfigurationError, match="num_workers must lie between 1 and num_envs = 2, got 9"):
+    with pytest.raises(
+        ConfigurationError, match=r"num_workers must be 0 \(this process\), or 1 to num_envs = 2, got 9"
+    ):
         resume(run_dir, 8, num_workers=9)
     assert contents(run_dir) == before
     assert resume(run_dir, 5).metrics["iteration"] == 5  # with the run's own number of workers

@@ -217,7 +217,9 @@ class Workers:
 def divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
     """The environments of each worker, divided as evenly as possible."""
     if not 1 <= num_workers <= num_envs:
-        raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
+        raise ConfigurationError(
+            f"num_workers must be 0 (this process), or 1 to num_envs = {num_envs}, got {num_workers}"
+        )
     bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
     return [slice(start, end) for start, end in pairwise(bounds)]
 

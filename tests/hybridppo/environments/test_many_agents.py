@@ -336,7 +336,9 @@ def test_rollouts_of_whole_episodes_are_refused() -> None:
 
 
 def test_more_workers_than_environments_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="num_workers must lie between 1 and num_envs = 2, got 3"):
+    with pytest.raises(
+        ConfigurationError, match=r"num_workers must be 0 \(this process\), or 1 to num_envs = 2, got 3"
+    ):
         hybridppo.train(Matching, total_steps=100, placement="cpu", config=SMALL, num_workers=3, progress=False)
 
 

@@ -40,6 +40,7 @@ from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
+from hybridppo.run_directory.agent_file import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes
@@ -212,6 +213,7 @@ def environment_of(
         env_kwargs: as for `evaluate`.
 
     Raises:
+        CheckpointError: if `run_dir` is a file that `agent.save` has not written, and `env` is missing.
         ConfigurationError: if `run_dir` is a file, and `env` is missing.
     """
     source, options = env, EnvironmentOptions()
@@ -223,6 +225,7 @@ def environment_of(
         else:
             source = settings.source(env)
     if source is None:
+        read_agent_file(Path(run_dir))  # another file has another error
         raise ConfigurationError(f"{run_dir} is an agent's file, which names no environment: pass env=... (--env)")
     return source, options if env_kwargs is None else replace(options, env_kwargs=env_kwargs)
 

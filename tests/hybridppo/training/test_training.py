@@ -24,7 +24,7 @@ from torch import nn
 from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import ConfigurationError, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.commands.main import parse_command
 from hybridppo.commands.train import Train
 from hybridppo.interfaces import Metrics
@@ -462,6 +462,12 @@ def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
     agent = hybridppo.PPO(Box(-1, 1, (4,)), Discrete(2))
     with pytest.raises(RunDirectoryError, match=r"must be a path, got .*PPO.*: .* save an agent with agent.save"):
         use(agent)
+
+
+@pytest.mark.parametrize("use", [hybridppo.load, hybridppo.evaluate, hybridppo.record_video])
+def test_another_file_of_a_run_is_not_taken_for_that_of_an_agent(use: Any, finished: Finished) -> None:
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is no file that agent\.save has written"):
+        use(finished.run_dir / "metrics.jsonl")
 
 
 def test_any_kind_of_path_will_do(tmp_path: Path) -> None:

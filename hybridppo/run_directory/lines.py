@@ -7,12 +7,14 @@ import json
 import math
 import os
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.system.validation import is_number
 
 
 class Tail:
@@ -21,18 +23,23 @@ class Tail:
     Args:
         path: the path of the file, which need not exist yet.
         most: the number of newest lines to keep; None for all.
+        numbers: fields of every line that are finite numbers.
+        optional: fields that are finite numbers, unless they are missing or null.
     """
 
-    def __init__(self, path: Path, most: int | None = None) -> None:
+    def __init__(
+        self, path: Path, most: int | None = None, *, numbers: Sequence[str] = (), optional: Sequence[str] = ()
+    ) -> None:
         self.lines: deque[dict[str, Any]] = deque(maxlen=most)
         """The lines read so far, oldest first."""
         self._path, self._end, self._last = path, 0, b""
+        self._numbers, self._optional = numbers, optional
 
     def read(self) -> bool:
         """Read the new complete lines; return whether there are any.
 
         Raises:
-            RunDirectoryError: if a line is no JSON object.
+            RunDirectoryError: if the file cannot be read, or a line is no JSON object, or has another field.
         """
         try:
             with self._path.open("rb") as file:
@@ -44,43 +51,57 @@ class Tail:
                 complete, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
             return False
-        self.lines.extend([_object_in(line, self._path) for line in complete.splitlines()])
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        lines = complete.splitlines()
+        self.lines.extend([_object_in(line, self._path, self._numbers, self._optional) for line in lines])
         if newline:
             self._end += len(complete) + len(newline)
             self._last = complete.rpartition(b"\n")[2] + newline
         return bool(newline)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a file; none if it does not exist.
+def read_lines(path: Path, *, numbers: Sequence[str] = (), optional: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """All complete lines of a file; none if it does not exist. Arguments are as for `Tail`.
 
     Raises:
-        RunDirectoryError: if a line is no JSON object.
+        RunDirectoryError: as `Tail.read`.
     """
-    tail = Tail(path)
+    tail = Tail(path, numbers=numbers, optional=optional)
     tail.read()
     return list(tail.lines)
 
 
-def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None if the file does not exist.
+def read_object(path: Path, *, optional: Sequence[str] = ()) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file does not exist. `optional` is as for `Tail`.
 
     Raises:
-        RunDirectoryError: if the file is damaged.
+        RunDirectoryError: if the file cannot be read, or is damaged.
     """
     try:
-        return _object_in(path.read_bytes(), path)
+        return _object_in(path.read_bytes(), path, (), optional)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
-def _object_in(text: bytes, path: Path) -> dict[str, Any]:
+def _unreadable(path: Path, error: OSError) -> RunDirectoryError:
+    return RunDirectoryError(f"{path} cannot be read: {error}")
+
+
+def _object_in(text: bytes, path: Path, numbers: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise RunDirectoryError(f"{path} is damaged: no JSON object: {text[:80]!r}")
+    for name in (*numbers, *optional):
+        value = found.get(name)
+        if not is_number(value) and (value is not None or name in numbers):
+            rule = "must be a finite number" if name in found else "is missing"
+            raise RunDirectoryError(f"{path} is damaged: {name} {rule}: {text[:80]!r}")
     return found
 
 

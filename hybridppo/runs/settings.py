@@ -198,6 +198,33 @@ class Settings:
                 raise CheckpointError(f"{what} of the run were of {name}, got those of {name_of_source(value)}")
 
 
+def config_to_show(directory: RunDirectory) -> dict[str, Any]:
+    """The contents of `config.json`, in which all that reports and plots show is there and of its type.
+
+    `Settings.read` also makes the spaces and the agent's configuration.
+
+    Raises:
+        RunDirectoryError: if a setting is missing or invalid; the message has the rule.
+    """
+    file, found = directory.path / "config.json", directory.config
+    read = partial(_read, file, found)
+    _with_seed(_group(RunOptions, file, found), file)
+    read("env_id", str)
+    for name in ("placement", "observation_space", "action_space"):
+        read(name, dict)
+    for name in ("versions", "origin", "own"):  # which earlier releases did not write
+        read(name, dict, {})
+    read("played", list, [])
+    policies = read("policies", dict, {})
+    for name in policies:
+        _read(file, policies, name, dict)
+    if not policies:
+        read("config", dict)
+    if (agent := read("agent", str, "ppo")) not in AGENTS:
+        raise RunDirectoryError(f"{file} is damaged: agent must be one of {', '.join(AGENTS)}, got {shown(agent)}")
+    return found
+
+
 def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in `config.json` that can change the result of a seed by more than rounding.
 

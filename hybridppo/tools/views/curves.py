@@ -18,7 +18,7 @@ import numpy as np
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.lines import read_lines, read_object
-from hybridppo.runs.settings import settings_of_result
+from hybridppo.runs.settings import config_to_show, settings_of_result
 from hybridppo.spaces.arrays import Array
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}
 """The column of `metrics.jsonl` that a curve is drawn over."""
 PHASES = ("sampling", "learning", "copying", "other")
 """The parts of an iteration, whose seconds are columns of `metrics.jsonl`."""
+NUMBERS_OF_RESULT = ("env_steps", "evaluation_return_mean", "evaluation_return_std")
+"""The numbers in `result.json` with which views calculate."""
 NUM_POINTS = 200
 """Points of a group's curve."""
 MOST_IN_LABEL = 3
@@ -94,7 +96,8 @@ class Run:
     def curve(self, by: Axis) -> tuple[Array, Array]:
         """The positions on the axis, and the mean return of the last 100 episodes there; `[n]` each."""
         column = COLUMNS[by]
-        points = [(m[column], m["episode_return_mean"]) for m in self.lines if m["episode_return_mean"] is not None]
+        pairs = [(m[column], m.get("episode_return_mean")) for m in self.lines]
+        points = [(at, value) for at, value in pairs if value is not None]
         found = np.asarray(points, np.float64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
@@ -126,13 +129,22 @@ def read_run(path: str | Path, label: str = "") -> Run:
     """Read a run, finished or not.
 
     Raises:
-        RunDirectoryError: if it is no run directory, or has no metrics yet.
+        RunDirectoryError: if it is no run directory, is damaged, or has no metrics yet.
     """
     directory = RunDirectory.open(path)
-    lines = read_lines(directory.path / "metrics.jsonl")
+    config = config_to_show(directory)
+    lines = read_lines(directory.path / "metrics.jsonl", **fields_shown(config))
     if not lines:
         raise RunDirectoryError(f"{path} has no metrics yet: wait for its first iteration")
-    return Run(directory.path, directory.config, lines, label=label)
+    return Run(directory.path, config, lines, label=label)
+
+
+def fields_shown(config: dict[str, Any]) -> dict[str, Sequence[str]]:
+    """The numbers in `metrics.jsonl` with which views calculate, as arguments of `Tail`."""
+    returns = [f"{name}/episode_return_mean" for name in names_of(config)]
+    seconds = [f"seconds_{phase}" for phase in (*PHASES, "overlapped")]
+    optional = ["episode_return_mean", "steps_per_second", *seconds, *returns]
+    return {"numbers": ["iteration", *COLUMNS.values()], "optional": optional}
 
 
 def read_policies(path: str | Path, label: str = "") -> list[Run]:
@@ -151,8 +163,8 @@ def result_of(path: Path, lines: Sequence[dict[str, Any]]) -> dict[str, Any] | N
     Raises:
         RunDirectoryError: if the file is damaged.
     """
-    result = read_object(path / "result.json")
-    has_gone_on = result is not None and bool(lines) and result.get("env_steps", 0) < lines[-1]["env_steps"]
+    result = read_object(path / "result.json", optional=NUMBERS_OF_RESULT)
+    has_gone_on = result is not None and bool(lines) and (result.get("env_steps") or 0) < lines[-1]["env_steps"]
     return None if has_gone_on else result
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents.registry import AGENTS
+from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.run_directory.lines import read_lines, read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
+from hybridppo.system.validation import is_number
 from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run, result_of
 from hybridppo.tools.views.svg import line_chart, stacked_bar
 
@@ -40,7 +42,7 @@ def write_report(run_dir: str | Path) -> Path:
     """Write `report.html` into the run directory of a run, finished or not; the page's path.
 
     Raises:
-        RunDirectoryError: if it is no run directory, has no metrics yet, or cannot be written to.
+        RunDirectoryError: if it is no run directory, is damaged, has no metrics yet, or cannot be written to.
     """
     run = read_run(run_dir)
     path = run.path / NAME
@@ -62,7 +64,7 @@ def page(run: Run) -> str:
         ("Settings", _settings(run)),
     ]
     body = "\n".join(f"<section>\n<h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
-    subtitle = f"{run.path.name}, hybridppo {run.config['versions']['hybridppo']}"
+    subtitle = f"{run.path.name}, hybridppo {run.config.get('versions', {}).get('hybridppo', 'of an unknown version')}"
     parts = {"title": escape(title), "subtitle": escape(subtitle), "cards": _cards(run), "body": body}
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
@@ -73,14 +75,14 @@ def _cards(run: Run) -> str:
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
-        *((f"return, last 100 episodes{of}", _number(last[f"{at}episode_return_mean"])) for of, at in of_policies),
+        *((f"return, last 100 episodes{of}", _number(last.get(f"{at}episode_return_mean"))) for of, at in of_policies),
         ("environment steps", f"{last['env_steps']:,}"),
         ("training", _duration(last["seconds"])),
         ("steps a second", f"{last['env_steps'] / last['seconds']:,.0f}" if last["seconds"] else "-"),
         ("state", "finished" if result else f"{min(1.0, last['env_steps'] / goal):.0%} of {goal:,} steps"),
     ]
     if result and result.get("evaluation_return_mean") is not None:
-        mean, deviation = result["evaluation_return_mean"], result["evaluation_return_std"]
+        mean, deviation = result["evaluation_return_mean"], result.get("evaluation_return_std")
         cards.insert(1, ("evaluation", f"{_number(mean)} ± {_number(deviation)}"))
     inside = "\n".join(
         f'<div class="card"><span class="soft">{escape(name)}</span><b>{value}</b></div>' for name, value in cards
@@ -92,11 +94,11 @@ def _curves(run: Run) -> str:
     found = dict.fromkeys(name for line in run.lines for name in line)  # not every iteration has every metric
     names = sorted(found, key=_place)
     # A line of metrics has the result of an evaluation beside the training when it is reported, at a later step.
-    evaluations = read_lines(run.path / "evaluations.jsonl")
+    evaluations = read_lines(run.path / "evaluations.jsonl", numbers=["env_steps"])
     charts = []
     for name in names:
         lines = evaluations if any(part.startswith("evaluation_") for part in name.split("/")) else run.lines
-        points = [(m["env_steps"], m[name]) for m in lines if isinstance(m.get(name), (int, float))]
+        points = [(m["env_steps"], m[name]) for m in lines if is_number(m.get(name))]
         never_moves = _place(name) == len(FIRST) and len({value for _, value in points}) < 2
         if name.rpartition("/")[2] not in NO_CURVES and points and not never_moves:
             charts.append(line_chart(name.replace("/", ", ").replace("_", " "), points, "environment steps"))
@@ -129,10 +131,17 @@ def _placement(run: Run) -> str:
     placement = ", ".join(f"{name} {value}" for name, value in run.config["placement"].items())
     text = f"<p>{escape(placement)}</p>"
     table = read_object(run.path / "placements.json")
-    if not table:
-        return text
+    try:
+        return text + _choice(table) if table else text
+    except (KeyError, TypeError, AttributeError) as error:
+        message = f"{run.path / 'placements.json'} is damaged: {type(error).__name__}: {error}"
+        raise RunDirectoryError(message) from error
+
+
+def _choice(table: dict[str, Any]) -> str:
+    """What `auto` chose, from `placements.json`."""
     line = table.get("line", table["chosen"])  # earlier releases left the line out if nothing was measured
-    text += f"<p>auto: {escape(str(line))}</p>"
+    text = f"<p>auto: {escape(str(line))}</p>"
     # Earlier releases predicted the times of candidates that they did not try.
     is_measured = "trials" in table
     trials: list[dict[str, Any]] = table.get("trials") or table.get("predictions") or []
@@ -164,7 +173,7 @@ def _result(run: Run) -> str:
 
 def _environment(run: Run) -> str:
     spaces = {name: _space(run.config[name]) for name in ("observation_space", "action_space")}
-    versions = ", ".join(f"{name} {version}" for name, version in run.config["versions"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in run.config.get("versions", {}).items())
     return _pairs({"env_id": run.config["env_id"], **spaces, "versions": versions, **run.config.get("origin", {})})
 
 

@@ -13,8 +13,9 @@ from typing import Any, TextIO
 
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import Tail
+from hybridppo.runs.settings import config_to_show
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import PHASES, names_of, result_of
+from hybridppo.tools.views.curves import PHASES, fields_shown, names_of, result_of
 
 Metrics = dict[str, Any]
 
@@ -46,11 +47,12 @@ def watch(
         clock: a monotonic clock in seconds.
 
     Raises:
-        RunDirectoryError: if it is no run directory.
+        RunDirectoryError: if it is no run directory, or is damaged.
     """
     out = sys.stdout if out is None else out
     directory = RunDirectory.open(run_dir)
-    tail = Tail(directory.path / "metrics.jsonl", MOST_LINES)
+    config = config_to_show(directory)
+    tail = Tail(directory.path / "metrics.jsonl", MOST_LINES, **fields_shown(config))
     signs = BLOCKS if _can_encode("".join(BLOCKS), out) else PLAIN
     height, changed_at, was_silent = 0, clock(), False
     while True:
@@ -62,7 +64,7 @@ def watch(
         is_silent = silence > SILENT_SECONDS and not has_ended
         if is_new or has_ended or is_silent != was_silent or height == 0:
             width = min(100, shutil.get_terminal_size().columns)
-            shown = frame(directory.config, list(tail.lines), width, signs, silence if is_silent else None)
+            shown = frame(config, list(tail.lines), width, signs, silence if is_silent else None)
             if height and out.isatty():
                 out.write(f"\x1b[{height}A\x1b[J")  # move up, and clear everything below
             out.write("\n".join(shown) + "\n")
@@ -113,7 +115,7 @@ def _numbers(config: dict[str, Any], lines: Sequence[Metrics], width: int, signs
     last, recent = lines[-1], lines[-RECENT:]
     goal = config["total_steps"]
     share = min(1.0, last["env_steps"] / goal)
-    rate = sum(m["steps_per_second"] or 0.0 for m in recent) / len(recent)
+    rate = sum(m.get("steps_per_second") or 0.0 for m in recent) / len(recent)
     left = max(0.0, goal - last["env_steps"]) / rate if rate else float("inf")
     room = max(10, width - 30)
     shown = [

@@ -27,6 +27,7 @@ from hybridppo.tools.views.curves import (
 )
 from hybridppo.tools.views.plotting import plot_placements
 
+SPACES: dict[str, Any] = {"observation_space": {}, "action_space": {}}
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
 
 
@@ -41,7 +42,7 @@ def make_run(
 ) -> Path:
     """A run with ten steps and two seconds per iteration."""
     path.mkdir(parents=True)
-    settings = {"env_id": env_id, "seed": seed, "total_steps": 100, "placement": {"name": "single"}}
+    settings = {"env_id": env_id, "seed": seed, "total_steps": 100, "placement": {"name": "single"}, **SPACES}
     settings["config"] = {**CONFIG, **config}
     settings |= options or {}
     (path / "config.json").write_text(json.dumps(settings))

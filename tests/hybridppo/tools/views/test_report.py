@@ -1,8 +1,11 @@
 """A run's page: complete, and self-contained."""
 
+import io
 import json
 import re
+import shutil
 import signal
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,10 @@ from hybridppo.run_directory.lines import append
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.tools.views import report
 from hybridppo.tools.views.svg import line_chart, shown, stacked_bar, ticks
+from hybridppo.tools.views.watching import watch
 
+MISSING = "missing"
+"""In place of the value of a field that is removed."""
 VOID = {"meta", "link", "br", "img", "input"}
 
 
@@ -264,6 +270,65 @@ def test_what_is_no_run_is_refused(tmp_path: Path, run_dir: Path) -> None:
     with pytest.raises(RunDirectoryError, match="no metrics yet"):
         hybridppo.write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+VIEWS: dict[str, Callable[[Path], object]] = {
+    "report": hybridppo.write_report,
+    "plot": lambda path: hybridppo.plot_runs(path, path / "curves.svg"),
+    "watch": lambda path: watch(path, out=io.StringIO()),
+}
+OF_ALL_VIEWS: list[tuple[str, dict[str, Any], str]] = [
+    ("config.json", {"env_id": MISSING}, "it has no env_id"),
+    ("config.json", {"config": None}, "config must be an object, got None"),
+    ("config.json", {"placement": None}, "placement must be an object, got None"),
+    ("config.json", {"seed": None}, "seed must be a whole number"),
+    ("config.json", {"total_steps": 0}, "total_steps must be a whole number of at least 1, got 0"),
+    ("config.json", {"agent": []}, "agent must be text, got []"),
+    ("config.json", {"agent": "sac"}, "agent must be one of "),
+    ("config.json", {"versions": None}, "versions must be an object, got None"),
+    ("config.json", {"policies": {"one": None}}, "one must be an object, got None"),
+    ("metrics.jsonl", {"env_steps": MISSING}, "env_steps is missing: "),
+    ("metrics.jsonl", {"seconds": "3"}, "seconds must be a finite number: "),
+    ("metrics.jsonl", {"episode_return_mean": "3"}, "episode_return_mean must be a finite number: "),
+]
+OF_THE_REPORT: list[tuple[str, dict[str, Any], str]] = [
+    ("result.json", {"env_steps": "3"}, "env_steps must be a finite number: "),
+    ("result.json", {"evaluation_return_mean": []}, "evaluation_return_mean must be a finite number: "),
+    ("placements.json", {"chosen": "cpu", "trials": [{"label": "cpu"}]}, "KeyError: 'iteration'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("view", "file", "change", "words"),
+    [*((view, *damage) for view in VIEWS for damage in OF_ALL_VIEWS), *(("report", *each) for each in OF_THE_REPORT)],
+)
+def test_what_is_damaged_is_named(
+    view: str, file: str, change: dict[str, Any], words: str, run_dir: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(run_dir, tmp_path / "run")) / file
+    lines = [{**json.loads(line), **change} for line in path.read_text().splitlines()] if file[-1] == "l" else []
+    whole = lines or [{**(json.loads(path.read_text()) if path.exists() else {}), **change}]
+    texts = [json.dumps({name: value for name, value in each.items() if value != MISSING}) for each in whole]
+    path.write_text("\n".join([*texts, ""]))
+    with pytest.raises(RunDirectoryError, match=re.escape(f"{file} is damaged: {words}")):
+        VIEWS[view](path.parent)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_metrics_that_cannot_be_read_are_an_error(view: str, run_dir: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(run_dir, tmp_path / "run")) / "metrics.jsonl"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl cannot be read: "):
+        VIEWS[view](path.parent)
+
+
+def test_a_run_of_a_release_without_versions_has_a_page(run_dir: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(run_dir, tmp_path / "run"))
+    config = json.loads((path / "config.json").read_text())
+    del config["versions"]
+    (path / "config.json").write_text(json.dumps(config))
+    assert "run, hybridppo of an unknown version" in Page(hybridppo.write_report(path).read_text("utf-8")).texts
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from hybridppo.commands.main import main
 from hybridppo.run_directory.lines import Tail
 from hybridppo.tools.views.watching import BLOCKS, PLAIN, frame, watch
 
-CONFIG = {"env_id": "A-v0", "seed": 4, "placement": {"name": "single", "device": "cpu"}, "total_steps": 1000}
+CONFIG = {
+    **{"env_id": "A-v0", "seed": 4, "placement": {"name": "single", "device": "cpu"}, "total_steps": 1000},
+    **{"config": {}, "observation_space": {}, "action_space": {}},
+}
 
 
 def line(iteration: int, **changes: Any) -> dict[str, Any]:

@@ -72,6 +72,11 @@ class TrainingInterrupted(KeyboardInterrupt):
         """The `TrainResult` that `train(..., on_interrupt="return")` would have returned."""
 
 
+ENV_FAILURES = (Exception, SystemExit)
+"""What an environment may raise when it fails. `sys.exit()` in its code must not end the training without a message;
+Ctrl-C is no failure, and passes."""
+
+
 class BadValueError(Exception):
     """An environment returned an invalid value.
 

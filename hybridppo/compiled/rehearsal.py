@@ -21,7 +21,7 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.python_form import PythonAgents, place_of, unknown_field, wanted_of
 from hybridppo.compiled.sources import REMEDY, parsed
-from hybridppo.errors import EnvError
+from hybridppo.errors import ENV_FAILURES, EnvError
 
 STEPS, FEWEST_STEPS = 200, 2
 """Steps with one agent. With several agents there are fewer steps, but at least two."""
@@ -47,7 +47,7 @@ def rehearse(definition: Definition) -> None:
         # Compiled code continues with inf or NaN, which the training detects; the environment's own `raise` is
         # compiled.
         return
-    except Exception as error:
+    except ENV_FAILURES as error:
         raise _explained(definition, error) from error
 
 
@@ -120,7 +120,7 @@ def _step(definition: Definition) -> None:
             environment.reset()
 
 
-def _explained(definition: Definition, error: Exception) -> EnvError:
+def _explained(definition: Definition, error: BaseException) -> EnvError:
     """The error of a function, with its line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)] or frames

@@ -12,7 +12,7 @@ import gymnasium as gym
 from hybridppo.environments import info_metrics
 from hybridppo.environments.state.keeping import StateKeeper
 from hybridppo.environments.steering import Steering, refused
-from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -198,5 +198,5 @@ def warned_of_closing(what: str) -> Iterator[None]:
     """A context that turns an error into a warning, because a failing close must not lose a result."""
     try:
         yield
-    except Exception:
+    except ENV_FAILURES:
         logger.warning("%s could not be closed", what, exc_info=True)

@@ -158,7 +158,7 @@ def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) ->
             raise BadValueError(f"{name} must be an array of {num_envs} numbers, and is {kind}")
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """An environment's error, with the part of its traceback that lies in the environment."""
     if isinstance(error, BadValueError):
         return str(error)
@@ -166,8 +166,11 @@ def describe_error(error: Exception) -> str:
     while frames is not None and frames.tb_next is not None and _is_of_library(frames):
         frames = frames.tb_next
     trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    takes_no_seed = isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error)
-    remedy = " (write reset(self, *, seed=None, options=None), as gymnasium does)" if takes_no_seed else ""
+    remedy = ""
+    if isinstance(error, TypeError) and "unexpected keyword argument 'seed'" in str(error):
+        remedy = " (write reset(self, *, seed=None, options=None), as gymnasium does)"
+    elif isinstance(error, SystemExit):
+        remedy = " (it called sys.exit() or quit(): return terminated=True to end an episode)"
     return f"{type(error).__name__}: {error}{remedy}\n{trace}"
 
 

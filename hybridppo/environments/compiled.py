@@ -17,7 +17,7 @@ import numpy as np
 
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.environments.base import Environments, EnvState, Step
-from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
@@ -219,7 +219,7 @@ class CompiledEnvironments(Environments):
         """Call, and turn errors of the environment's own functions into an `EnvError`."""
         try:
             call()
-        except Exception as error:
+        except ENV_FAILURES as error:
             what = f"{type(error).__name__}: {error}"
             if isinstance(error, IndexError):
                 what += f" of its array: step {self.definition.name}() in Python to see where"

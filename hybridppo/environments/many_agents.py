@@ -18,7 +18,7 @@ from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import seat_environment
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.environments.turns import agents_environment
-from hybridppo.errors import BadValueError, EnvError
+from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.of_agents import SpacesOfAgents
@@ -100,7 +100,7 @@ class ManyAgents(SubEnvironments):
                 rows, rewards, terminated, truncated, _ = parallel.step(each[columns])
                 if self._infos is not None:
                     self._sum_infos(i, parallel)
-            except Exception as error:
+            except ENV_FAILURES as error:
                 self._recover(i, each[columns], error)
                 continue
             self._rows[columns], self._rewards[columns] = rows, rewards
@@ -150,7 +150,7 @@ class ManyAgents(SubEnvironments):
     def _parallel(self, i: int) -> ParallelEnvironment:
         return cast(ParallelEnvironment, self.sub_environments[i].env)
 
-    def _recover(self, i: int, action: Any, error: Exception) -> None:
+    def _recover(self, i: int, action: Any, error: BaseException) -> None:
         """As in the base; the error names the actions of the agents that acted."""
         columns = self._columns[i]
         idle = self._absent[columns] if self.waiting is None else self.waiting[columns]

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from hybridppo.errors import ConfigurationError, EnvError, pip_install, shown
+from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, pip_install, shown
 
 
 def require_imports(names: object) -> None:
@@ -37,7 +37,7 @@ def import_modules(names: str) -> None:
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
             importlib.import_module(name)
-        except Exception as error:  # any error of the module
+        except ENV_FAILURES as error:  # any error of the module
             is_extra = isinstance(error, ModuleNotFoundError) and error.name == "pettingzoo"
             remedy = pip_install("pettingzoo") if is_extra else "is it installed, or in the folder you are in?"
             raise EnvError(

@@ -12,7 +12,7 @@ from hybridppo.environments.base import Environments, EnvState, closed, warned_o
 from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.steering import Steering, latest
-from hybridppo.errors import BadValueError, EnvError
+from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import reshaped
 from hybridppo.spaces.observations import ObservationEncoder
@@ -76,10 +76,10 @@ class SubEnvironment:
         self.seed = seed if seed is not None else self.seed
         try:
             return self._reset(seed)
-        except Exception as error:
+        except ENV_FAILURES as error:
             return self.recover(f"in a reset, {num_steps} steps after the first", error)
 
-    def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Any:
+    def recover(self, when: str, error: BaseException, episode_steps: int = 0) -> Any:
         """Raise the error; or restart the environment and return the first observation of a new episode.
 
         Args:
@@ -107,7 +107,7 @@ class SubEnvironment:
                 return self._restart()
             except EnvError:  # it cannot be made: another attempt would fail, too
                 raise
-            except Exception as again:
+            except ENV_FAILURES as again:
                 when, error = "when restarted", again
 
     def state(self) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class SubEnvironment:
             return reshaped(self._encode.space, observation)
         return self._encode.checked(observation, bounds=False)
 
-    def _failure(self, when: str, error: Exception) -> EnvError:
+    def _failure(self, when: str, error: BaseException) -> EnvError:
         return EnvError(f"environment {self.index} (seed {self.seed}) failed {when}: {describe_error(error)}")
 
 
@@ -284,7 +284,7 @@ class SubEnvironments(Environments):
             seed = next(self.episode_seeds)
         self._begin(i, self.sub_environments[i].reset(seed, self._num_steps))
 
-    def _recover(self, i: int, action: Any, error: Exception) -> None:
+    def _recover(self, i: int, action: Any, error: BaseException) -> None:
         """Raise the error; or begin a new episode in this step, which drops the step's rows of this environment."""
         sub_env = self.sub_environments[i]
         episode_steps = self._num_steps - self._started_at[i]

@@ -11,7 +11,7 @@ from hybridppo.environments.base import Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
-from hybridppo.errors import BadValueError
+from hybridppo.errors import ENV_FAILURES, BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite
 from hybridppo.spaces.registry import each_of
@@ -92,7 +92,7 @@ class SyncEnvironments(SubEnvironments):
                 if is_terminated or is_truncated:
                     terminated[i], truncated[i] = is_terminated, is_truncated
                     ended.append(i)
-            except Exception as error:
+            except ENV_FAILURES as error:
                 self._recover(i, action, error)
         if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hybridppo.environments.checks import describe_error
-from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, shown
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
@@ -195,7 +195,7 @@ class TensorAgents:
         else:
             try:
                 found = self._env.state()
-            except Exception as error:
+            except ENV_FAILURES as error:
                 raise BadValueError(f"state(): {describe_error(error)}") from error
         return on_device(name, found, shape, self._device).to(torch.float32).flatten(1)
 

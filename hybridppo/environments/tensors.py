@@ -19,7 +19,7 @@ from hybridppo.environments.checks import describe_error, five_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
-from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.errors import ENV_FAILURES, BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
@@ -213,7 +213,7 @@ class TensorEnvironments(Environments):
                 return call()
         except EnvError:
             raise
-        except Exception as error:
+        except ENV_FAILURES as error:
             raise self.failure(when, describe_error(error)) from error
 
     def _checked(self, when: str, look: Callable[[], Found]) -> Found:
@@ -318,7 +318,7 @@ class TensorEnvironments(Environments):
         try:
             with self._accelerator.selected():
                 self.env.set_state(placed)
-        except Exception as error:
+        except ENV_FAILURES as error:
             raise EnvStateError(f"set_state() of {self.name} failed: {describe_error(error)}") from error
 
     def state(self) -> list[EnvState]:

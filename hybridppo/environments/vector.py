@@ -25,7 +25,7 @@ from hybridppo.environments.checks import (
     describe_error,
 )
 from hybridppo.environments.options import MODES, AutoresetName
-from hybridppo.errors import BadValueError, EnvError, EnvStateError, shown
+from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import require_finite
 
@@ -69,7 +69,7 @@ class VectorEnvironments(Environments):
             check_vector_observations(self.encode, self.num_envs, observations)
         except EnvError:
             raise
-        except Exception as error:
+        except ENV_FAILURES as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
 
@@ -86,7 +86,7 @@ class VectorEnvironments(Environments):
                     self._resetting = ended
         except EnvError:
             raise
-        except Exception as error:
+        except ENV_FAILURES as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
         return result
 
@@ -155,7 +155,7 @@ class VectorEnvironments(Environments):
         except BadValueError as error:
             raise self._failure(f"in step {self._num_steps}", error) from None
 
-    def _failure(self, when: str, error: Exception) -> EnvError:
+    def _failure(self, when: str, error: BaseException) -> EnvError:
         last = self._first + self.num_envs - 1
         return EnvError(
             f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
@@ -257,7 +257,7 @@ class ManualResetEnvironments(VectorEnvironments):
             observations, _ = self.vector.reset(options={"reset_mask": ended})
         except EnvError:
             raise
-        except Exception as error:
+        except ENV_FAILURES as error:
             which = np.flatnonzero(ended).tolist()
             raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
         return self._encoded(observations), rewards, terminated, truncated, indices, finals

@@ -133,11 +133,15 @@ def test_its_name_is_enough_for_check_and_in_processes(folder: Path) -> None:
     assert trained.returncode == 0, trained.stderr
 
 
-def test_a_module_that_is_not_there_is_named(folder: Path) -> None:
+def test_a_module_that_cannot_be_imported_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvError, match=r"the module 'no_such_module', which is to register environments, cannot be"):
         train("no_such_module:Maze-v0")
     with pytest.raises(EnvError, match="the module 'no_such_module'"):
         train("CartPole-v1", imports="math, no_such_module")
+    (folder / "a_script.py").write_text("import sys\nsys.exit()\n")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(EnvError, match=r"the module 'a_script'.* cannot be imported: SystemExit"):
+        train("CartPole-v1", imports="a_script")
     wrong = hybridppo_in(folder, "train", "mazes_of_ones_own:Maze-v1", "--no-progress")
     assert wrong.returncode == 1
     assert "Maze" in wrong.stderr

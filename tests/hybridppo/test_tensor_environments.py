@@ -1,6 +1,7 @@
 """Training in environments of tensors: how they are passed, what is refused, what a resumed run does."""
 
 import logging
+import sys
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -275,6 +276,7 @@ BREAKAGES = {
         change(1, spoiled(float("inf"), (1,))), "in step 3: the reward of environment 1: reward is inf"
     ),
     "an error": (lambda result: 1 / 0, "in step 3: ZeroDivisionError: division by zero"),
+    "an exit": (lambda result: sys.exit(), "in step 3: SystemExit: "),
 }  # fmt: skip
 
 

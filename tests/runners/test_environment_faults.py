@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,6 +64,10 @@ def at(index: int, step: int, fault: Callable[..., Any]) -> Callable[[FaultyEnv,
 
 def stick(result: Any) -> Any:
     raise ValueError("the motor is stuck")
+
+
+def leave(result: Any) -> Any:
+    sys.exit()
 
 
 def with_observation(observation: Any) -> Callable[[Any], Any]:
@@ -199,6 +204,42 @@ def test_step_raises_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None
     with pytest.raises(EnvError, match=where + r"[01]\]: ValueError: the motor is stuck") as raised:
         collect(environments)
     assert "in stick\n" in str(raised.value)
+
+
+@in_process_and_in_workers
+def test_step_calls_sys_exit(num_workers: int) -> None:
+    where = rf"environment 4 \(seed {FIRST_SEED + 4}\) failed in step 3 of its episode, 23 after .*, action [01]"
+    source = partial(FaultyEnv, at(4, 23, leave))
+    with pytest.raises(EnvError, match=where + r": SystemExit: .*it called sys.exit\(\) .*: return terminated=True"):
+        train(source, num_workers=num_workers)
+    assert train(source, num_workers=num_workers, on_env_error="restart").metrics["env_restarts"] == 1
+
+
+def test_reset_and_close_call_sys_exit(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(EnvError, match="failed in a reset, 0 steps after the first: SystemExit"):
+        train(partial(FaultyEnv, at(1, 0, leave)))
+
+    class Closing(FaultyEnv):
+        def close(self) -> None:
+            sys.exit(3)
+
+    assert train(partial(Closing, lambda env, result: result)).metrics["env_steps"] >= 700
+    assert "could not be closed" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_vector_that_the_user_made_calls_sys_exit(mode: AutoresetMode) -> None:
+    for step, when in ((5, "in step 5"), (0, "in their reset")):
+        with pytest.raises(EnvError, match=f"failed {when}.*: SystemExit"):
+            collect(wrap(vector_of(at(1, step, leave), mode)))
+
+
+def test_ctrl_c_in_an_environment_is_no_failure() -> None:
+    def interrupt(result: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(partial(FaultyEnv, at(1, 5, interrupt)), on_env_error="restart")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -29,7 +29,7 @@ from hybridppo.environments.registration import import_modules
 from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
-from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown_name
+from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
@@ -130,7 +130,7 @@ class _Check:
             return False
         try:
             result: Any = environments.sub_environments[0].env.reset(seed=self._seed)
-        except Exception:  # the first reset that is checked raises it again
+        except ENV_FAILURES:  # the first reset that is checked raises it again
             return False
         return isinstance(result, tuple) and len(result) == 2 and _mask_in(result[1])
 
@@ -326,7 +326,7 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
         raise
     except EnvError as error:
         report.add("error", str(error))
-    except Exception as error:
+    except ENV_FAILURES as error:
         report.add("error", f"{what}: {describe_error(error)}")
 
 

@@ -121,6 +121,16 @@ def beyond_a_field() -> compiled.Definition:
     return single(step=step)
 
 
+def exits() -> compiled.Definition:
+    def step(state, action, random):
+        if state.x > 4.0:
+            raise SystemExit(0)  # here
+        state.x += 1.0
+        return 0.0, False
+
+    return single(step=step)
+
+
 def before_a_field() -> compiled.Definition:
     def step(state, action, random):
         state.x -= 1.0
@@ -342,6 +352,7 @@ SEED = "does not follow from the environment's seed"
 DRAWS = [SEED, "compiled.uniform, compiled.normal or compiled.integers, which take `random`"]
 MISTAKES: list[tuple[Callable[[], compiled.Definition], list[str]]] = [
     (beyond_the_observation, ["`out[2] = 1.0", "index 2 is out of bounds for axis 0 with size 2"]),
+    (exits, ["SystemExit: 0"]),
     (beyond_a_field, ["state.cells[int(state.x) - 2] = 1", "index 3 is out of bounds for axis 0 with size 3"]),
     (before_a_field, ["state.cells[int(state.x)]", "index -4 is out of bounds for axis 0 with size 3"]),
     (beyond_a_field_in_a_helper, ["found += numbers[k]", "index 3 is out of bounds for axis 0 with size 3"]),

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -83,6 +84,7 @@ GRAY, FRAMES = Box(0, 255, (16, 20), np.uint8), Box(0, 255, (4, 16, 20, 3), np.u
 
 FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
+    "exits": (variant(reward=lambda env: sys.exit()), "error", "SystemExit: .*return terminated=True"),
     "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
     "no environment": (lambda: 3, "error", "the function must make a gymnasium.Env .*; it made int"),
     "no space": (

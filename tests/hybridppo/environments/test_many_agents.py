@@ -1,6 +1,7 @@
 """Environments of several agents: which rows of a rollout are steps, whose they are, and what is refused."""
 
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -253,6 +254,7 @@ BAD: dict[str, tuple[Callable[[], FaultyAgents], str]] = {
         at(2, lambda result: (np.zeros(3, np.float32), 0.0, False, False, {})),
         "its step did not return five mappings, as pettingzoo.ParallelEnv: observations, rewards, terminations,",
     ),
+    "an exit": (at(2, lambda result: sys.exit()), "failed in step 2 of its episode, 2 after the first reset, action"),
     "a reset of a single agent": (
         at(0, lambda result: (np.zeros(3, np.float32), {})),
         "its reset did not return two mappings, as pettingzoo.ParallelEnv: observations, infos",

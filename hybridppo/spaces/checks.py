@@ -96,7 +96,7 @@ def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array
     """A mask of this shape as float32: 1 for what is allowed.
 
     Raises:
-        BadValueError: if it has another shape, or does not hold numbers.
+        BadValueError: if it has another shape, or other values than 0 and 1.
     """
     try:
         array = np.asarray(mask)
@@ -108,8 +108,20 @@ def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array
             f"{name} must be {shape[0]} truths, {which}, and is "
             f"{found if array.size < 100 else f'of shape {array.shape}'}"
         )
-    allowed: Array = (array != 0).astype(np.float32)
+    if array.dtype.kind != "b" and not _has_truths_only(array):  # called at every step
+        wrong = np.argwhere((array != 0) & (array != 1))[0]
+        raise BadValueError(
+            f"{name}{wrong.tolist()} is {array[tuple(wrong)]}, and must be 1 if the action is allowed, else 0"
+        )
+    allowed: Array = array.astype(np.float32)
     return allowed
+
+
+def _has_truths_only(array: Array) -> bool:
+    """Whether all of the numbers `[n]` are 0 or 1."""
+    if array.itemsize == 1:  # the usual masks, of int8: faster than NumPy
+        return not array.tobytes().translate(None, b"\0\1")
+    return bool(np.count_nonzero(array) == np.count_nonzero(array == 1))
 
 
 def as_numbers(name: str, value: Any) -> Array:

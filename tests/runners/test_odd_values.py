@@ -189,6 +189,14 @@ def test_a_mask_that_is_none(after: int) -> None:
     assert not any("has an 'action_mask'" in str(finding) for finding in report.findings)
 
 
+def test_a_mask_of_other_values_than_0_and_1() -> None:
+    def add_infinity(env: FaultyEnv, result: Any) -> Any:  # as it is added to logits: only what it forbids is not 0
+        return (*result[:-1], {"action_mask": np.array([0.0, -np.inf if env.steps == 5 else 1.0])})
+
+    with pytest.raises(EnvError, match=r"environment 0 .*in step 5 .*: its action mask\[1\] is -inf, and must be 1 if"):
+        train(partial(FaultyEnv, add_infinity), action_masks=True)
+
+
 def test_a_mask_of_an_agent_that_is_none() -> None:
     class Without(Matching):
         def _observe(self, agents: list[str]) -> Any:

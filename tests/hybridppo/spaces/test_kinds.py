@@ -185,6 +185,15 @@ def test_a_mask_is_what_gymnasiums_sample_takes(action: gym.Space, mask: Any, fl
     [
         (Discrete(2), [1], "its action mask must be 2 truths, one for each action, and is [1]"),
         (Discrete(2), "yes", "its action mask must be 2 truths, one for each action, and is 'yes'"),
+        (Discrete(3), np.array([0, -np.inf, 0]), "its action mask[1] is -inf, and must be 1 if the action is allowed"),
+        (Discrete(3), [1, np.nan, 0], "its action mask[1] is nan, and must be 1 if the action is allowed, else 0"),
+        (
+            Discrete(3),
+            np.array([1, 0, -1], np.int8),
+            "its action mask[2] is -1, and must be 1 if the action is allowed",
+        ),
+        (Discrete(3), [1, 2, 0], "its action mask[1] is 2, and must be 1 if the action is allowed, else 0"),
+        (MultiDiscrete([2, 3]), (np.ones(2), [0, 0.5, 1]), "its action mask[1][1] is 0.5, and must be 1 if the action"),
         (MultiDiscrete([2, 3]), [1, 0], "must be 5 truths, those of all choices in turn, of [2, 3], and is [1, 0]"),
         (MultiDiscrete([2, 3]), (np.ones(2),), "must be a tuple of 2 masks, one for each choice, and is 1 of them"),
         (MultiDiscrete([2, 3]), (np.ones(2), np.ones(2)), "its action mask[1] must be 3 truths"),

@@ -54,7 +54,7 @@ def test_a_row_is_the_observation_and_its_mask() -> None:
     np.testing.assert_array_equal(of_discrete.row(6, [0, 1]), [0, 1, 0, 0, 1])
     of_box = MaskedObservation(Box(-2, 3, (2, 1), np.float64), 3)
     np.testing.assert_array_equal(of_box.row([[-1.5], [2.5]], [True, False, True]), [-1.5, 2.5, 1, 0, 1])
-    assert of_box.row([[0.0], [0.0]], np.array([2, 0, 0])).tolist() == [0, 0, 1, 0, 0]
+    assert of_box.row([[0.0], [0.0]], np.array([1.0, 0.0, 0.0])).tolist() == [0, 0, 1, 0, 0]
     assert of_box.row([[0.0], [0.0]], [1, 0, 0]).dtype == np.float32
     np.testing.assert_array_equal(of_box.low, [-2, -2, 0, 0, 0])
     np.testing.assert_array_equal(of_box.high, [3, 3, 1, 1, 1])

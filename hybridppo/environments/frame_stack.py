@@ -23,7 +23,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
     Raises:
         ConfigurationError: if `num_frames` is not at least 1.
-        EnvError: if the observation space is not a `Box`.
+        EnvError: if the observation space is not a `Box`, or has images that are too small.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]", num_frames: int) -> None:

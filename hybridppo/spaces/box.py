@@ -31,8 +31,11 @@ class BoxKind(Kind[gym.spaces.Box]):
 
     def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:
         super().__init__(space, path, kind_of)
-        self.image = ImageLayout.of(space, path)
+        self.image = self._image_of(space)
         self.size = math.prod(space.shape)
+
+    def _image_of(self, space: gym.spaces.Box) -> ImageLayout | None:
+        return ImageLayout.of(space, self.path)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
         array = np.asarray(observations)

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.errors import BadValueError, shown
+from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.arrays import Array
 
 
@@ -16,6 +16,14 @@ class UnsupportedSpaceError(Exception):
     def __init__(self, space: gym.Space[Any], path: str = "", reason: str = "") -> None:
         super().__init__(space, path, reason)
         self.space, self.path, self.reason = space, path, reason
+
+
+def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, remedy: str) -> EnvError:
+    """The error for an unsupported space: names the unsupported part, and the remedy."""
+    which = f"the {role} space {error.space}"
+    if error.path:
+        which += f", which is at {error.path} of {space},"
+    return EnvError(f"{which} is not supported: {error.reason or remedy}")
 
 
 FEW = 16

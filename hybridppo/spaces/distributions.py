@@ -15,10 +15,10 @@ import gymnasium as gym
 
 from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
-from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.checks import UnsupportedSpaceError, unsupported
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.joint import JointDistribution
-from hybridppo.spaces.registry import kind_of, unsupported
+from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.state_dependent import ExplorationLayout, StateDependentGaussian
 
 __all__ = [

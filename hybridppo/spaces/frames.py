@@ -12,7 +12,8 @@ from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import FromJson, Json, KindOf
 from hybridppo.spaces.box import BoxKind
-from hybridppo.spaces.rows import ImageLayout
+from hybridppo.spaces.checks import UnsupportedSpaceError, unsupported
+from hybridppo.spaces.rows import SMALLEST, ImageLayout
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class StackedFrames(gym.spaces.Box):
         num_frames: `K`.
 
     Raises:
-        EnvError: if the space is not a `Box`.
+        EnvError: if the space is not a `Box`, or has images that are too small.
     """
 
     def __init__(self, frame: gym.Space[Any], num_frames: int) -> None:
@@ -125,9 +126,12 @@ class StackedFramesKind(BoxKind):
     def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:
         super().__init__(space, path, kind_of)
         assert isinstance(space, StackedFrames)  # by its class
-        image = space.frames.image
-        self.image = None if image is None else replace(image, channels=space.num_frames * image.channels)
         self._frame, self._num_frames = BoxKind(space.frame, path, kind_of), space.num_frames
+
+    def _image_of(self, space: gym.spaces.Box) -> ImageLayout | None:
+        assert isinstance(space, StackedFrames)  # by its class
+        image = space.frames.image
+        return None if image is None else replace(image, channels=space.num_frames * image.channels)
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
         return {"frame": {"type": BoxKind.type_name, **self._frame.to_json()}, "num_frames": self._num_frames}
@@ -148,6 +152,12 @@ def num_frames_of(space: gym.Space[Any]) -> int:
 
 
 def _image_of(frame: gym.spaces.Box) -> ImageLayout | None:
+    """The layout of a frame that is an image; None if it is not, also for `[height, width]` that are too small."""
     if frame.dtype == np.uint8 and len(frame.shape) == 2:
+        if min(frame.shape) < SMALLEST:
+            return None
         return ImageLayout.of(gym.spaces.Box(0, 255, (1, *frame.shape), np.uint8))
-    return ImageLayout.of(frame)
+    try:
+        return ImageLayout.of(frame)
+    except UnsupportedSpaceError as error:
+        raise unsupported("observation", frame, error, "") from None

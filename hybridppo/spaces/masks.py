@@ -8,10 +8,10 @@ import numpy as np
 
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.checks import UnsupportedSpaceError, unsupported
 from hybridppo.spaces.distributions import REMEDY
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import kind_of, unsupported
+from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import HoldsRows
 
 

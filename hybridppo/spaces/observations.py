@@ -11,9 +11,9 @@ from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import is_outside
-from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test
+from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, unsupported
 from hybridppo.spaces.frames import frames_of
-from hybridppo.spaces.registry import kind_of, unsupported
+from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
 
 REMEDY = (

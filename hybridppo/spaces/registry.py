@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.errors import EnvError
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import BoxKind
 from hybridppo.spaces.checks import UnsupportedSpaceError
@@ -36,14 +35,6 @@ def kind_of(space: gym.Space[Any], path: str = "") -> Kind[Any]:
         if isinstance(space, kind.of):
             return kind(space, path, kind_of)
     raise UnsupportedSpaceError(space, path)
-
-
-def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, remedy: str) -> EnvError:
-    """The error for an unsupported space: names the unsupported part, and the remedy."""
-    which = f"the {role} space {error.space}"
-    if error.path:
-        which += f", which is at {error.path} of {space},"
-    return EnvError(f"{which} is not supported: {error.reason or remedy}")
 
 
 def each_of(space: gym.Space[Any]) -> Callable[[Any], Iterable[Any]]:

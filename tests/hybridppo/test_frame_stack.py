@@ -295,6 +295,17 @@ def test_auto_measures_it(tmp_path: Path) -> None:
     assert table["trials"]
 
 
+@pytest.mark.parametrize("shape", [(2, 5), (9, 1), (1, 1)])
+def test_bytes_along_two_axes_that_are_too_few_for_an_image_are_stacked_as_numbers(shape: tuple[int, int]) -> None:
+    found, expected = (
+        train(partial(Moving, Box(0, 255, shape, dtype)), frame_stack=FRAMES) for dtype in (np.uint8, np.int64)
+    )
+    assert torch.equal(values_of(found), values_of(expected))
+    space = StackedFrames(Box(0, 255, shape, np.uint8), FRAMES)
+    assert space.shape == (FRAMES, *shape)
+    assert space_from_json(space_to_json(space)) == space
+
+
 def test_what_it_cannot_be_had_with_is_one_clear_error() -> None:
     moving = partial(Moving, SPACES["vector"])
 
@@ -314,6 +325,13 @@ def test_what_it_cannot_be_had_with_is_one_clear_error() -> None:
         (moving, replace(SMALL, pool_size=2), {}, ConfigurationError, "pool_size=2 does not work with stacks"),
         (vector, SMALL, {}, ConfigurationError, "frame_stack=4 needs copies that the library makes"),
         (IdentityDiscrete, SMALL, {}, EnvError, "frame_stack=4 stacks observations of a Box"),
+        (
+            partial(Moving, Box(0, 255, (2, 9, 1), np.uint8)),
+            SMALL,
+            {},
+            EnvError,
+            r"the observation space Box\(0, 255, \(2, 9, 1\), uint8\) is not supported: images need at least 3 pixels",
+        ),
         (stacked_vector, SMALL, {"frame_stack": 1}, EnvError, "resets in the step after an episode's end"),
     ]
     for env, config, options, kind, message in refused:

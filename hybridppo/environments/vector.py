@@ -9,7 +9,7 @@ The modes differ in where an episode's true final observation is, and in whether
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any, ClassVar
 
@@ -28,6 +28,8 @@ from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import require_finite
+
+_TRUTH = np.dtype(np.bool_)
 
 
 class VectorEnvironments(Environments):
@@ -79,6 +81,8 @@ class VectorEnvironments(Environments):
             result = self._take_step(actions)
             if not self._has_shapes(result):
                 check_vector_step(self.encode, self.num_envs, result)
+            if not result[2].dtype is result[3].dtype is _TRUTH:  # faster than `==`, at every step
+                result = _with_truths(result)
             if self._infos is not None:
                 ended = result[2] | result[3]
                 self._infos.vector_step(result[4], ended, ~self._resetting, self._resets_at_once)
@@ -102,13 +106,8 @@ class VectorEnvironments(Environments):
         check_vector_step(self.encode, self.num_envs, result)
         if isinstance(result[4], list) and (self._resets_at_once or self._infos is not None):
             raise BadValueError("infos must be a dict, and is a list: leave the wrapper DictInfoToList out")
-        has_truths = all(flags.dtype == np.bool_ for flags in result[2:4])
-        self._take_step = self.vector.step if has_truths else self._step_with_numbers
-        return _with_truths(result)
-
-    def _step_with_numbers(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
-        """`step` of a vector whose flags are numbers."""
-        return _with_truths(self.vector.step(actions))
+        self._take_step = self.vector.step
+        return result  # type: ignore[no-any-return]
 
     def _encoded(self, observations: Any) -> Array:
         """Encode observations, and refuse numbers that are not finite."""
@@ -208,11 +207,14 @@ class SameStepEnvironments(VectorEnvironments):
         finals: list[Array] = []
         if truncated.any():
             indices = np.flatnonzero(truncated & ~terminated).tolist()
-            if indices and "final_obs" not in infos:
-                raise EnvError(
-                    f"environments {indices} were truncated and reset in the same step, but `infos` has no "
-                    f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
-                )
+            if indices and not (isinstance(infos, Mapping) and "final_obs" in infos):
+                found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
+                which = [self._first + i for i in indices]
+                with self._in_step():
+                    raise BadValueError(
+                        f"environments {which} were truncated and reset in the same step, but `infos` has no "
+                        f"'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
+                    )
             each = self._each_final(infos["final_obs"]) if indices else ()
             with self._in_step():
                 for i in indices:

@@ -60,6 +60,10 @@ def batched(values: Any) -> Any:
     return np.stack([np.asarray(value) for value in whole])
 
 
+def without_infos(result: list[Any]) -> list[Any]:
+    return [*result[:4], None]
+
+
 def with_finals(form: Callable[[Any], Any], result: list[Any]) -> list[Any]:
     if "final_obs" in result[4]:
         result[4]["final_obs"] = form(result[4]["final_obs"])
@@ -87,6 +91,15 @@ def test_final_observations_that_are_none(finals: Any) -> None:
     make = KINDS["dict, nested"].make
     with pytest.raises(EnvError, match=r"infos\['final_obs'\] must have a final observation for each of 4"):
         train(lambda: Changed(make, AutoresetMode.SAME_STEP, partial(with_finals, lambda _: finals)))
+
+
+def test_infos_that_are_none() -> None:
+    words = (
+        r"environments 0 to 3, .*, failed in step \d+: environments \[.*\] were truncated and reset in the same step, "
+        "but `infos` has no 'final_obs' to bootstrap from .it is None"
+    )
+    with pytest.raises(EnvError, match=words):
+        train(lambda: Changed(KINDS["box"].make, AutoresetMode.SAME_STEP, without_infos))
 
 
 # Flags
@@ -145,6 +158,25 @@ def test_flags_that_are_neither_true_nor_false(value: float, after: int) -> None
 
     with pytest.raises(EnvError, match=f"truncated is {value}, which is neither true nor false"):
         train(lambda: Changed(KINDS["box"].make, AutoresetMode.DISABLED, fail))
+
+
+def late_flags(flags: Callable[[Any], Any], steps: list[int], result: list[Any]) -> list[Any]:
+    """Other flags than booleans from the fifth step on."""
+    steps.append(1)
+    return result if len(steps) < 5 else [*result[:2], flags(result[2]), flags(result[3]), result[4]]
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_flags_of_vectors_that_are_booleans_only_at_first(mode: AutoresetMode) -> None:
+    make = KINDS["box"].make
+    expected = train(lambda: SyncVectorEnv([make] * 4, autoreset_mode=mode))
+    for dtype in (np.float64, np.int8, object):
+        late = partial(late_flags, partial(np.asarray, dtype=dtype), [])
+        assert torch.equal(values_of(train(lambda late=late: Changed(make, mode, late))), values_of(expected))
+    for value in (2, None, np.nan, "no"):
+        late = partial(late_flags, lambda flags, value=value: np.asarray([value] * len(flags)), [])
+        with pytest.raises(EnvError, match=f"environments 0 to 3, .*in step 5, .*: terminated is {value}, which is ne"):
+            train(lambda late=late: Changed(make, mode, late))
 
 
 def agents_flag(value: Any, env: Any, result: Any) -> Any:

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.environments.base import Step
-from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.checks import as_flag, require_same_spaces
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.errors import ENV_FAILURES, BadValueError
@@ -82,15 +82,21 @@ class SyncEnvironments(SubEnvironments):
         for i, action in enumerate(self._each_action(actions)):
             try:
                 observation, rewards[i], is_terminated, is_truncated, info = sub_environments[i].step(action)
-                if shape is not None and observation.shape != shape:
-                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape} before")
+                if shape is not None:
+                    try:
+                        is_of_shape = observation.shape == shape
+                    except AttributeError:  # a list, for example
+                        is_of_shape = False
+                    if not is_of_shape:
+                        observation = self.encode.checked(observation, bounds=False)
                 if dtype is not None and observation.dtype != dtype:
                     observation = self.encode.checked(observation)
                 rows[i] = observation
                 if infos is not None:
                     infos.step(i, info)
                 if is_terminated or is_truncated:
-                    terminated[i], truncated[i] = is_terminated, is_truncated
+                    terminated[i] = as_flag("its terminated", is_terminated)
+                    truncated[i] = as_flag("its truncated", is_truncated)
                     ended.append(i)
             except ENV_FAILURES as error:
                 self._recover(i, action, error)

@@ -160,6 +160,41 @@ def test_flags_that_are_neither_true_nor_false(value: float, after: int) -> None
         train(lambda: Changed(KINDS["box"].make, AutoresetMode.DISABLED, fail))
 
 
+def late_values(step: int, change: Callable[[list[Any]], Any], env: FaultyEnv, result: Any) -> Any:
+    """Other values in one step only."""
+    return tuple(change(list(result))) if env.steps == step and env.episode_steps else result
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("step", [5, 10], ids=["within an episode", "at its end"])
+def test_values_that_have_another_form_only_later(step: int, way: str) -> None:
+    expected = train(partial(FaultyEnv, lambda env, result: result), **WAYS[way])
+    same: list[Callable[[list[Any]], Any]] = [
+        lambda result: [result[0].tolist(), *result[1:]],
+        lambda result: [result[0][None].astype(np.float64), *result[1:]],
+        lambda result: [*result[:2], int(result[2]), np.array([result[3]]), result[4]],
+    ]
+    for change in same:
+        found = train(partial(FaultyEnv, partial(late_values, step, change)), **WAYS[way])
+        assert torch.equal(values_of(found), values_of(expected))
+    wrong: list[tuple[Callable[[list[Any]], Any], str]] = [
+        (lambda result: [*result[:2], 2, *result[3:]], "its terminated is 2, which is neither true nor false"),
+        (lambda result: [*result[:3], np.nan, result[4]], "its truncated is nan, which is neither true nor false"),
+        (
+            lambda result: [*result[:2], "no", *result[3:]],
+            "its terminated is not a number or an array of numbers: 'no'",
+        ),
+        (lambda result: [[0.5], *result[1:]], r"its observation is of shape \(1,\), and that of its space is \(2,\)"),
+        (lambda result: [None, *result[1:]], "its observation is not a number or an array of numbers: None"),
+    ]
+    for change, words in wrong:
+        with pytest.raises(EnvError, match=f"environment 0 .* failed in step {step} of its episode, .*: {words}"):
+            train(partial(FaultyEnv, partial(late_values, step, change)), **WAYS[way])
+    end_with_none = partial(late_values, 10, lambda result: [*result[:2], None, *result[3:]])
+    with pytest.raises(EnvError, match=r"environment 0 .*: its terminated is not a number .*: None"):
+        train(partial(FaultyEnv, end_with_none), **WAYS[way])
+
+
 def late_flags(flags: Callable[[Any], Any], steps: list[int], result: list[Any]) -> list[Any]:
     """Other flags than booleans from the fifth step on."""
     steps.append(1)

@@ -262,7 +262,7 @@ def begins_wrong(episode: int, step: int, observation: np.ndarray) -> np.ndarray
             sticks,
             r"environment 0 \(seed 104\) failed in step 2 of its episode, 14 after .* action [01]: .*motor is stuck",
         ),
-        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), and was of \(2,\)"),
+        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), and that of its space is \(2,\)"),
         (overflows, r"environment 0 \(seed 104\) failed in step 2 of .* observation\[1\] is inf"),
         (begins_wrong, r"environment 0 \(seed 104\) failed in a reset, 12 steps .* shape \(1,\)"),
     ],

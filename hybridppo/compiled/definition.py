@@ -249,14 +249,18 @@ def _fields(state: Mapping[str, Any], num_agents: int) -> np.dtype[Any]:
     fields = []
     for name, of in state.items():
         try:
-            dtype = np.dtype(of)
-        except TypeError:
+            dtype = np.dtype(object if of is None else of)  # NumPy takes None for float64
+        except (TypeError, ValueError):
             dtype = np.dtype(object)
-        if not (isinstance(name, str) and name.isidentifier()) or dtype.base.kind not in "biuf":
+        # Numba compiles no numbers of 16 or 128 bits, and none in another byte order than the machine's.
+        is_number = dtype.base.kind in "biuf" and dtype.base.char not in "eg" and dtype.base.isnative
+        if not (isinstance(name, str) and name.isidentifier()) or not is_number:
             raise ConfigurationError(
                 f"state[{name!r}] must be a type of numbers under a Python name, such as np.float64, or "
                 f"(np.float64, (3,)) for an array of three, got {shown(of)}"
             )
+        if name == "view":
+            raise ConfigurationError("state['view'] needs another name: compiled states have a method view")
         shape = (num_agents, *dtype.shape) if num_agents else dtype.shape
         fields.append((name, dtype.base, shape) if shape else (name, dtype))
     return np.dtype(fields, align=True)

@@ -133,8 +133,9 @@ class Gathering:
         if id(array) not in self._arrays:
             name = self._free(wanted)
             self._arrays[id(array)] = name, array
-            numbers = f"bytes.fromhex({array.tobytes().hex()!r})"
-            self._text.append(f"{name} = np.frombuffer({numbers}, {array.dtype.str!r}).reshape({array.shape})")
+            native = array.astype(array.dtype.newbyteorder("="))  # Numba takes no other
+            numbers = f"bytes.fromhex({native.tobytes().hex()!r})"
+            self._text.append(f"{name} = np.frombuffer({numbers}, {native.dtype.str!r}).reshape({native.shape})")
         return self._arrays[id(array)][0]
 
     def _free(self, wanted: str) -> str:

@@ -1,8 +1,9 @@
 """Environments from an id or a function: copies of one, its own vectorised form, or one with several agents."""
 
+import contextlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -188,26 +189,11 @@ def _of_function(
         raise ConfigurationError("episodic_life=True is for ids of Atari games (ALE/...), not for a function")
     made = source()
     if is_tensor_env(made):
-        return _of_tensors(made, None if own_number else num_envs, options, owns=True)
+        with _closed_if_refused(made):
+            return _of_tensors(made, None if own_number else num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
-        require_spaces(made, "single_")
-        if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
-            options = replace(options, frame_stack=1)
-        what = options.needs_copies
-        if what is not None:
-            with warned_of_closing(f"the {type(made).__name__} that the function made"):
-                made.close()
-            raise ConfigurationError(
-                f"{what} needs copies that the library makes, and the function made a {type(made).__name__}: let it "
-                "make one environment"
-            )
-        if made.num_envs != num_envs and not own_number:
-            raise EnvError(
-                f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs} of "
-                "them: let it take num_envs as an argument, or make one environment (each of several processes needs "
-                "its share of num_envs)"
-            )
-        return wrap(made, options.autoreset_mode, first)
+        with _closed_if_refused(made):
+            return _of_vector(made, num_envs, options, first, own_number)
     if isinstance(made, gym.Env):
         require_spaces(made)
         source = _after(made, source)
@@ -227,6 +213,39 @@ def _of_function(
         critic_observes=_critics_observe(options),
         seats=options if isinstance(options, SeatOptions) else None,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _closed_if_refused(made: Any) -> Iterator[None]:
+    """A context that closes what a function made if it raises."""
+    try:
+        yield
+    except BaseException:
+        if callable(close := getattr(made, "close", None)):
+            with warned_of_closing(f"the {type(made).__name__} that the function made"):
+                close()
+        raise
+
+
+def _of_vector(
+    made: "VectorEnv[Any, Any, Any]", num_envs: int, options: EnvironmentOptions, first: int, own_number: bool
+) -> Environments:
+    require_spaces(made, "single_")
+    if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
+        options = replace(options, frame_stack=1)
+    what = options.needs_copies
+    if what is not None:
+        raise ConfigurationError(
+            f"{what} needs copies that the library makes, and the function made a {type(made).__name__}: let it make "
+            "one environment"
+        )
+    if made.num_envs != num_envs and not own_number:
+        raise EnvError(
+            f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs} of them: "
+            "let it take num_envs as an argument, or make one environment (each of several processes needs its share "
+            "of num_envs)"
+        )
+    return wrap(made, options.autoreset_mode, first)
 
 
 def _of_tensors(env: Any, num_envs: int | None, options: EnvironmentOptions, *, owns: bool) -> Environments:

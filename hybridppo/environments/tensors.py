@@ -157,6 +157,8 @@ class TensorEnvironments(Environments):
         if finals is not None:
             finals = self._rows(finals, "the final observations")
         rewards = self._values("the rewards", rewards)
+        if rewards.dtype in (torch.bool, torch.bfloat16):  # which NumPy cannot add
+            rewards = rewards.type(torch.float32)
         step = TensorStep(self._rows(observations), rewards, **flags, finals=finals)
         return step if self.of_agents is None else self.of_agents.after(step, infos)
 

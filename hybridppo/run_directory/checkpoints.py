@@ -97,7 +97,7 @@ def load(folder: Path) -> Checkpoint:
     if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
         raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
     try:
-        tensors = upgraded_names(safetensors.torch.load(data))
+        tensors = upgraded_names(safetensors.torch.load(data), header["format_version"])
         return Checkpoint(tensors, header["state"], header["score"], header["evaluation"])
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} holds no tensors: {error}") from error
@@ -143,7 +143,8 @@ def _read_header(folder: Path) -> Header:
         header.setdefault("evaluation", None)  # most have none
         if not (header["evaluation"] is None or math.isfinite(header["evaluation"]["return_mean"])):
             raise ValueError("its evaluation is no number")
-        return {name: header[name] for name in ("tensors_sha256", "score", "evaluation", "state")}
+        kept = {name: header[name] for name in ("tensors_sha256", "score", "evaluation", "state")}
+        return {"format_version": found, **kept}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -47,8 +47,13 @@ def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "vectorization": "sync", "num_workers": num_workers}
 
 
-def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by their present names, without those that are not used any more."""
+def upgraded_names(tensors: dict[str, Tensor], version: int) -> dict[str, Tensor]:
+    """Tensors by their present names, without those that are not used any more.
+
+    In the present format, a part of the user's own may have any name.
+    """
+    if version == FORMAT_VERSION:
+        return tensors
     return {now: tensor for name, tensor in tensors.items() if (now := _name_of(name)) is not None}
 
 

@@ -92,7 +92,7 @@ def _one_hot(space: Any, choices: Tensor) -> Tensor:
 
 
 def on_device(name: str, value: Any, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """The value, which must be a tensor of this shape on this device.
+    """The value, which must be a tensor of this shape on this device; without its gradient.
 
     Raises:
         BadValueError: if it is not.
@@ -103,7 +103,9 @@ def on_device(name: str, value: Any, shape: tuple[int, ...], device: torch.devic
         raise BadValueError(f"{name} must be of shape {list(shape)}, not {list(value.shape)}")
     if value.device != device:
         raise BadValueError(f"{name} must be on {device}, as the environments say they are, not on {value.device}")
-    return value
+    if value.is_complex():
+        raise BadValueError(f"{name} must be real numbers, not {value.dtype}")
+    return value.detach() if value.requires_grad else value
 
 
 class TensorActions:

@@ -88,6 +88,23 @@ class Interruption:
             raise KeyboardInterrupt(str(error)) from None
 
 
+def _leave_signals_to_the_parent() -> None:
+    """In a copy of this process, such as a worker of gymnasium's `AsyncVectorEnv`, let signals end it.
+
+    Else who ends it would wait forever. Ctrl-C is ignored there: it also reaches the training, which still needs its
+    workers.
+    """
+    for interruption in reversed(_entered):
+        for number, previous in interruption._previous.items():
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else previous)
+        interruption._previous.clear()
+    _entered.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_signals_to_the_parent)
+
+
 def give_up_if_stopped(whom: str) -> None:
     """End the wait for a starting process after a stop was requested; called repeatedly during the wait.
 

@@ -266,6 +266,9 @@ BREAKAGES = {
     "observations of a shape": (change(0, lambda o: o[:, :3]), r"the observations must be of shape \[4, 4\], not"),
     "another device": (change(0, lambda o: o.to("meta")), "the observations must be on cpu, as the environments say"),
     "flags of a type": (change(2, lambda t: t.float()), r"terminated must be torch.bool, not torch.float32: write"),
+    "complex numbers": (
+        change(0, lambda o: o.type(torch.complex64)), "the observations must be real numbers, not torch.complex64"
+    ),
     "four results": (lambda result: tuple(result[:4]), "its step returned a tuple of 4 instead of the five"),
     "finals of a shape": (change(4, lambda i: {"final_obs": i["final_obs"][:2]}), "the final observations must be of"),
     "a nan": (
@@ -287,6 +290,24 @@ def test_what_cannot_be_used_is_an_error_that_says_what(breakage: str) -> None:
         train(lambda: Broken(4, how))
     assert "4 environments of tensors, Broken (seed " in str(raised.value)
     assert "in step 3" in str(raised.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.int64, torch.float64])
+def test_rewards_of_any_type_are_those_of_an_evaluation_and_of_a_check(dtype: torch.dtype) -> None:
+    def make() -> Any:
+        return Broken(4, change(1, lambda rewards: rewards.type(dtype)))
+
+    agent = train(make).agent
+    evaluation = hybridppo.evaluate_agent(agent, make(), episodes=6, progress=False)
+    assert list(evaluation.returns) == list(evaluation.lengths)  # 1 for each step
+    assert hybridppo.check_env(make).is_usable
+
+
+def test_values_that_have_a_gradient_are_taken_without_it() -> None:
+    def make() -> Any:
+        return Broken(4, change(1, lambda rewards: rewards.requires_grad_()))
+
+    assert hybridppo.evaluate_agent(train(make).agent, make(), episodes=2, progress=False).returns
 
 
 def test_a_final_observation_that_is_no_number_counts_only_where_it_is_used() -> None:

@@ -116,6 +116,12 @@ def run_benchmark(
     cases = cases_of(suite, settings, total_steps)
     runs = {case.name: [_asked(case, seed, output) for seed in range(seeds)] for case in cases}
     asked = [run for of_a_case in runs.values() for run in of_a_case]
+    owners: dict[str, str] = {}
+    for name, of_a_case in runs.items():
+        if (other := owners.setdefault(of_a_case[0].run_dir, name)) != name:
+            raise ConfigurationError(
+                f"the cases {other!r} and {name!r} would have the same folder, {of_a_case[0].run_dir}: rename one"
+            )
     with locked(output):
         for run in asked:
             expected = {name: getattr(run, name) for name in ("env_id", "total_steps", "seed", "config")}
@@ -172,9 +178,10 @@ def _cases_in(path: Path, total_steps: int | None) -> list[Case]:
     cases = []
     for name, entry in text.items():
         unknown = set(entry) - {"env_id", "total_steps", "agent", "config", "published"}
-        if unknown or "env_id" not in entry or Path(name).name != name:
+        is_folder = Path(name).name == name and name != ".."
+        if unknown or "env_id" not in entry or not is_folder:
             what = f"has {', '.join(sorted(unknown))}, which is unknown" if unknown else "needs an env_id"
-            what = what if Path(name).name == name else "is no name that a folder can have"
+            what = what if is_folder else "is no name that a folder can have"
             raise ConfigurationError(f"{path}: {name!r} {what}")
         agent = entry.get("agent", "ppo")
         try:

@@ -152,6 +152,34 @@ def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) 
             assert torch.equal(whole.parameters.values, expected.agent.parameters.values)
 
 
+@pytest.mark.parametrize("name", ["agent", "sampler", "rollout", "placement"])
+def test_parts_of_ones_own_may_have_names_that_earlier_formats_gave(name: str, tmp_path: Path) -> None:
+    """A checkpoint of the present format is read as it is."""
+
+    class Named(nn.Module):
+        def __init__(self, num_outputs: int) -> None:
+            super().__init__()
+            self.add_module(name, nn.Linear(4, num_outputs))
+
+        def forward(self, rows: Any) -> Any:
+            return getattr(self, name)(rows)
+
+    def networks(*_: Any) -> Any:
+        return Named(2), Named(1)
+
+    def loss(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        found = ppo_loss(inputs, config, clip_range)
+        guess = inputs.agent.modules_of[name](inputs.outputs).squeeze(-1)
+        return replace(found, total=found.total + (guess - inputs.returns).square().mean())
+
+    config = replace(CONFIG, normalize_observations=False)
+    own: dict[str, Any] = {"networks": networks, "modules": {name: nn.Linear(2, 1)}}
+    options: dict[str, Any] = {"total_steps": 64, "placement": "cpu", "progress": False, "run_dir": tmp_path / "run"}
+    trained = hybridppo.train("CartPole-v1", config=config, loss=loss, **options, **own).agent
+    found = hybridppo.load(tmp_path / "run", **own).state()[0]
+    assert all(torch.equal(tensor, found[key]) for key, tensor in trained.state()[0].items())
+
+
 def test_an_update_that_is_broken_off_leaves_the_state_of_a_loss_as_it_was() -> None:
     agent, (_, rollouts) = train(loss=Adaptive()).agent, rollouts_of(PPO, train)
     before = agent.state()[1]

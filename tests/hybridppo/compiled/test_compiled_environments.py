@@ -415,7 +415,11 @@ def slide_further(state: Any, action: Any, random: Any) -> tuple[float, bool]:
     ("arguments", "message"),
     [
         ({"state": {}}, "state must be types"),
-        ({"state": {"x": object}}, r"state\['x'\] must be a type of numbers"),
+        *(
+            ({"state": {"x": of}}, r"state\['x'\] must be a type of numbers")
+            for of in (object, None, (np.float64, (-1,)), (np.float64, "a"), np.float16, np.longdouble, ">f8")
+        ),
+        ({"state": {"view": np.float64}}, r"state\['view'\] needs another name"),
         ({"observation_space": Discrete(3)}, "observation_space must be a Box"),
         ({"action_space": Box(0, 1, (2, 2), np.float32)}, "action_space must be"),
         ({"episode_length": -1}, "episode_length"),

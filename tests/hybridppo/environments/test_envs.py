@@ -26,6 +26,7 @@ import hybridppo
 from hybridppo.agents import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.spaces.distributions import distribution_for
@@ -276,6 +277,16 @@ def test_a_vector_may_be_counted_by_numpy(tmp_path: Path) -> None:
 def test_a_functions_vector_must_have_num_envs() -> None:
     with pytest.raises(EnvError, match="a vector of 2 environments, and this process needs 3 of them"):
         make_environments(lambda: scripted_vector(SCRIPTS, AutoresetMode.SAME_STEP), 3)
+
+
+@pytest.mark.parametrize("what", ["vector", "tensors"])
+def test_what_a_function_made_is_closed_if_it_is_refused(what: str) -> None:
+    made: Any = scripted_vector(SCRIPTS, AutoresetMode.SAME_STEP) if what == "vector" else TorchCartPole(2)
+    closed: list[bool] = []
+    made.close = lambda: closed.append(True)
+    with pytest.raises(EnvError, match="2"):
+        make_environments(lambda: made, 3)
+    assert closed == [True]
 
 
 @pytest.mark.parametrize("made", [None, 7, "CartPole-v1", ScriptedEnv])

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ def python(*arguments: object, **options: object) -> "subprocess.Popen[str]":
         [sys.executable, *map(str, arguments)],
         stderr=subprocess.PIPE, text=True, start_new_session=os.name == "posix", **options,
     )  # type: ignore[call-overload, no-any-return]  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_signals_end_a_copy_of_the_process() -> None:
+    """Such as a worker of gymnasium's AsyncVectorEnv, which would else keep its parent waiting."""
+    reader, writer = os.pipe()
+    with Interruption() as interruption:
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGINT)  # ignored
+            os.write(writer, b"ready")
+            while True:
+                time.sleep(0.01)
+        assert os.read(reader, 5) == b"ready"
+        os.kill(child, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+        signal.raise_signal(signal.SIGTERM)
+        assert interruption.requested  # here, they still ask for a stop
+    os.close(reader)
+    os.close(writer)
 
 
 @posix

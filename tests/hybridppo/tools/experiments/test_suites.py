@@ -78,6 +78,17 @@ def test_a_suite_that_cannot_be_is_refused(entry: dict[str, Any], what: str, tmp
         cases_of(write_suite(tmp_path, case=entry))
 
 
+def test_cases_of_one_folder_are_refused(tmp_path: Path) -> None:
+    entry = {"env_id": "CartPole-v1", "total_steps": 5}
+    path = tmp_path / "suite.json"
+    path.write_text(json.dumps({"a:b": entry, "a-b": entry}))
+    with pytest.raises(ConfigurationError, match="the cases 'a:b' and 'a-b' would have the same folder"):
+        hybridppo.run_benchmark(path, seeds=1, output=tmp_path / "out", progress=False)
+    path.write_text(json.dumps({"..": entry}))
+    with pytest.raises(ConfigurationError, match=r"'\.\.' is no name that a folder can have"):
+        cases_of(path)
+
+
 def test_what_is_no_suite_names_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match=r"no tuned settings for atari.*classic, box2d, mujoco"):
         cases_of("atari")

@@ -87,7 +87,7 @@ class Search:
     left_out: list[str] = field(default_factory=list)
     """Candidates that were not tried, with the reason."""
     hints: list[str] = field(default_factory=list)
-    """Candidates that would be faster, but are not allowed."""
+    """What the line of the choice ends with: faster candidates that are not allowed, or why no other was measured."""
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -159,7 +159,9 @@ class Search:
         self._budget = min(PLANNED * MAX_SECONDS, PLANNED * MAX_SHARE * run)
         spent, seconds = time.perf_counter() - self._start, ITERATIONS * smallest * quick.iteration
         if self._budget < max(seconds, min(spent, 0.1)) and MAX_SHARE <= 1.0:
-            self.left_out.append(f"all: a run of about {run:.2g} s is too short")
+            reason = f"a run of about {run:.2g} s is too short"
+            self.left_out.append(f"all: {reason}")
+            self.hints.append(f"no other was measured: {reason}")
             return None
         self._start = time.perf_counter()  # the time so far does not count: training would have loaded the same modules
         self._slot = min(MAX_SECONDS_OF_A_TRIAL, self._budget / 6)
@@ -314,8 +316,7 @@ class Search:
         others = [trial for trial in self.trials.values() if trial is not best and not trial.candidate.changes]
         allowed = [trial for trial in others if trial is first or trial.candidate.max_lag <= self.limits.max_lag]
         parts += [f"{trial.candidate.label} {shown_seconds(trial.iteration)}" for trial in allowed]
-        why = [f"no other was measured: {reason[5:]}" for reason in self.left_out if reason.startswith("all: ")]
-        return "; ".join([*parts, *why, *self.hints])
+        return "; ".join([*parts, *self.hints])
 
     def table(self, chosen: Candidate) -> dict[str, Any]:
         """The contents of `placements.json`."""

@@ -82,13 +82,8 @@ class SyncEnvironments(SubEnvironments):
         for i, action in enumerate(self._each_action(actions)):
             try:
                 observation, rewards[i], is_terminated, is_truncated, info = sub_environments[i].step(action)
-                if shape is not None:
-                    try:
-                        is_of_shape = observation.shape == shape
-                    except AttributeError:  # a list, for example
-                        is_of_shape = False
-                    if not is_of_shape:
-                        observation = self.encode.checked(observation, bounds=False)
+                if shape is not None and getattr(observation, "shape", None) != shape:  # a list has none
+                    observation = self.encode.checked(observation, bounds=False)
                 if dtype is not None and observation.dtype != dtype:
                     observation = self.encode.checked(observation)
                 rows[i] = observation

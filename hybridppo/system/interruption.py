@@ -89,10 +89,10 @@ class Interruption:
 
 
 def _leave_signals_to_the_parent() -> None:
-    """In a copy of this process, such as a worker of gymnasium's `AsyncVectorEnv`, let signals end it.
+    """Let signals end a copy of this process, such as a worker of gymnasium's `AsyncVectorEnv`.
 
-    Else who ends it would wait forever. Ctrl-C is ignored there: it also reaches the training, which still needs its
-    workers.
+    With the training's handlers, the copy would ignore SIGTERM, and the process that sent it would wait forever. The
+    copy ignores Ctrl-C: it also reaches the training, which needs the workers for its last step.
     """
     for interruption in reversed(_entered):
         for number, previous in interruption._previous.items():

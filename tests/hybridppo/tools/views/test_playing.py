@@ -24,7 +24,7 @@ from hybridppo.commands.main import main
 from hybridppo.commands.runs import episode_lines
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
-from hybridppo.tools.views.playing import Video
+from hybridppo.tools.views.video import Video
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 

@@ -120,7 +120,7 @@ class Trainer:
         self._of_ray = Path(tempfile.gettempdir()) / f"chaos-ray-{self.mark[:8]}"
         environment = {
             **os.environ, MARK: self.mark, "TMPDIR": str(temporary), "RAY_TMPDIR": str(self._of_ray),
-            "OMP_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",  # a full disk would leave truncated bytecode
         }  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, *command],

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,20 @@ import pytest
 
 @contextlib.contextmanager
 def on_a_full_disk(size: int = 500) -> Iterator[None]:
-    """A context in which no file can be longer than `size` bytes; skips the test on systems without such limits."""
+    """A context in which no file can be longer than `size` bytes; skips the test on systems without such limits.
+
+    What is imported there is not kept as bytecode: older Pythons would keep a truncated file, and no later process
+    could import that module (https://github.com/python/cpython/issues/126606).
+    """
     resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, bytecode = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sys.dont_write_bytecode = bytecode
 
 
 def lines_of(run_dir: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

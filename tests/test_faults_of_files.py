@@ -206,6 +206,7 @@ seen = {}
 
 def fill():
     if how.startswith("file size"):
+        sys.dont_write_bytecode = True  # it would be truncated, and stay
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
         return
     assert os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize < 10**6, "not a small disk"
@@ -325,6 +326,7 @@ def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) ->
         import resource, sys
         from hybridppo import training
         from hybridppo.commands import main as cli
+        sys.dont_write_bytecode = True  # it would be truncated, and stay
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))  # enough for config.json alone
         cli.main(sys.argv[1:])
     """)

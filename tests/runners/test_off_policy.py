@@ -200,6 +200,7 @@ from hybridppo import TD3Config
 from toy_environments import IdentityBox
 def on_iteration(metrics):
     if metrics["iteration"] == 3:
+        sys.dont_write_bytecode = True  # it would be truncated, and stay
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
     if metrics["iteration"] == 6:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

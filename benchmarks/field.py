@@ -15,12 +15,13 @@ environment without torch, gymnasium and what both need.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,6 +44,12 @@ class Peer:
     """Why `peers` has no turn of it."""
     checkout: str = ""
     """The folder below `--checkouts`, if there is no package."""
+    building: tuple[str, ...] = ()
+    """What its build needs, if it is built with the torch of its environment."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of its installation."""
+    undefined: str = ""
+    """A list that its `setup.py` uses without defining it, with these variables."""
 
 
 PEERS: dict[str, Peer] = {
@@ -56,12 +63,23 @@ PEERS: dict[str, Peer] = {
     "RLlib": Peer(("ray[rllib]",)),
     "Sample Factory": Peer(("sample-factory",)),
     "rsl_rl": Peer(("rsl-rl-lib",)),
+    "rl_games": Peer(("rl-games",)),
+    "PufferLib": Peer(
+        ("pufferlib==3.0.0",),
+        building=("setuptools", "wheel", "Cython"),
+        # Without its own environments, whose build downloads libraries, and without nvcc, as torch is built for CPUs.
+        variables={"NO_OCEAN": "1", "PATH": os.defpath},
+        undefined="c_extension_paths",
+    ),
     "PureJaxRL": Peer(("gymnax<1", "brax", "navix", "distrax", "flax", "optax"), checkout="purejaxrl"),
-    "PufferLib": Peer(("pufferlib==3.0.0",), "no turn of it yet"),
-    "rl_games": Peer(("rl-games",), "no turn of it yet"),
     "Brax": Peer(("brax",), "its environments are programs of JAX, and its PPO has none of gymnasium's"),
 }
 MEGABYTE = 1_000_000
+DEFINE = (
+    "import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'undefined.pth').write_text("
+    "f'import builtins; builtins.{sys.argv[1]} = []')"
+)
+"""Give every process of an environment a name for an empty list."""
 
 
 def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
@@ -81,12 +99,14 @@ def install(name: str, peer: Peer, venvs: Path) -> dict[str, Any]:
     steps = (
         [sys.executable, "-m", "venv", str(venv)],
         [*pip, str(ROOT / "constraints.txt"), "torch", "numpy", "gymnasium[box2d,mujoco]"],
-        [*pip, str(torch_alone), *peer.requirements],
+        *([[*pip, str(torch_alone), *peer.building]] if peer.building else []),
+        *([[str(python), "-c", DEFINE, peer.undefined]] if peer.undefined else []),
+        [*pip, str(torch_alone), *(["--no-build-isolation"] if peer.building else []), *peer.requirements],
     )
     made: dict[str, Any] = {}
     sizes: list[int] = []
     for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        done = subprocess.run(step, capture_output=True, text=True, check=False, env={**os.environ, **peer.variables})
         if done.returncode:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
             errors = [line for line in lines if "Error: " in line or line.startswith("ERROR")] or lines[-1:]

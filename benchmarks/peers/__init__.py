@@ -23,6 +23,8 @@ TURNS = {
     "RLlib": "rllib",
     "Sample Factory": "sample_factory",
     "rsl_rl": "rsl_rl",
+    "rl_games": "rl_games",
+    "PufferLib": "pufferlib",
     "PureJaxRL": "purejaxrl",
 }
 """The libraries that are measured, and the files of their turns."""

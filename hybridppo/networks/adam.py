@@ -78,7 +78,7 @@ class FlatAdam:
         step = self.state[self._parameters.values]["step"]
         step.add_(1.0)
         rates: Mapping[str, float | Tensor] = self._rates_on_device or self.learning_rates
-        if self._is_one_rate:  # one kernel for all networks
+        if self._is_one_rate and not self._rates_on_device:  # one kernel for all networks, unless rates may part later
             self._step(None, step, next(iter(rates.values())))
             return
         for name, learning_rate in rates.items():

@@ -65,12 +65,12 @@ def test_a_replayed_step_would_see_a_change_of_rates_on_the_device(monkeypatch: 
     noted, adam = NotedRates(monkeypatch), FlatAdam(make_parameters(), {"actor": 0.5, "critic": 0.5})
     adam.keep_learning_rates_on_device()
     adam.step()
-    adam.set_learning_rates({"actor": 0.25, "critic": 0.25})
+    recorded = list(noted.rates)
+    adam.set_learning_rates({"actor": 0.25, "critic": 0.125})
     adam.step()
-    on_device = noted.rates[0]
-    assert isinstance(on_device, torch.Tensor)
-    assert noted.rates[1] is on_device
-    assert float(on_device) == 0.25
+    assert all(isinstance(rate, torch.Tensor) for rate in recorded)
+    assert all(rate is again for rate, again in zip(recorded, noted.rates[len(recorded) :], strict=True))
+    assert recorded == [0.25, 0.125]  # one for each network, although both were equal while the step was recorded
 
 
 def test_rates_on_the_device_are_forgotten_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,10 @@ class PolicyAgent:
 
     @property
     def config(self) -> Any:
-        """The settings. Others take effect in the next update, except those of networks, rollouts and exploration."""
+        """The settings. Others take effect in the next update, except those of networks, rollouts and exploration.
+
+        A checkpoint does not have them: a resumed training begins with the settings that its run began with.
+        """
         return self._config
 
     @config.setter

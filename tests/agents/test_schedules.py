@@ -169,6 +169,25 @@ def test_another_learning_rate_in_an_agents_configuration_takes_effect(config: A
     assert train(config=None, agent=agent).metrics["learning_rate"] == 1e-4
 
 
+class SlowerLater(Slower):
+    def on_start(self, run: Any) -> None:
+        self.on_iteration(run, {})
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration >= 2:
+            super().on_start(run)
+
+
+@pytest.mark.parametrize("config", [CONFIG, TD3Config(**OFF_POLICY)], ids=["ppo", "td3"])
+def test_a_resumed_callback_sets_its_settings_again(config: Any, tmp_path: Path) -> None:
+    options = {"config": config, "total_steps": 160}
+    expected = train(callbacks=SlowerLater(), **options)
+    assert train(callbacks=SlowerLater(), run_dir=tmp_path / "run", on_iteration=interrupt_at(3), **options).interrupted
+    resumed = hybridppo.resume(tmp_path / "run", callbacks=SlowerLater(), progress=False)
+    assert same(resumed, expected)
+    assert resumed.metrics["learning_rate"] == 1e-5
+
+
 @pytest.mark.parametrize("config", [CONFIG, TD3Config(**OFF_POLICY)], ids=["ppo", "td3"])
 @pytest.mark.parametrize("way", ["assign", "data"])
 def test_parameters_that_are_replaced_are_refused(way: str, config: Any) -> None:

@@ -46,9 +46,10 @@ class Counters:
 
 
 def available_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it; "cuda" becomes the current CUDA device with its number.
+    """The device, if this machine has it; "cuda" becomes the current CUDA device with its number, and "cpu:0" the CPU.
 
-    A tensor on `cuda` has the device `cuda:0`, and the two are not equal; comparisons need numbers.
+    A tensor on `cuda` has the device `cuda:0`, and one on `cpu:0` has the device `cpu`. Such names are not equal, and
+    devices are compared with those of tensors.
 
     Raises:
         DeviceError: if the machine does not have it, with the remedy; no other device is used instead.
@@ -72,7 +73,9 @@ def available_device(device: str | torch.device) -> torch.device:
                 f"device {str(resolved)!r} was asked for, but this machine has {count} "
                 f"CUDA device(s): use cuda:0 to cuda:{count - 1}"
             )
-    elif resolved.type != "cpu":
+    elif resolved.type == "cpu":
+        return torch.device("cpu")
+    else:
         _require_available(resolved)
     return resolved
 

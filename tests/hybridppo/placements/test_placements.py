@@ -333,6 +333,7 @@ def test_a_number_that_no_device_has_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_devices_may_be_torch_devices() -> None:
     assert available_device(torch.device("cpu")) == torch.device("cpu")
+    assert available_device("cpu:0") == torch.zeros(1, device="cpu:0").device
     assert SingleDevice(torch.device("cpu")).settings() == SingleDevice("cpu").settings()
 
 

@@ -12,6 +12,7 @@ from hybridppo.networks.parameters import bind
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import CopyTimer
+from hybridppo.system.validation import require_bools
 
 
 class Migrating(Placement):
@@ -27,6 +28,7 @@ class Migrating(Placement):
         self, sampling: str | torch.device = "cpu", learning: str | torch.device = "cuda", *, force_copy: bool = False
     ) -> None:
         super().__init__(sampling, learning)
+        require_bools(force_copy=force_copy)
         self.force_copy = force_copy
         self._moves = force_copy or self.sampling_device != self.learning_device
 

@@ -16,7 +16,7 @@ from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import CopyTimer
 from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.validation import require_whole, whole
+from hybridppo.system.validation import require_bools, require_whole, whole
 
 
 class Mirrored(Placement):
@@ -54,6 +54,7 @@ class Mirrored(Placement):
     ) -> None:
         self.publish_every = require_whole("publish_every", publish_every)
         self.max_lag = require_whole("max_lag", max_lag, 0)
+        require_bools(verify=verify, force_copy=force_copy)
         if max_lag > 0 and publish_every > 1:
             raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
         super().__init__(sampling, learning)

@@ -534,6 +534,9 @@ USES_OF_BOOLS: dict[str, tuple[str, Callable[[Path, Any], Any]]] = {
     "compiled": ("compiled", lambda run, value: train(iterations=1, compiled=value)),
     "profile": ("profile", lambda run, value: train(iterations=1, profile=value)),
     "resume": ("progress", lambda run, value: hybridppo.resume(run, progress=value)),
+    "mirror": ("verify", lambda run, value: hybridppo.Mirrored("cpu", "cpu", verify=value)),
+    "mirror by force": ("force_copy", lambda run, value: hybridppo.Mirrored("cpu", "cpu", force_copy=value)),
+    "migrate by force": ("force_copy", lambda run, value: hybridppo.Migrating("cpu", "cpu", force_copy=value)),
 }
 
 

@@ -62,7 +62,7 @@ class VectorEnvironments(Environments):
         self._seed, self._num_steps = seed, 0
         self._resetting = np.zeros(self.num_envs, np.bool_)
         try:
-            result: Any = self.vector.reset(seed=seed)
+            result = self._reset(seed)
             if not isinstance(result, tuple) or len(result) != 2:
                 raise BadValueError(
                     "their reset did not return two values, as gymnasium.vector.VectorEnv: observations, infos"
@@ -74,6 +74,9 @@ class VectorEnvironments(Environments):
         except ENV_FAILURES as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
+
+    def _reset(self, seed: int) -> Any:
+        return self.vector.reset(seed=seed)
 
     def _step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         self._num_steps += 1
@@ -188,10 +191,23 @@ class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
 
     skips_row_after_end = True
+    _flags: tuple[Array, Array] | None = None
+    """The flags of the last step since a reset."""
+
+    def _reset(self, seed: int) -> Any:
+        flags, self._flags = self._flags, None
+        vector = self.vector.unwrapped
+        if flags is not None and isinstance(vector, AsyncVectorEnv) and not vector.shared_memory:
+            # Its workers would also make the resets that are due, in their next step, so they make them now.
+            for env in np.flatnonzero(flags[0] | flags[1]).tolist():
+                vector.parent_pipes[env].send(("step", None))
+                vector.parent_pipes[env].recv()
+        return super()._reset(seed)
 
     def step(self, actions: Any) -> Step:
         """The observation after an end is the final one, so no final observations are missing."""
         observations, rewards, terminated, truncated, _ = self._step(actions)
+        self._flags = terminated, truncated
         return self._encoded(observations), rewards, terminated, truncated, [], []
 
 

@@ -284,11 +284,14 @@ class Walk:
         if not isinstance(node, dict):
             return False
         if "attributes" in node:
+            holds_kept = False
             for name, of in node["attributes"]:
-                if not self._note_attributes(of, f"{place}.{name}") and not _is_object(of):
+                if self._note_attributes(of, f"{place}.{name}"):
+                    holds_kept = True
+                elif not _is_object(of):
                     self.nodes[f"{place}.{name}"] = of
                     self._paths[f"{place}.{name}"] = f"{node['object'].rpartition('.')[2]}.{name}"
-            return False
+            return holds_kept and self._restored is None  # earlier releases left out all lists of objects
         kind = next(iter(node), "")
         if kind == "constant":
             return self._note_attributes(node.get("owner"), f"{place}.__self__")

@@ -122,6 +122,17 @@ def test_toy_text_goes_on(env_id: str) -> None:
             np.testing.assert_equal(fresh.reset(), environment.reset())
 
 
+def test_a_vector_whose_observations_have_parts_goes_on() -> None:
+    """gymnasium seeds the spaces of its parts at random, when it makes the vector's space."""
+
+    def make() -> gym.Env[Any, Any]:
+        env: Any = gym.make("MountainCar-v0", max_episode_steps=20)
+        space = gym.spaces.Dict(car=Box(-9.0, 9.0, (2,), np.float32))
+        return gym.wrappers.TransformObservation(env, lambda observation: {"car": observation}, space)
+
+    assert_goes_on(lambda: wrap(SyncVectorEnv([make] * 2)), 33)
+
+
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_vectors_of_other_modes_go_on(mode: AutoresetMode) -> None:
     make = partial(gym.make, "MountainCar-v0", max_episode_steps=20)
@@ -276,7 +287,7 @@ def test_what_does_not_change_stays_that_of_the_fresh_environment() -> None:
 
 @dataclass
 class Helper:
-    count: int = 0
+    count: Any = 0
 
 
 def test_dataclasses_are_data() -> None:
@@ -629,10 +640,36 @@ def test_what_is_shared_with_what_has_not_changed_stays_shared() -> None:
     assert fresh.view[0] == 5.0
 
 
-def test_generators_are_restored_even_where_nothing_was_drawn() -> None:
-    environment, fresh = Holder(generator=np.random.default_rng()), Holder(generator=np.random.default_rng())
+@pytest.mark.parametrize("holding", [lambda it: it, lambda it: [Helper(it)], lambda it: {"a": (Helper(it), 1)}])
+def test_generators_are_restored_even_where_nothing_was_drawn(holding: Callable[[Any], Any]) -> None:
+    one, other = np.random.default_rng(), np.random.default_rng()
+    environment, fresh = Holder(held=holding(one)), Holder(held=holding(other))
     restore(fresh, through_json(describe(environment, digests(environment))))
-    assert fresh.generator.random() == environment.generator.random()
+    held = vars(fresh)["held"]
+    helper = held[0] if isinstance(held, list) else held["a"][0] if isinstance(held, dict) else Helper(held)
+    assert helper.count.random() == one.random()
+
+
+def test_objects_in_a_list_share_what_has_changed() -> None:
+    def make() -> Holder:
+        position = [0.0]
+        return Holder(position=position, helpers=[Helper(position)])
+
+    environment, fresh = make(), make()
+    began = digests(environment)
+    environment.position[0] = 3.0
+    restore(fresh, through_json(describe(environment, began)))
+    assert fresh.position == [3.0]
+    assert fresh.helpers[0].count is fresh.position
+
+
+def test_a_list_of_objects_that_an_earlier_release_has_left_out_stays_as_it_is() -> None:
+    environment = Holder(helpers=[Helper(np.random.default_rng(0))], step=1)
+    described = through_json(describe(environment))
+    helpers = dict(described["attributes"])["helpers"]
+    described["attributes"] = [["helpers", {"same": sharing.Shared().digest_of(helpers)}], ["step", 2]]
+    restore(environment, described)
+    assert vars(environment)["step"] == 2
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ a training.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -165,7 +166,7 @@ class Logger(Callback):
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
         # Services and other libraries may raise any error.
         with self._outage.tolerating(Exception, "training goes on with the files in the run directory"):
-            self._function(dict(metrics))
+            self._function(metrics)
 
 
 class StopAtReturn(Callback):
@@ -264,7 +265,7 @@ class Callbacks:
             return
         for callback in self._callbacks:
             with self._calling(callback, hook):
-                getattr(callback, hook)(self.run, *arguments)
+                getattr(callback, hook)(self.run, *map(copy, arguments))  # which it may change
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:

@@ -275,6 +275,25 @@ def test_what_a_callback_does_changes_no_bit(way: str) -> None:
     assert [finite(with_it.metrics[n]) for n in timeless] == [finite(without.metrics[n]) for n in timeless]
 
 
+def test_what_a_callback_does_to_its_arguments_reaches_no_other() -> None:
+    """Such as `wandb.log(metrics, step=metrics.pop("env_steps"))`."""
+
+    class Emptying(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            metrics.clear()
+
+        def on_evaluation(self, run: Any, evaluation: Any) -> None:
+            evaluation.clear()
+
+    recorder = Recorder()
+    result = train(
+        callbacks=[Emptying(), recorder], loggers=dict.clear, on_iteration=dict.clear,
+        evaluate_every=BATCH, evaluate_episodes=1,
+    )  # fmt: skip
+    assert recorder.seen[-1] == result.metrics
+    assert recorder.told.count("evaluation of 4") == 1
+
+
 @pytest.mark.parametrize("wrong", [[print], [Callback], 3])
 def test_what_is_no_callback_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"hybridppo.Callback, got"):

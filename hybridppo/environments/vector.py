@@ -183,6 +183,8 @@ class VectorEnvironments(Environments):
     def _close(self) -> None:
         last = self._first + self.num_envs - 1
         with warned_of_closing(f"environments {self._first} to {last}, a {type(self.vector).__name__},"):
+            if isinstance(vector := self.vector.unwrapped, AsyncVectorEnv):
+                vector.close(timeout=0)  # of a step that was broken off, some answers may be read already
             self.vector.close()
         self._take_step = closed
 

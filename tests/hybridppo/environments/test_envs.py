@@ -1,5 +1,6 @@
 """Which environments are accepted, in which mode they are stepped, and the errors for the others."""
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList
 from ppo_settings import ppo_config
 from toy_environments import (
@@ -353,6 +354,23 @@ def test_closing_twice_is_safe() -> None:
     environments.close()
     environments.close()
     assert vector.times_closed == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
+def test_workers_whose_step_was_broken_off_are_closed() -> None:
+    """A second Ctrl-C may come when the answers of some are read, for which gymnasium would wait without end."""
+    vector = AsyncVectorEnv([partial(ScriptedEnv, script) for script in SCRIPTS])
+    environments = wrap(vector)
+    environments.reset(seed=0)
+    vector.step_async(np.zeros(2, np.int64))
+    vector.parent_pipes[0].recv()
+    closing = threading.Thread(target=environments.close, daemon=True)
+    closing.start()
+    closing.join(20.0)
+    is_closed = not closing.is_alive()
+    for process in vector.processes:
+        process.terminate()
+    assert is_closed
 
 
 def test_a_function_is_called_once_for_each_environment() -> None:

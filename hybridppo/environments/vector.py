@@ -11,6 +11,7 @@ The modes differ in where an episode's true final observation is, and in whether
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
+from multiprocessing.connection import wait
 from typing import Any, ClassVar
 
 import numpy as np
@@ -161,8 +162,22 @@ class VectorEnvironments(Environments):
         last = self._first + self.num_envs - 1
         return EnvError(
             f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
-            f"{describe_error(error)}"
+            f"{self._lost_workers(error)}{describe_error(error)}"
         )
+
+    def _lost_workers(self, error: BaseException) -> str:
+        """The beginning of a message if gymnasium's workers have ended, of which its error says nothing."""
+        vector = self.vector.unwrapped
+        if not (isinstance(error, (EOFError, ConnectionError)) and isinstance(vector, AsyncVectorEnv)):
+            return ""
+        ended = wait([process.sentinel for process in vector.processes], timeout=1.0)
+        lost = ""
+        for env, process in enumerate(vector.processes, self._first):
+            if process.sentinel in ended:
+                process.join(1.0)  # else its code may still be unknown
+                lost += f"the worker of environment {env} has ended, with exit code {process.exitcode} (below 0: by "
+                lost += "this signal; -9 also if memory runs out); "
+        return lost
 
     def state(self) -> list[EnvState]:
         """As in the base, with the rows that will be resets."""

@@ -373,6 +373,21 @@ def test_workers_whose_step_was_broken_off_are_closed() -> None:
     assert is_closed
 
 
+@pytest.mark.filterwarnings("ignore:.*while waiting for a pending call")
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_lost_worker_of_gymnasium_is_named(shared_memory: bool) -> None:
+    vector = AsyncVectorEnv([partial(ScriptedEnv, script) for script in SCRIPTS], shared_memory=shared_memory)
+    environments = wrap(vector, first=4)
+    environments.reset(seed=0)
+    vector.processes[1].kill()
+    with pytest.raises(
+        EnvError, match=r"step 1, .*: the worker of environment 5 has ended, with exit code -9"
+    ) as error:
+        environments.step(np.zeros(2, np.int64))
+    environments.close()
+    assert "environment 4 has" not in str(error.value)
+
+
 def test_a_function_is_called_once_for_each_environment() -> None:
     made: list[int] = []
     closed: list[int] = []

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import sys
 import threading
 import time
 import traceback
@@ -128,9 +129,11 @@ class Link:
             options._timeout, options._devices = longest, self._devices()
             # By another connection to the store, because this one must answer at the same time.
             store = self._store.clone()  # type: ignore[attr-defined]
+            excepthook = sys.excepthook
             dist.init_process_group(
                 _GLOO, store=store, rank=self.rank, world_size=self.size, timeout=longest, pg_options=options
             )
+            sys.excepthook = excepthook  # torch's own would mark tracebacks of the program, also after the training
 
         try:
             in_background(connect, seconds, lambda passed: self.require_others(0.0))

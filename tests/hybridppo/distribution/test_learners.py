@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -59,9 +60,11 @@ def learners() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
+    excepthook = sys.excepthook
     yield
     assert learners() == []
     assert not torch.distributed.is_initialized()
+    assert sys.excepthook is excepthook
 
 
 @beside_the_extras

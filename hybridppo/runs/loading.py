@@ -262,6 +262,8 @@ def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[
     model = next(iter(trained.values()))
     of_rollouts: dict[str, Any] = {field: getattr(model, field) for field in ALIKE if field != "squash_actions"}
     of_rollouts |= {"num_minibatches": 1, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False}
+    remember = (each.sequence_length for each in trained.values() if each.recurrent is not None)
+    of_rollouts["sequence_length"] = next(remember, model.sequence_length)
     configs = {name: trained.get(name) or replace(agents[name].config, **of_rollouts) for name in config}
     return configs, agents
 

@@ -220,6 +220,14 @@ def assert_same_networks(one: Any, other: Any) -> None:
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in one.actor.state_dict().items())
 
 
+def test_sequences_of_what_is_played_are_as_long_as_those_of_what_learns() -> None:
+    sign = replace(MEMORIES["sign"], sequence_length=4)
+    played = train(config={**CONFIGS, "sign": sign}).agents["sign"]
+    after = train(config={"sign": played, "pointer": MEMORIES["pointer"]}, seed=9)
+    assert_same_networks(after.agents["sign"], played)
+    assert {agent.config.sequence_length for agent in after.agents.values()} == {8}
+
+
 def test_what_cannot_be_played_is_said(tmp_path: Path) -> None:
     agents = train(total_steps=64, run_dir=tmp_path / "run").agents
     sign = CONFIGS["sign"]

@@ -55,6 +55,8 @@ class Restorer:
         walk = Walk(environment, shared, self._format)
         self._nodes, self._fresh, self._shared = walk.nodes, walk.objects, shared
         self._met: dict[str, Any] = {}
+        self._taken: dict[int, str] = {}
+        """The path of each object of the fresh environment that is restored, by identity."""
         self._memory: dict[str, NDArray[Any]] = {}
         self._changes: list[Callable[[], object]] = []
         try:
@@ -149,7 +151,11 @@ class Restorer:
 
     def _object(self, node: Node, fresh: Any, place: str, path: str) -> Any:
         self._require_class(node["object"], fresh, path)
-        self._met[place] = fresh
+        if id(fresh) in self._taken:
+            raise EnvStateError(
+                f"{self._taken[id(fresh)]} and {path} were two objects when it was saved, and are one after a reset"
+            )
+        self._taken[id(fresh)], self._met[place] = path, fresh
         if "state" in node:
             set_state = sets_own_state(fresh, self._format)
             if set_state is None:

@@ -590,6 +590,17 @@ def test_another_class_is_refused() -> None:
         restore(ScriptedEnv(((1, "truncated"),)), describe(Holder()))
 
 
+def test_two_objects_that_are_one_after_a_reset_are_refused() -> None:
+    """As the goal of an agent that is another of the landmarks in each episode."""
+    environment, fresh = (
+        Holder(goal=landmarks[goal], landmarks=landmarks)
+        for goal, landmarks in ((1, [Helper(3), Helper(4)]), (0, [Helper(), Helper()]))
+    )
+    with pytest.raises(EnvStateError, match=r"Holder\.goal and .*landmarks.* were two objects when it was"):
+        moved(environment, fresh)
+    assert [each.count for each in fresh.landmarks] == [0, 0]
+
+
 def test_of_what_has_not_changed_there_is_only_a_digest() -> None:
     environment = Holder(map=np.zeros((100, 100)), position=[0, 0], helper=Helper(), phase=Phase.RESTING)
     began = digests(environment)

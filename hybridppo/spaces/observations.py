@@ -10,7 +10,7 @@ import numpy as np
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
-from hybridppo.spaces.box import is_outside
+from hybridppo.spaces.box import MOST_NUMBERS, is_outside
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, unsupported
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of
@@ -101,6 +101,12 @@ class ObservationEncoder:
         slices = iter(layout.image_slices)
         end = 0
         for leaf in kind.leaves:
+            if leaf.size > MOST_NUMBERS:
+                reason = (
+                    f"networks would see {leaf.size:,} numbers of it, and may see {MOST_NUMBERS:,}: give a large "
+                    "choice as its digits, in a MultiDiscrete, or as numbers, in a Box"
+                )
+                raise UnsupportedSpaceError(leaf.space, leaf.path, reason)
             if leaf.image is not None:
                 self.parts.append((leaf, next(slices)))
             else:

@@ -236,6 +236,12 @@ def test_where_there_is_no_choice_there_is_no_mask(action: gym.Space) -> None:
         MaskedObservation(Discrete(2), action)
 
 
+@pytest.mark.parametrize("choice", [Discrete(2**40), MultiDiscrete([2**40, 2])])
+def test_a_choice_with_too_many_options_for_a_row_is_refused(choice: gym.Space) -> None:
+    with pytest.raises(EnvError, match=r"at \['cell'\] of .* networks would see 1,099,511,627,77\d numbers of it"):
+        ObservationEncoder(Dict(cell=choice))
+
+
 # A further kind
 
 

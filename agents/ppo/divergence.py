@@ -57,7 +57,7 @@ def too_large(
         f"training stopped in iteration {iteration}: {kind}{name} is {float(numbers[step, column, number]):g} in step "
         f"{step} of the rollout, of environment {column} (of agent {column} of all, if environments have several). The "
         f"variance of such numbers is too large for float32, and normalize_{kind}s=True needs it: give smaller "
-        f"ones, or leave normalize_{kind}s out. The last checkpoint was written before"
+        f"ones, or set normalize_{kind}s=False. The last checkpoint was written before"
     )
 
 

@@ -69,8 +69,8 @@ def plain_warnings() -> Iterator[None]:
 def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) -> Any:
     """An object of `kind` from the command line; `options` as for `tyro.cli`."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if shutil.get_terminal_size().columns < 1:  # in Python 3.10, if a pseudo-terminal has no size
-        os.environ["COLUMNS"] = "80"  # since tyro would not end with 0
+    if shutil.get_terminal_size().columns < 10:  # in Python 3.10, 0 if a pseudo-terminal has no size
+        os.environ["COLUMNS"] = "80"  # since tyro would not end: the borders of its boxes take all columns
     tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
     registry = tyro.constructors.ConstructorRegistry()
 

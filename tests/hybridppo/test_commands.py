@@ -702,11 +702,12 @@ def test_colours_are_for_terminals_whose_users_want_them(
         assert ("\x1b[" in text) == has_colours, text
 
 
-def test_a_terminal_without_a_size_has_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", ["0", "6"])
+def test_a_terminal_without_a_size_has_80_columns(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def size() -> os.terminal_size:  # as Python 3.10 finds it in a pseudo-terminal
         return os.terminal_size((int(os.environ["COLUMNS"]), 24))
 
-    monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setenv("COLUMNS", columns)
     monkeypatch.setattr("shutil.get_terminal_size", size)
     assert run("agents") == 0
     assert os.environ["COLUMNS"] == "80"

@@ -47,7 +47,7 @@ def write_report(run_dir: str | Path) -> Path:
     run = read_run(run_dir)
     path = run.path / NAME
     with making(path):
-        replace_synced(path, page(run).encode())
+        replace_synced(path, page(run).encode(errors="backslashreplace"))  # a name of a file may be no Unicode
     return path
 
 

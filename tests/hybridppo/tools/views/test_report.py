@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -261,6 +262,14 @@ def test_auto_that_could_not_measure_is_reported_with_the_reason(
     del table["line"]  # as earlier releases wrote it
     (path / "placements.json").write_text(json.dumps(table))
     assert f"auto: {table['chosen']}" in Page(hybridppo.write_report(path).read_text(encoding="utf-8")).texts
+
+
+def test_a_command_that_is_no_unicode_is_escaped(run_dir: Path, tmp_path: Path) -> None:
+    config = json.loads((run_dir / "config.json").read_text())
+    command = os.fsdecode(b"hybridppo train --run-dir l\xe4tin")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "origin": {"command": command}}))
+    (tmp_path / "metrics.jsonl").write_bytes((run_dir / "metrics.jsonl").read_bytes())
+    assert "l\\udce4tin" in hybridppo.write_report(tmp_path).read_text(encoding="utf-8")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, run_dir: Path) -> None:

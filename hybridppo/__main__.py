@@ -1,6 +1,7 @@
 """The command `hybridppo`, and `python -m hybridppo`."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before Python began, as some services do
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the end
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        with contextlib.suppress(OSError):  # a pipe has taken the place of a file
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a name outside its encoding is no error
     try:
         with _ending_at_once():
             choose_kernels()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -731,6 +732,14 @@ def test_a_process_prints_its_error_on_stderr(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert process.stdout == ""
     assert_is_one_message(process.stderr, "no_such_run is no run directory")
+
+
+def test_names_outside_the_encoding_of_the_output_are_escaped(run_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_dir, tmp_path / "日")
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    process = run_python("-m", "hybridppo", "report", "日", cwd=tmp_path, env=environment, warm=False)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "\\u65e5" in process.stdout
 
 
 def test_a_process_without_standard_streams_works(tmp_path: Path) -> None:

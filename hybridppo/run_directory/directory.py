@@ -321,8 +321,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Close, and remove the files that `create` made, if the run has written no others."""
-        is_untouched = not ((self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")))
-        if self._made and self._lock is not None and is_untouched:
+        files_of_run = self.path.glob("metrics.jsonl"), self.path.glob("checkpoints/*")
+        if self._made and self._lock is not None and not any(map(any, files_of_run)):
             with contextlib.suppress(OSError):
                 for name in ("config.json", "placements.json"):
                     (self.path / name).unlink(missing_ok=True)

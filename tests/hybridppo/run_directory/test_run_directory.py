@@ -30,6 +30,8 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunDirectoryError, match="cannot be made"):
         RunDirectory.create(tmp_path / "file" / "run", {})
+    with pytest.raises(RunDirectoryError, match="cannot be made"):  # as does a folder that must not be entered
+        RunDirectory.create(tmp_path / ("long" * 100), {})
 
 
 def test_other_folders_are_no_run_directories(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import shutil
 import time
 from fnmatch import fnmatch
@@ -136,10 +137,11 @@ class RunDirectory:
             RunDirectoryError: if it is no run directory, or of a newer format.
         """
         path = path_of(path)
-        checkpoint = path if (path / "state.json").is_file() else None
+        # os.path: below a folder that may not be entered, Path.is_file raises an error before Python 3.14.
+        checkpoint = path if os.path.isfile(path / "state.json") else None
         if checkpoint is not None:
             path = path.absolute().parents[1]
-        file = path if path.is_file() else path / "config.json"
+        file = path if os.path.isfile(path) else path / "config.json"
         try:
             config = json.loads(file.read_bytes())
         except OSError as error:

@@ -88,7 +88,7 @@ def load(
 
 def is_agent_file(path: object) -> bool:
     """Whether a path is a file of `agent.save`, and not the `config.json` of a run."""
-    return isinstance(path, str | os.PathLike) and Path(path).is_file() and Path(path).name != "config.json"
+    return isinstance(path, str | os.PathLike) and os.path.isfile(path) and Path(path).name != "config.json"
 
 
 def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:

@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -193,7 +194,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in map(path_of, paths):
-        if (path / "config.json").exists() or not path.is_dir():
+        if os.path.exists(path / "config.json") or not os.path.isdir(path):
             found.append(path)  # if it is not a run, reading it raises an error
             continue
         below = sorted(config.parent for config in path.glob("*/config.json"))

@@ -1,12 +1,14 @@
 """Run directories: their contents, and what is never overwritten."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_files import lines_of
 
+import hybridppo
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.lines import as_json
@@ -40,10 +42,24 @@ def test_other_folders_are_no_run_directories(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunDirectoryError, match=r"config\.json is damaged"):
         RunDirectory.open(tmp_path)
+
     for version in ("[]", '"4"', "0", "true", "NaN"):
         (tmp_path / "config.json").write_text(f'{{"format_version": {version}}}')
         with pytest.raises(RunDirectoryError, match=r"config\.json is damaged: format_version must be a whole number"):
             RunDirectory.open(tmp_path)
+
+
+READING = {
+    "load": hybridppo.load,
+    "resume": hybridppo.resume,
+    "plot": lambda path: hybridppo.plot_runs(path, "curves.svg"),
+}
+
+
+@pytest.mark.parametrize("read", READING.values(), ids=READING)
+def test_a_path_that_cannot_be_looked_at_is_a_clear_error(read: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"no run directory: .*File name too long"):  # or Permission denied
+        read(tmp_path / ("long" * 100))
 
 
 def test_a_line_is_on_disk_at_once_and_strict_json(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_what_a_callback_changes_at_the_start_acts_in_the_first_rollout() -> Non
         )
         return result.agent.parameters.values.data
 
-    assert torch.equal(trained(SingleDevice("cpu")), trained(Mirrored("cpu", "cpu", force_copy=True)))
+    assert torch.equal(trained(SingleDevice("cpu:0")), trained(Mirrored("cpu", "cpu", force_copy=True)))
 
 
 def test_a_publish_counts_parameters_and_buffers() -> None:

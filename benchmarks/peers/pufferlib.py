@@ -1,5 +1,6 @@
 """PufferLib's trainer in torch, with gymnasium's environments in one process."""
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
     Minibatches are drawn with equal chances, as whole segments of `num_steps`. Rows that environments spend on a reset
     count as steps here, in its favor: it trains on them as on others.
     """
+    folder = tempfile.TemporaryDirectory()  # until the process ends
+    os.chdir(folder.name)  # where its import leaves a link
     from pufferlib.emulation import GymnasiumPufferEnv
     from pufferlib.pufferl import PuffeRL
     from pufferlib.vector import Serial, make
@@ -47,49 +50,48 @@ def run(case: Case, checkouts: Path | None = None) -> dict[str, Any]:
         forward_eval = forward
 
     watch = Stopwatch(case)
-    with tempfile.TemporaryDirectory() as folder:
-        config = {
-            "seed": 0,
-            "env": case.env_id,
-            "torch_deterministic": True,
-            "device": "cpu",
-            "cpu_offload": False,
-            "use_rnn": False,
-            "compile": False,
-            "precision": "float32",
-            "data_dir": folder,
-            "checkpoint_interval": 10**9,
-            "total_timesteps": 10**9,
-            "batch_size": case.batch_size,
-            "bptt_horizon": case.num_steps,
-            "minibatch_size": case.minibatch_size,
-            "max_minibatch_size": case.minibatch_size,
-            "update_epochs": case.num_epochs,
-            "optimizer": "adam",
-            "learning_rate": case.learning_rate,
-            "anneal_lr": False,
-            "adam_beta1": 0.9,
-            "adam_beta2": 0.999,
-            "adam_eps": 1e-5,
-            "gamma": case.gamma,
-            "gae_lambda": case.gae_lambda,
-            "clip_coef": case.clip_range,
-            "vf_coef": case.value_coef,
-            "vf_clip_coef": 1e9,
-            "ent_coef": case.entropy_coef,
-            "max_grad_norm": case.max_grad_norm,
-            "vtrace_rho_clip": 1.0,
-            "vtrace_c_clip": 1.0,
-            "prio_alpha": 0.0,
-            "prio_beta0": 1.0,
-        }
-        trainer = PuffeRL(config, vector, Policy())
-        trainer.utilization.stop()
-        trainer.print_dashboard = lambda *_, **__: None
-        for _ in range(case.warmup + case.iterations):
-            trainer.evaluate()
-            sampled = time.perf_counter()
-            trainer.train()
-            watch.mark(sampled)
-        vector.close()
+    config = {
+        "seed": 0,
+        "env": case.env_id,
+        "torch_deterministic": True,
+        "device": "cpu",
+        "cpu_offload": False,
+        "use_rnn": False,
+        "compile": False,
+        "precision": "float32",
+        "data_dir": folder.name,
+        "checkpoint_interval": 10**9,
+        "total_timesteps": 10**9,
+        "batch_size": case.batch_size,
+        "bptt_horizon": case.num_steps,
+        "minibatch_size": case.minibatch_size,
+        "max_minibatch_size": case.minibatch_size,
+        "update_epochs": case.num_epochs,
+        "optimizer": "adam",
+        "learning_rate": case.learning_rate,
+        "anneal_lr": False,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_eps": 1e-5,
+        "gamma": case.gamma,
+        "gae_lambda": case.gae_lambda,
+        "clip_coef": case.clip_range,
+        "vf_coef": case.value_coef,
+        "vf_clip_coef": 1e9,
+        "ent_coef": case.entropy_coef,
+        "max_grad_norm": case.max_grad_norm,
+        "vtrace_rho_clip": 1.0,
+        "vtrace_c_clip": 1.0,
+        "prio_alpha": 0.0,
+        "prio_beta0": 1.0,
+    }
+    trainer = PuffeRL(config, vector, Policy())
+    trainer.utilization.stop()
+    trainer.print_dashboard = lambda *_, **__: None
+    for _ in range(case.warmup + case.iterations):
+        trainer.evaluate()
+        sampled = time.perf_counter()
+        trainer.train()
+        watch.mark(sampled)
+    vector.close()
     return watch.work_done()

@@ -14,8 +14,9 @@ Objects of other classes are never inspected, and none of their methods is calle
 unless the class belongs to a package in `KNOWN_PACKAGES`, or has the methods `get_state()`, which returns plain data,
 and `set_state(state)`. An environment may have these methods, too; then nothing else of it is saved.
 
-Nothing is ever made from names in a description: `restore` sets plain data in existing objects. State outside of
-attributes (globals, closures, other processes) is not saved. Workers use this file without torch.
+Nothing is ever made from names in a description: `restore` sets plain data in existing objects, and in new ones of
+their classes. State outside of attributes (globals, closures, other processes) is not saved. Workers use this file
+without torch.
 """
 
 import dataclasses

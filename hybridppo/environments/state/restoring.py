@@ -3,7 +3,7 @@
 import functools
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,8 @@ class Restorer:
         walk = Walk(environment, shared, self._format)
         self._nodes, self._fresh, self._shared = walk.nodes, walk.objects, shared
         self._met: dict[str, Any] = {}
-        self._taken: dict[int, str] = {}
-        """The path of each object of the fresh environment that is restored, by identity."""
-        self._described = described
+        self._taken: set[int] = set()
+        """The identities of the fresh environment's objects that are restored."""
         self._memory: dict[str, NDArray[Any]] = {}
         self._changes: list[Callable[[], object]] = []
         try:
@@ -152,10 +151,13 @@ class Restorer:
 
     def _object(self, node: Node, fresh: Any, place: str, path: str) -> Any:
         self._require_class(node["object"], fresh, path)
-        is_spare = id(fresh) in self._taken
-        if is_spare:
-            fresh = self._spare(fresh, path)
-        self._taken[id(fresh)], self._met[place] = path, fresh
+        before = vars(fresh) if is_python_object(fresh) else {}
+        if id(fresh) in self._taken:  # such as the goal of an agent, and the landmark that is the goal after the reset
+            if "state" in node or not is_python_object(fresh):
+                raise EnvStateError(f"{path} was an object of its own when it was saved, and is shared after a reset")
+            fresh = object.__new__(type(fresh))
+        self._taken.add(id(fresh))
+        self._met[place] = fresh
         if "state" in node:
             set_state = sets_own_state(fresh, self._format)
             if set_state is None:
@@ -166,7 +168,8 @@ class Restorer:
             return fresh
         if not is_python_object(fresh):
             raise EnvStateError(f"{path} is of type {full_class_name(fresh)}, which cannot be restored")
-        before, after, gone = vars(fresh), {}, []
+        after: dict[str, Any] = {}
+        gone = []
         for name, of in node["attributes"]:
             if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
                 raise ValueError(f"{name!r} is no attribute's name")
@@ -174,24 +177,9 @@ class Restorer:
                 gone.append(name)
             else:
                 after[name] = self._value(of, before.get(name, MISSING), f"{place}.{name}", attribute_path(fresh, name))
-        if is_spare:
-            self._changes.append(before.clear)
-        self._changes.append(functools.partial(before.update, after))
-        self._changes += [functools.partial(before.pop, name, None) for name in gone]
+        self._changes.append(functools.partial(vars(fresh).update, after))
+        self._changes += [functools.partial(vars(fresh).pop, name, None) for name in gone]
         return fresh
-
-    def _spare(self, fresh: Any, path: str) -> Any:
-        """An object of the same class that no place of its own needs, because `fresh` is restored in another place.
-
-        Its attributes are all in the description, because the first reset left no object of its own in this place.
-        """
-        places = set(_places_of_objects(self._described, ""))
-        for place, spare in self._fresh.items():
-            if type(spare) is type(fresh) and place not in places and id(spare) not in self._taken:
-                return spare
-        raise EnvStateError(
-            f"{self._taken[id(fresh)]} and {path} were two objects when it was saved, and are one after a reset"
-        )
 
     def _array(self, node: Node, place: str) -> NDArray[Any]:
         if "memory_of" in node:
@@ -214,23 +202,6 @@ class Restorer:
             raise EnvStateError(f"{path} was a {name} when it was saved; a freshly reset environment has none there")
         if class_name(fresh) != name:
             raise EnvStateError(f"{path} was a {name} when it was saved, and is a {class_name(fresh)} now")
-
-
-def _places_of_objects(node: Node, place: str) -> Iterator[str]:
-    """The places of the objects in a description."""
-    if not isinstance(node, dict):
-        return
-    kind = next(iter(node), "")
-    within: list[tuple[Node, str]] = []
-    if kind == "object":
-        yield place
-        within = [(of, f"{place}.{name}") for name, of in node.get("attributes", ())]
-    elif kind in ("tuple", "list", "deque"):
-        within = [(of, f"{place}[{i}]") for i, of in enumerate(node[kind])]
-    elif kind == "dict":
-        within = [(of, f"{place}{{{i}}}") for i, (_, of) in enumerate(node[kind])]
-    for of, at in within:
-        yield from _places_of_objects(of, at)
 
 
 def _call(set_state: Callable[[Any], object], state: Any, path: str) -> None:

@@ -1,6 +1,6 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
 # make test     the default tests, in more processes than cores (options: make test ARGS="tests/agents -n 0")
-# make lint     style, docstrings, types and plain English
+# make lint     style, docstrings, types, plain English, and the number of lines and files
 # make slow     the tests that take minutes, also those of the extras
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
@@ -51,6 +51,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/prose.py
+	$(BIN)/python scripts/lines.py
 
 extras: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m "extras and not slow" -n auto --dist worksteal $(ARGS)

@@ -3,7 +3,6 @@
 # make lint     style, docstrings, types, plain English, and the number of lines and files
 # make slow     the tests that take minutes, also those of the extras
 # make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
-# make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
 # make oldest   the default tests with the oldest packages that setup.cfg allows, and the torch of constraints.txt
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
@@ -16,7 +15,7 @@
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test oldest lint slow gpu mutants extras docs wheel bench bench-peers bench-published bench-all bench-gpu clean
+.PHONY: train test oldest lint slow gpu extras docs wheel bench bench-peers bench-published bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -42,9 +41,6 @@ slow: $(VENV)/installed-extras
 gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python benchmarks/learners.py --devices
-
-mutants: $(VENV)/installed-extras
-	$(BIN)/python scripts/mutants.py $(or $(ARGS),--sample 150)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ library and for stable-baselines3. If a training has more processes, their peaks
 counts twice. Figures are read at the last iteration, from Linux's /proc.
 
 `soak`: how much the resident size grows over 2,000 iterations with a run directory, after the first 200
-(`scripts/soak.py`).
+(`tests/tools/soak.py`).
 
     python benchmarks/memory.py --turn "hybridppo cpu" --iterations 40
 
@@ -33,7 +33,7 @@ from peers import sb3
 PEER = "stable-baselines3"
 CONTESTANTS = ("hybridppo cpu", "hybridppo overlap", PEER)
 CASE = cases.CASES["small"]
-SOAK, SOAKS = Path(__file__).parents[1] / "scripts" / "soak.py", ("cpu", "workers", "overlap")
+SOAK, SOAKS = Path(__file__).parents[1] / "tests" / "tools" / "soak.py", ("cpu", "workers", "overlap")
 MEBIBYTE = 2**20
 
 
@@ -101,7 +101,7 @@ def measure_peaks(rounds: int, iterations: int) -> dict[str, Any]:
 
 
 def measure_soak(placement: str) -> dict[str, Any]:
-    """The findings of `scripts/soak.py`. If something grew, it exits with 1; that is a result too."""
+    """The findings of `tests/tools/soak.py`. If something grew, it exits with 1; that is a result too."""
     command = [sys.executable, str(SOAK), "--placement", placement]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=machine.environment())
     result: dict[str, Any] = json.loads(process.stdout)

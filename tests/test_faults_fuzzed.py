@@ -8,7 +8,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="a case that hangs is
 
 
 def test_random_values_and_altered_files_end_in_a_clear_error_or_a_working_run() -> None:
-    from scripts.fuzz import fuzz  # and with it hypothesis, which only this test needs
+    from tools.fuzz import fuzz  # and with it hypothesis, which only this test needs
 
     endings = fuzz(60, seed=0)
     assert endings.total() == 60
@@ -18,6 +18,6 @@ def test_random_values_and_altered_files_end_in_a_clear_error_or_a_working_run()
 
 @pytest.mark.slow
 def test_ten_thousand_random_values_and_altered_files() -> None:
-    from scripts.fuzz import fuzz
+    from tools.fuzz import fuzz
 
     assert fuzz(10_000, seed=1).total() == 10_000

@@ -256,7 +256,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
 @pytest.mark.extras
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
-    soak = runpy.run_path(str(ROOT / "scripts" / "soak.py"))
+    soak = runpy.run_path(str(ROOT / "tests" / "tools" / "soak.py"))
     result = soak["soak"](20, 10, "cpu", tmp_path / "run")
     assert soak["is_steady"](result), result
 
@@ -265,11 +265,11 @@ def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 @pytest.mark.parametrize("placement", ["cpu", "workers", "overlap"])
 def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None:
-    run_script("soak.py", "--placement", placement)
+    run_tool("soak.py", "--placement", placement)
 
 
-def run_script(name: str, *arguments: str) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / name), *arguments]
+def run_tool(name: str, *arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "tools" / name), *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
 
@@ -284,4 +284,4 @@ def run_script(name: str, *arguments: str) -> None:
     ],
 )
 def test_random_faults_lose_nothing(flags: str, tmp_path: Path) -> None:
-    run_script("chaos.py", *flags.split(), "--folder", str(tmp_path))
+    run_tool("chaos.py", *flags.split(), "--folder", str(tmp_path))

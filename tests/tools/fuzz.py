@@ -1,6 +1,6 @@
 """Try random configurations, arguments and files: each must end in a clear error or in a run that works.
 
-    python scripts/fuzz.py --cases 10000
+    python tests/tools/fuzz.py --cases 10000
 
 A third of the cases gives `PPOConfig` and `train` random values, some of them invalid. The others alter the files of a
 finished run, with observations that are vectors or images (config.json, metrics.jsonl, state.json,

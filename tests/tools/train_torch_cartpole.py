@@ -1,7 +1,7 @@
 """Trains in `TorchCartPole` under `GPUOnly` on the CPU, for `chaos.py`: no flag of `hybridppo` names such environments.
 
-    python scripts/train_torch_cartpole.py train CartPole --distribution gpu:2:2 --run-dir runs/poles
-    python scripts/train_torch_cartpole.py resume runs/poles
+    python tests/tools/train_torch_cartpole.py train CartPole --distribution gpu:2:2 --run-dir runs/poles
+    python tests/tools/train_torch_cartpole.py resume runs/poles
 
 It takes some flags of `hybridppo`, and has the same exit codes.
 """

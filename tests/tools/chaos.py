@@ -1,9 +1,9 @@
 """Put random faults into many short trainings: nothing may be lost, hang, or be left behind.
 
-    python scripts/chaos.py --faults 200
-    python scripts/chaos.py --faults 1000000 --seed 7      # as long as you like; Ctrl-C ends it with what it has found
-    python scripts/chaos.py --faults 50 --kinds learners --hang-seconds 120 --save chaos_policies
-    python scripts/chaos.py --faults 8 --kinds coarse fine --iterations 100 --hang-seconds 120 --jobs 1
+    python tests/tools/chaos.py --faults 200
+    python tests/tools/chaos.py --faults 1000000 --seed 7      # as long as you like; Ctrl-C ends it with what it has found
+    python tests/tools/chaos.py --faults 50 --kinds learners --hang-seconds 120 --save chaos_policies
+    python tests/tools/chaos.py --faults 8 --kinds coarse fine --iterations 100 --hang-seconds 120 --jobs 1
 
 Each training is started by the command line, hit by some faults in a row, resumed after each fault, and then runs to
 its end. Faults are SIGKILL, SIGTERM, SIGINT and SIGUSR1 to the trainer at random moments (also while it starts),
@@ -43,7 +43,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import machine
 import psutil

@@ -1,8 +1,8 @@
 """A long training of a small network: memory, file handles and threads must not grow.
 
-    python scripts/soak.py                        # 2,000 iterations: about half a minute
-    python scripts/soak.py --iterations 1000000   # as long as you like
-    python scripts/soak.py --placement overlap
+    python tests/tools/soak.py                        # 2,000 iterations: about half a minute
+    python tests/tools/soak.py --iterations 1000000   # as long as you like
+    python tests/tools/soak.py --placement overlap
 
 It trains in CartPole, 8 environments x 128 steps, two hidden layers of 64, with a run directory and a checkpoint every
 second. It compares the resources of the process at the end with those after a warm-up. The exit code is 1 if memory has

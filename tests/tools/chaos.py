@@ -1,7 +1,7 @@
 """Put random faults into many short trainings: nothing may be lost, hang, or be left behind.
 
     python tests/tools/chaos.py --faults 200
-    python tests/tools/chaos.py --faults 1000000 --seed 7      # as long as you like; Ctrl-C ends it with what it has found
+    python tests/tools/chaos.py --faults 1000000 --seed 7      # Ctrl-C ends it
     python tests/tools/chaos.py --faults 50 --kinds learners --hang-seconds 120 --save chaos_policies
     python tests/tools/chaos.py --faults 8 --kinds coarse fine --iterations 100 --hang-seconds 120 --jobs 1
 

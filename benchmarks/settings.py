@@ -1,6 +1,6 @@
 """The settings of the published figures, whatever the library's present defaults are.
 
-Tests make their configurations from them too (`tests/ppo_settings.py`).
+Tests make their configurations from them too (`tests/helpers/ppo_settings.py`).
 """
 
 from typing import Any

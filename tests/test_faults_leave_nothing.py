@@ -233,7 +233,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
     (tmp_path / "tests.py").write_text(KILLED)
     arguments = "-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu --no-progress --run-dir"
     own = {name: value for name, value in os.environ.items() if not name.startswith("WARM")}  # and none that is shared
-    environment = {**own, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+    environment = {**own, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests" / "helpers")))}
     tests = subprocess.Popen(
         [sys.executable, str(tmp_path / "tests.py"), how, *arguments.split(), str(tmp_path / "run")], env=environment
     )

@@ -34,9 +34,9 @@ ROUNDED = {"Tag"}
 
 @pytest.mark.parametrize("name", only_by_default(("CartPole-v1",), SEEN, pytest.mark.slow))
 def test_kernels_do_what_the_cpus_loops_do(name: str) -> None:
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(TESTS / "helpers"), str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     variables = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
-    done = run_python(TESTS / "simulated_cuda.py", name, env=variables, check=True)
+    done = run_python(TESTS / "helpers" / "simulated_cuda.py", name, env=variables, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
     assert all(seen[flag] > 0 for flag in SEEN[name]), seen
     assert seen["compared"] > 40

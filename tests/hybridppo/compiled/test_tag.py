@@ -1,11 +1,10 @@
 """Compiled Tag beside the same game in vectorized NumPy, and the promises of its description."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy_tag import NumpyTag
 from selection import only_by_default
 from tagging import tag, tag_on_grid
 
@@ -15,9 +14,6 @@ from hybridppo.environments.making import make_environments
 
 pytest.importorskip("numba")
 pytestmark = [pytest.mark.extras, pytest.mark.usefixtures("without_rollouts")]
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-from numpy_tag import NumpyTag  # noqa: E402
 
 PLANE: dict[str, Any] = {"taggers": 3, "runners": 9, "tagging_distance": 0.08, "episode_length": 60}
 GRID: dict[str, Any] = {"taggers": 2, "runners": 3, "episode_length": 50}

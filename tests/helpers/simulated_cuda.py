@@ -1,6 +1,6 @@
 """Steps an environment by its kernels and by the CPU's loops, and compares.
 
-    NUMBA_ENABLE_CUDASIM=1 python tests/simulated_cuda.py NAME          # on Numba's simulator: test_cuda_simulated.py
+    NUMBA_ENABLE_CUDASIM=1 python tests/helpers/simulated_cuda.py NAME          # on Numba's simulator: test_cuda_simulated.py
     compare(name, torch.device("cuda:0"))                               # on a GPU: test_cuda_on_gpu.py
 
 Returns what it observed once everything agreed; a script prints it as a line of JSON. A difference is an error.
@@ -28,7 +28,7 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
 from hybridppo.spaces.distributions import distribution_for
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from tagging import tag, tag_on_grid
 
 ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {

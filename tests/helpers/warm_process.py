@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Any
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:

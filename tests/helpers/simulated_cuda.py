@@ -1,7 +1,7 @@
 """Steps an environment by its kernels and by the CPU's loops, and compares.
 
-    NUMBA_ENABLE_CUDASIM=1 python tests/helpers/simulated_cuda.py NAME          # on Numba's simulator: test_cuda_simulated.py
-    compare(name, torch.device("cuda:0"))                               # on a GPU: test_cuda_on_gpu.py
+    NUMBA_ENABLE_CUDASIM=1 python tests/helpers/simulated_cuda.py NAME   # on Numba's simulator
+    compare(name, torch.device("cuda:0"))   # on a GPU: test_cuda_on_gpu.py
 
 Returns what it observed once everything agreed; a script prints it as a line of JSON. A difference is an error.
 """

@@ -1,13 +1,11 @@
 """Checks and converts the arguments of an agent's `act`: observations, masks and states, single or in batches."""
 
 import math
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError, shown
@@ -15,7 +13,7 @@ from hybridppo.placements.acting import TorchActor, TorchRecurrentActor
 from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import first_of, kind_of
+from hybridppo.spaces.registry import first_of
 from hybridppo.spaces.state_dependent import Drawing
 
 NO_STATE: Any = object()
@@ -23,15 +21,26 @@ NO_STATE: Any = object()
 
 
 def rows_of(
-    observation: Any, action_mask: Any, space: gym.Space[Any], encode: ObservationEncoder, batch: bool
+    observation: Any,
+    action_mask: Any,
+    space: gym.Space[Any],
+    encode: ObservationEncoder,
+    batch: bool,
+    keys: Sequence[str] | None = None,
 ) -> NDArray[Any]:
     """An observation and its mask as the actor takes them, `[1, *row]`; a batch of them, `[N, *row]`.
+
+    If `keys` are given, the actor sees these parts of an observation alone, and other parts may be missing.
 
     Raises:
         EnvError: if they are not valid.
     """
     if action_mask is not None and not isinstance(space, MaskedObservation):
         raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+    if keys is not None and isinstance(space, MaskedObservation):
+        space = space.seeing(keys)
+    elif keys is not None:
+        encode = encode.seeing(keys)
     try:
         rows = _encoded(observation, action_mask, space, encode, batch)
         if not np.isfinite(encode.layout.numbers(rows)).all():
@@ -104,51 +113,6 @@ def _masked_rows(observation: Any, action_mask: Any, space: MaskedObservation, b
         except BadValueError:
             raise EnvError(f"{needs}least one, got {shown(mask)}") from None
     return rows
-
-
-class OwnParts:
-    """Completes observations of which an agent needs only some parts.
-
-    Args:
-        space: space of whole observations.
-        keys: the keys of the parts that are needed.
-    """
-
-    def __init__(self, space: gym.Space[Any], keys: Sequence[str]) -> None:
-        space = space.observation if isinstance(space, MaskedObservation) else space
-        self._space: Any = deepcopy(space)
-        self._space.seed(0)
-        whole: Any = self._space.sample()
-        self._is_dict = isinstance(whole, dict)
-        self._whole = whole
-        """A sample in place of parts that are not needed."""
-        self._needed = [key for key in self._parts_of(whole) if str(key) in keys]
-
-    def completed(self, observation: Any, batch: bool) -> Any:
-        """A whole observation, or a batch of them.
-
-        Raises:
-            EnvError: if a part that is needed is missing.
-        """
-        given = self._parts_of(observation)
-        missing = [key for key in self._needed if key not in given]
-        if missing:
-            raise EnvError(
-                f"this agent acts on the parts {', '.join(map(str, self._needed))} of an observation (actor_keys), and "
-                f"{shown(observation)} has no {missing[0]!r}"
-            )
-        whole = self._whole
-        if batch:
-            first = self._needed[0]
-            number = _length(kind_of(self._space[first]).values(given[first])[0])
-            empty: Any = create_empty_array(self._space, number)
-            whole = concatenate(self._space, [whole] * number, empty)
-        parts = {**self._parts_of(whole), **{key: given[key] for key in self._needed}}
-        return parts if self._is_dict else tuple(parts.values())
-
-    @staticmethod
-    def _parts_of(observation: Any) -> dict[Any, Any]:
-        return dict(observation) if isinstance(observation, Mapping) else dict(enumerate(observation))
 
 
 def remind(actor: TorchActor, state: Any, recurrent: str | None, num_rows: int | None) -> None:

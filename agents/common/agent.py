@@ -167,16 +167,15 @@ class PolicyAgent:
         require_bools(deterministic=deterministic, batch=batch)
         device = self.parameters.values.device
         actor = torch_actor(self.actor, Crossing(device, Counters()))
-        observation = self._whole(observation, batch)
-        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
+        rows = self._rows(observation, action_mask, batch)
         remind(actor, state, getattr(self.config, "recurrent", None), len(rows) if batch else None)
         with float32_products(self.config.precision, device):
             actions = chosen(actor, rows, self.distribution, deterministic)
         return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
-    def _whole(self, observation: Any, batch: bool) -> Any:
-        """An observation, or a batch of them, with all its parts; a subclass may fill in missing ones."""
-        return observation
+    def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
+        """The rows of the arguments of `act`, `[N, *row]`."""
+        return rows_of(observation, action_mask, self.observation_space, self._encode, batch)
 
     def drop_episodes(self) -> None:
         """Forget what is kept of unfinished episodes: nothing, unless a subclass keeps something."""

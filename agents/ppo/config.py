@@ -198,7 +198,7 @@ class PPOConfig:
     same result up to rounding, 1.4 times as fast for small networks. Needs a C++ compiler. The first update compiles
     for up to a minute."""
     precision: Precision = "fp32"
-    """Precision of matrix products in optimizer steps. "bf16" is for wide networks (from about 256) on hardware that
+    """Precision of matrix products in optimizer steps. "bf16" is torch's autocast, for wide networks on hardware that
     supports it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors
     rounded to 11 bits. "fp32" also turns off TF32 in convolutions, where torch uses it by default."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)

@@ -23,7 +23,6 @@ from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
-from hybridppo.networks.precision import matmul
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 
@@ -43,12 +42,17 @@ class NumpyBackend(Backend):
 
     @staticmethod
     def supports(agent: Optimized) -> bool:
-        """Whether loss, distribution and networks are known."""
-        return not agent.has_own_loss and has_gradient(agent.distribution) and has_known_networks(agent)
+        """Whether loss, distribution and networks are known, and products are not rounded."""
+        return (
+            not agent.has_own_loss
+            and agent.config.precision == "fp32"
+            and has_gradient(agent.distribution)
+            and has_known_networks(agent)
+        )
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """A context in which torch uses one thread: for the optimizer, the advantages and products in bfloat16.
+        """A context in which torch uses one thread, for the optimizer and the advantages.
 
         The blocks of a minibatch are divided among NumPy's threads; products of a block use one thread.
         """
@@ -172,18 +176,18 @@ class Hidden:
 
     def __init__(self, agent: Optimized, gradient: Array) -> None:
         both, gradient_of = (agent.actor_network, agent.critic_network), views_of(agent, gradient)
-        form, product = numpy_form(both[0]), matmul(agent.config.precision)
+        form = numpy_form(both[0])
         assert form is not None  # checked by `has_known_networks`
         layers = [linears(network)[:-1] for network in both]
         columns = [columns_seen(network) for network in both]
         sees_all = all(isinstance(seen, slice) for seen in columns)
         groups = [layers] if sees_all else [[own] for own in layers]
         self._parts = [
-            (HiddenLayers(*_arrays(array_of, group), form.activation, product), seen, _arrays(gradient_of, group))
+            (HiddenLayers(*_arrays(array_of, group), form.activation), seen, _arrays(gradient_of, group))
             for group, seen in zip(groups, columns, strict=False)
         ]
         """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
-        self.of_actor = HiddenLayers(*_arrays(array_of, layers[:1]), form.activation, product)
+        self.of_actor = HiddenLayers(*_arrays(array_of, layers[:1]), form.activation)
         """The actor's layers."""
 
     def forward(self, rows: Array) -> list[Array]:

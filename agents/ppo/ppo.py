@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import OwnParts
+from hybridppo.agents.common.acting import rows_of
 from hybridppo.agents.common.agent import PolicyAgent
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
@@ -111,8 +111,6 @@ class PPO(PolicyAgent):
         """Copies of `modules`, by name."""
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
-        self._own_parts: OwnParts | None = None
-        """Fills in missing parts of observations (`actor_keys`); made at the first call of `act`."""
         require_rows(config, self._encode)
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
@@ -217,12 +215,9 @@ class PPO(PolicyAgent):
         make: Callable[..., PPO] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
-    def _whole(self, observation: Any, batch: bool) -> Any:
-        if self.config.actor_parts is None:
-            return observation
-        self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
+    def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
-        return self._own_parts.completed(own, batch)
+        return rows_of(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
 
     def anneal(self, progress: float) -> None:
         """Set `current` to the values that schedules have at `progress`, 0 to 1.

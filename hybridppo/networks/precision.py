@@ -4,9 +4,9 @@ TF32 rounds the factors of products and convolutions to 11 significant bits, and
 for convolutions and float32 for products. Here, "fp32" is float32 for both, so that a GPU gives the results of a CPU
 within the tolerance of float32; "tf32" is an option for speed.
 
-bfloat16 rounds only the products of the optimizer steps, to 8 significant bits. Parameters, activations, last layers,
-losses, gradients, the optimizer, and the values for returns stay float32. (With autograd, torch's autocast also rounds
-activations.)
+bfloat16 is torch's autocast in the optimizer steps, which autograd then computes: it rounds the factors of products and
+the activations to 8 significant bits. Parameters, last layers, losses, gradients, the optimizer, and the values for
+returns stay float32.
 
 Actions are drawn in float32. An update with rounded products therefore begins with log-probabilities of its own
 precision, so that rounding is not mistaken for a change of the policy.
@@ -17,9 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.errors import DeviceError
@@ -120,14 +118,3 @@ def float32_linear(inputs: Tensor, weight: Tensor) -> Tensor:
         return nn.functional.linear(inputs, weight)
     with torch.autocast(inputs.device.type, enabled=False):
         return nn.functional.linear(inputs.float(), weight)
-
-
-def matmul(precision: Precision) -> Callable[..., object]:
-    """`numpy.matmul`, or its replacement by torch in bfloat16."""
-    return np.matmul if precision == "fp32" else matmul_bf16
-
-
-def matmul_bf16(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
-    """`[..., n, k] @ [..., k, m]` with factors rounded to bfloat16; sums are float32 and rounded once."""
-    product = torch.matmul(torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16())
-    torch.from_numpy(out).copy_(product)

@@ -3,11 +3,13 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from itertools import chain
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from typing_extensions import Self
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
 from hybridppo.spaces.arrays import Array
@@ -39,6 +41,15 @@ class CompositeKind(Kind[Any]):
         if not self._parts:
             raise UnsupportedSpaceError(space, path, "it has no parts")
         self._leaves = [leaf for part in self._parts.values() for leaf in part.leaves]
+        self._ignores_others = False
+
+    def seeing(self, keys: Sequence[str]) -> Self:
+        """A copy that takes the parts with these keys from observations, and ignores others."""
+        other = copy(self)
+        other._parts = {key: part for key, part in self._parts.items() if str(key) in keys}
+        other._leaves = [leaf for part in other._parts.values() for leaf in part.leaves]
+        other._ignores_others = True
+        return other
 
     def _joined(self, parts: Sequence[Any]) -> Any:
         """A value of the space, made from the values of its parts."""
@@ -52,7 +63,10 @@ class CompositeKind(Kind[Any]):
                 f"{type(self.space).__name__}, and is {shown(value)}"
             )
         keys = value.keys() if isinstance(value, dict) else range(len(value))
-        if keys != self._parts.keys() and set(keys) != set(self._parts):
+        if self._ignores_others:
+            if not self._parts.keys() <= set(keys):
+                raise BadValueError(f"{name} needs the parts {list(self._parts)} (actor_keys), and has {list(keys)}")
+        elif keys != self._parts.keys() and set(keys) != set(self._parts):
             raise BadValueError(f"{name}{self.path} has the parts {list(keys)}, and its space {list(self._parts)}")
         return ((part, value[key]) for key, part in self._parts.items())
 
@@ -121,7 +135,8 @@ class TupleKind(CompositeKind):
     container = tuple
 
     def _joined(self, parts: Sequence[Any]) -> Any:
-        return tuple(parts)
+        found = dict(zip(self._parts, parts, strict=True))
+        return tuple(found.get(number) for number in range(len(self.space.spaces)))
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
         return {"spaces": [{"type": part.type_name, **part.to_json()} for part in self._parts.values()]}

@@ -1,6 +1,7 @@
 """Observations with action masks: the mask is the last part of a row's numbers."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import gymnasium as gym
@@ -68,6 +69,12 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
         self.names = [*encode.names, *(f" (action mask{name}[{i}])" for name, size in parts for i in range(size))]
         self.observation, self.action = observation, action
         self._starts = np.cumsum([0, *(size for _, size in parts[:-1])])
+
+    def seeing(self, keys: Sequence[str]) -> "MaskedObservation":
+        """A copy whose rows have zeros in place of the parts of observations without these keys."""
+        other = copy(self)
+        other._encode = self._encode.seeing(keys)
+        return other
 
     @property
     def mask_sizes(self) -> list[int]:

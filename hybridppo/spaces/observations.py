@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import MOST_NUMBERS, is_outside
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, unsupported
+from hybridppo.spaces.composite import CompositeKind
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
@@ -65,6 +67,14 @@ class ObservationEncoder:
         """For each number of a row, its place in an observation; and the lower and upper bounds of all."""
         self.measured: Array = rows.measured if rows is not None else self._measured()
         """For each number of a row, whether it is a quantity; choices and masks are not."""
+
+    def seeing(self, keys: Sequence[str]) -> "ObservationEncoder":
+        """A copy that takes the parts with these keys from a `Dict` or `Tuple`; the others are zeros in its rows."""
+        other, kind = copy(self), self._kind
+        assert isinstance(kind, CompositeKind)  # it has keys
+        other._kind = seen = kind.seeing(keys)
+        other.parts = [(leaf, place) for leaf, place in self.parts if leaf in seen.leaves]
+        return other
 
     @property
     def by_key(self) -> dict[str, RowPart]:
@@ -135,7 +145,7 @@ class ObservationEncoder:
                 return images
             return array.astype(self.dtype, copy=False)
         values = self._kind.values(observations)
-        rows = np.empty((len(values[0]), *self.shape), self.dtype)
+        rows = np.zeros((len(values[0]), *self.shape), self.dtype)
         self._write(values, rows)
         return rows
 
@@ -145,7 +155,7 @@ class ObservationEncoder:
         Raises:
             BadValueError: if its shape is wrong, or it is a choice that the space does not have.
         """
-        row = np.empty(self.shape, self.dtype)
+        row = np.zeros(self.shape, self.dtype)
         if self._is_leaf:
             self._kind.write(observation, row if row.ndim == 1 else row.reshape(-1))
         else:

@@ -1,6 +1,6 @@
 """Hidden layers of multilayer perceptrons in NumPy, forward and backward."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,18 +15,10 @@ class HiddenLayers:
         weights: one `[S, outputs, inputs]` per layer.
         biases: one `[S, 1, outputs]` per layer.
         activation: activation of every layer.
-        matmul: used for products between hidden layers, which are most of the work; like `numpy.matmul`.
     """
 
-    def __init__(
-        self,
-        weights: Sequence[Array],
-        biases: Sequence[Array],
-        activation: NumpyActivation,
-        matmul: Callable[..., object] = np.matmul,
-    ) -> None:
+    def __init__(self, weights: Sequence[Array], biases: Sequence[Array], activation: NumpyActivation) -> None:
         self._weights, self._biases = weights, biases
-        self._products = [np.matmul] + [matmul] * (len(weights) - 1)
         self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
         self._is_tanh = activation == "tanh"
         self._ones = np.ones((1, 0), np.float32)
@@ -40,9 +32,8 @@ class HiddenLayers:
         """
         activations = self._reused("activations", inputs.shape[-2])
         previous = inputs
-        layers = zip(self._transposed, self._biases, self._products, activations, strict=True)
-        for weight, bias, matmul, out in layers:
-            matmul(previous, weight, out=out)
+        for weight, bias, out in zip(self._transposed, self._biases, activations, strict=True):
+            np.matmul(previous, weight, out=out)
             out += bias
             if self._is_tanh:
                 np.tanh(out, out=out)
@@ -82,13 +73,12 @@ class HiddenLayers:
             else:
                 gradient *= activation > 0.0
             before = activations[layer - 1] if layer > 0 else inputs
-            matmul = self._products[layer]
-            matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
+            np.matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
             np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch as a product: faster
             if layer > 0:
-                matmul(gradient, self._weights[layer], out=gradients[layer - 1])
+                np.matmul(gradient, self._weights[layer], out=gradients[layer - 1])
             elif input_gradients is not None:
-                matmul(gradient, self._weights[layer], out=input_gradients)
+                np.matmul(gradient, self._weights[layer], out=input_gradients)
 
     def _reused(self, purpose: str, size: int) -> list[Array]:
         """Arrays `[S, size, outputs]`, one per layer, in memory that is kept between calls."""

@@ -182,16 +182,9 @@ def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
 needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")
 
 
-@pytest.mark.parametrize(
-    ("space", "precision"),
-    [(DISCRETE, "fp32"), (CONTINUOUS, "fp32"), pytest.param(DISCRETE, "bf16", marks=needs_bf16)],
-    ids=["discrete", "continuous", "bf16"],
-)
-def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: gym.Space, precision: Any) -> None:
-    config = ppo_config(
-        hidden_sizes=(2048, 256) if precision == "bf16" else (2048, 32),
-        num_envs=8, num_steps=64, num_minibatches=2, precision=precision,
-    )  # fmt: skip  # blocks of 64 rows
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: gym.Space) -> None:
+    config = ppo_config(hidden_sizes=(2048, 32), num_envs=8, num_steps=64, num_minibatches=2)  # blocks of 64 rows
 
     def learned(num_threads: int) -> list[torch.Tensor]:
         agent = make_agent(space, config)
@@ -387,17 +380,17 @@ def test_a_step_that_is_not_finite_is_told_from_others() -> None:
 
 @needs_bf16
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-@pytest.mark.parametrize(("form", "limit"), [(Backend, 0.1), (NumpyBackend, 0.03)])
-def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: type, limit: float) -> None:
+def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space) -> None:
     gradients = []
-    for kind, precision in ((Backend, "fp32"), (form, "bf16")):
+    for precision in ("fp32", "bf16"):
         agent = make_agent(space, ppo_config(precision=precision, max_grad_norm=1e6))
-        one_step(loop_of(agent, kind), make_batch(agent, 500))
+        assert NumpyBackend.supports(agent) == (precision == "fp32")
+        one_step(loop_of(agent, Backend), make_batch(agent, 500))
         assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
         gradients.append(agent.parameters.gradient.double())
     exact, rounded = gradients
     error = (rounded - exact).norm() / exact.norm()
-    assert 1e-5 < error < limit  # eight bits: 0.4 % a product
+    assert 1e-5 < error < 0.1  # eight bits: 0.4 % a product
 
 
 @pytest.mark.parametrize("num_rows", [2, 4, 8, 16, 32])

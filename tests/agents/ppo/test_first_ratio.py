@@ -46,7 +46,7 @@ FORMS: dict[str, tuple[type, dict[str, Any]]] = {
     "pool": (Backend, {"fast_updates": False, "pool_size": 2}),
 }
 NOT_WRITTEN = {
-    ("bf16", "compiled"), *((precision, form, distribution)
+    ("bf16", "compiled"), ("bf16", "numpy"), *((precision, form, distribution)
     for precision in ("fp32", "bf16") for form, distribution in (("compiled", "gSDE"), ("compiled", "squashed"))),
 }  # fmt: skip
 needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="needs a CPU that multiplies bfloat16")
@@ -82,7 +82,7 @@ class Anything(gym.Env[Any, Any]):
         return self.np_random.normal(size=6).astype(np.float32)
 
 
-EVERY_DISTRIBUTION = (("fp32", "autograd"), ("bf16", "numpy"), ("fp32", "compiled"))
+EVERY_DISTRIBUTION = (("fp32", "autograd"), ("fp32", "numpy"), ("fp32", "compiled"))
 """Forms that have code of their own for distributions, each in one precision; the others do what autograd does."""
 CHOSEN = [
     str(case.id)
@@ -132,7 +132,7 @@ def test_a_first_update_shows_a_ratio_of_one(
 
 
 @needs_bf16
-@pytest.mark.parametrize("form", ["autograd", "numpy", "recurrent"])
+@pytest.mark.parametrize("form", ["autograd", "recurrent"])
 def test_rounding_is_no_part_of_the_ratio_to_older_parameters(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With policy lag, an update with rounded products has the ratio of one without."""
     found = []

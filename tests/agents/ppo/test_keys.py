@@ -131,7 +131,7 @@ def test_an_agent_acts_on_what_it_sees_and_needs_no_more() -> None:
     each = [agent.act({"policy": row}) for row in np.eye(4, dtype=np.float32)]
     assert agent.act({"policy": np.eye(4, dtype=np.float32)}, batch=True).tolist() == each
     with pytest.raises(
-        EnvError, match=r"acts on the parts policy of an observation \(actor_keys\), and .* no 'policy'"
+        EnvError, match=r"its observation needs the parts \['policy'\] \(actor_keys\), and has \['privileged'\]"
     ):
         agent.act({"privileged": seen["privileged"]})
 

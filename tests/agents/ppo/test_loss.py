@@ -25,7 +25,6 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import Loss, LossInputs, clipped_value_loss, policy_loss, ppo_loss, value_loss
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.precision import supports_bf16
 
 CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2
@@ -45,12 +44,9 @@ def form_of(agent: PPO) -> type:
 # By hand and as it is written
 
 FORMS_OF: dict[str, dict[str, Any]] = {
-    "numpy": {}, "bf16": {"precision": "bf16"}, "compiled": {"compiled_updates": True}
+    "numpy": {}, "compiled": {"compiled_updates": True}
 }  # fmt: skip
-NEEDS = {
-    "bf16": pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="needs a CPU that multiplies bfloat16"),
-    "compiled": pytest.mark.extras,
-}
+NEEDS = {"compiled": pytest.mark.extras}
 FORMS = [pytest.param(name, marks=NEEDS.get(name, ())) for name in FORMS_OF]
 CHANGES: dict[str, tuple[Any, str, Any]] = {
     "no policy loss": (loss_module, "policy_loss", lambda **inputs: 0.0 * policy_loss(**inputs)),

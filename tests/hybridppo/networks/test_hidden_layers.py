@@ -70,24 +70,6 @@ def test_gradients_of_inputs_are_computed_only_if_asked_for() -> None:
     agree(found, by_torch(weights, biases, "tanh", inputs, np.ones((STACK, 4, 3), np.float32))["parameters"])
 
 
-def test_products_between_hidden_layers_are_those_asked_for() -> None:
-    shapes = []
-
-    def counted(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-        shapes.append(out.shape[-2:])
-        np.matmul(a, b, out=out)
-
-    weights, biases = parameters()
-    layers = HiddenLayers(weights, biases, "relu", counted)
-    inputs = np.ones((6, 5), np.float32)
-    activations = layers.forward(inputs)
-    assert shapes == [(6, 4), (6, 3)]  # the first layer is none of them
-    shapes.clear()
-    layers.gradient_buffer(6)[:] = 1.0
-    layers.backward(inputs, activations, [np.empty_like(w) for w in weights], [np.empty_like(b) for b in biases])
-    assert shapes == [(3, 4), (6, 4), (4, 7), (6, 7)]
-
-
 def test_memory_is_kept_from_call_to_call_and_does_not_grow_with_the_number_of_sizes() -> None:
     layers = HiddenLayers(*parameters(), "tanh")
     first = layers.forward(np.ones((8, 5), np.float32))

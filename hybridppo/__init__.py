@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from hybridppo.runs.loading import load as load
     from hybridppo.runs.loading import load_policies as load_policies
     from hybridppo.runs.self_play import SelfPlay as SelfPlay
-    from hybridppo.tools.diagnosis.comparing import compare_distributions as compare_distributions
-    from hybridppo.tools.diagnosis.doctor import diagnose as diagnose
-    from hybridppo.tools.experiments.search import tune as tune
-    from hybridppo.tools.experiments.suites import run_benchmark as run_benchmark
-    from hybridppo.tools.experiments.tuning import tuned as tuned
-    from hybridppo.tools.export.exporting import export as export
-    from hybridppo.tools.pretrained.gallery import pretrained as pretrained
-    from hybridppo.tools.views.playing import play as play
-    from hybridppo.tools.views.playing import record_video as record_video
-    from hybridppo.tools.views.plotting import plot_runs as plot_runs
-    from hybridppo.tools.views.report import write_report as write_report
+    from hybridppo.tools.benchmark import run_benchmark as run_benchmark
+    from hybridppo.tools.comparing import compare_distributions as compare_distributions
+    from hybridppo.tools.doctor import diagnose as diagnose
+    from hybridppo.tools.export import export as export
+    from hybridppo.tools.gallery import pretrained as pretrained
+    from hybridppo.tools.play import play as play
+    from hybridppo.tools.play import record_video as record_video
+    from hybridppo.tools.plot import plot_runs as plot_runs
+    from hybridppo.tools.report import write_report as write_report
+    from hybridppo.tools.tune import tune as tune
+    from hybridppo.tools.tuned import tuned as tuned
     from hybridppo.training.evaluate import evaluate as evaluate
     from hybridppo.training.evaluate import evaluate_agent as evaluate_agent
     from hybridppo.training.evaluate import evaluate_policies as evaluate_policies
@@ -93,16 +93,16 @@ _NAMES = {
     ),
     "hybridppo.runs.loading": "load load_policies",
     "hybridppo.runs.self_play": "SelfPlay",
-    "hybridppo.tools.diagnosis.comparing": "compare_distributions",
-    "hybridppo.tools.diagnosis.doctor": "diagnose",
-    "hybridppo.tools.experiments.search": "tune",
-    "hybridppo.tools.experiments.suites": "run_benchmark",
-    "hybridppo.tools.experiments.tuning": "tuned",
-    "hybridppo.tools.export.exporting": "export",
-    "hybridppo.tools.pretrained.gallery": "pretrained",
-    "hybridppo.tools.views.playing": "play record_video",
-    "hybridppo.tools.views.plotting": "plot_runs",
-    "hybridppo.tools.views.report": "write_report",
+    "hybridppo.tools.comparing": "compare_distributions",
+    "hybridppo.tools.doctor": "diagnose",
+    "hybridppo.tools.tune": "tune",
+    "hybridppo.tools.benchmark": "run_benchmark",
+    "hybridppo.tools.tuned": "tuned",
+    "hybridppo.tools.export": "export",
+    "hybridppo.tools.gallery": "pretrained",
+    "hybridppo.tools.play": "play record_video",
+    "hybridppo.tools.plot": "plot_runs",
+    "hybridppo.tools.report": "write_report",
     "hybridppo.training.evaluate": "evaluate evaluate_agent evaluate_policies",
     "hybridppo.training.self_play": "round_robin",
     "hybridppo.training.resume": "resume",

@@ -28,8 +28,8 @@ from hybridppo.agents.registry import AnyConfig, name_of, replaced
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.lines import as_json, read_lines
 from hybridppo.system.figures import markdown_table, shown_number
-from hybridppo.tools.pretrained.gallery import cards, file_of
-from hybridppo.tools.views.playing import _filmed, _play
+from hybridppo.tools.gallery import cards, file_of
+from hybridppo.tools.play import _filmed, _play
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # where `train_in` is
 
@@ -136,7 +136,7 @@ AGENTS: dict[str, Asked] = {
             num_steps=128, num_epochs=8, num_minibatches=8, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9,
             hidden_sizes=(64,), recurrent="mingru",
         ),
-        env="hybridppo.tools.pretrained.worlds:places_alone",
+        env="hybridppo.tools.gallery:places_alone",
     ),
     "MiniGrid-MemoryS7-v0": Asked(
         1_200_000,

@@ -84,7 +84,7 @@ def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Workers, learners and runs are copies of a warm process, except in tests that look at how they start."""
     from hybridppo.distribution import launching
     from hybridppo.runners.workers import local
-    from hybridppo.tools.experiments import side_by_side
+    from hybridppo.tools import side_by_side
 
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(local, "subprocess", WarmSubprocess)

@@ -14,8 +14,8 @@ from gpu_cases.catalogue import catalogue
 from selection import only_by_default
 
 from hybridppo.compiled import cuda_building
-from hybridppo.tools.diagnosis import case as cases
-from hybridppo.tools.diagnosis.case import Bench, Case, NotPossibleHere, Outcome, attempt, require
+from hybridppo.tools import case as cases
+from hybridppo.tools.case import Bench, Case, NotPossibleHere, Outcome, attempt, require
 
 needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 

@@ -28,9 +28,9 @@ EVERYWHERE = {
     "hybridppo/agents/ppo/ppo.py",
     "hybridppo/runners/__init__.py",
     "hybridppo/runners/runner.py",
-    "hybridppo/tools/experiments/tuned.json",
+    "hybridppo/tools/tuned.json",
     "hybridppo/tools/pretrained/CartPole-v1.safetensors",
-    "hybridppo/tools/views/report.html",
+    "hybridppo/tools/report.html",
 }
 
 

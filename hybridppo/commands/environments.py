@@ -79,8 +79,8 @@ class Placements(Command):
 
     def run(self) -> None:
         """Measure, and print the table."""
-        from hybridppo.tools.diagnosis.comparing import compare_distributions, distributions_as_markdown
-        from hybridppo.tools.views.plotting import plot_placements, require_picture
+        from hybridppo.tools.comparing import compare_distributions, distributions_as_markdown
+        from hybridppo.tools.plot import plot_placements, require_picture
 
         if self.plot is not None:
             require_picture(self.plot)
@@ -120,7 +120,7 @@ class Doctor(Command):
         """Run the checks, and print what they find."""
         if not self.seconds > 0:
             raise ConfigurationError(f"--seconds must be positive, got {self.seconds:g}")
-        from hybridppo.tools.diagnosis.doctor import diagnose, write
+        from hybridppo.tools.doctor import diagnose, write
 
         diagnosis = diagnose(
             self.env, seconds=self.seconds, thorough=self.thorough, say=lambda line: print(line, flush=True)
@@ -153,7 +153,7 @@ class Benchmark(Command):
 
     def run(self) -> None:
         """Train what is missing, and print the table."""
-        from hybridppo.tools.experiments.suites import run_benchmark, table
+        from hybridppo.tools.benchmark import run_benchmark, table
 
         print(table(run_benchmark(**self.arguments())))
         print(f"table, figures and picture: {self.output}")
@@ -192,7 +192,7 @@ class Tune(Command):
 
     def run(self) -> None:
         """Search, and print the best settings."""
-        from hybridppo.tools.experiments.search import tune
+        from hybridppo.tools.tune import tune
 
         placement = make_placement(
             self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device

@@ -21,7 +21,7 @@ from hybridppo.system.figures import markdown_table, shown_number, shown_returns
 from hybridppo.training.evaluate import environment_of, evaluate
 
 if TYPE_CHECKING:
-    from hybridppo.tools.views.playing import Played
+    from hybridppo.tools.play import Played
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Plot(Command):
 
     def run(self) -> None:
         """Draw, and list what was drawn."""
-        from hybridppo.tools.views.plotting import plot_runs
+        from hybridppo.tools.plot import plot_runs
 
         groups = plot_runs(labels=self.label, **self.arguments("label"))
         for group in groups:
@@ -143,7 +143,7 @@ class Report(Command):
 
     def run(self) -> None:
         """Write the page, and print its path."""
-        from hybridppo.tools.views.report import write_report
+        from hybridppo.tools.report import write_report
 
         print(f"report: {write_report(self.run_dir)}")
 
@@ -177,7 +177,7 @@ class Play(Command):
 
     def run(self) -> None:
         """Play, and print the returns."""
-        from hybridppo.tools.views.playing import play, record_video
+        from hybridppo.tools.play import play, record_video
 
         if self.window and self.output is not None:
             raise ConfigurationError("--window writes no video: leave --output out")
@@ -226,7 +226,7 @@ class Export(Command):
 
     def run(self) -> None:
         """Export, and print what was compared."""
-        from hybridppo.tools.export.exporting import export
+        from hybridppo.tools.export import export
 
         exported = export(**self.arguments())
         if exported.steps_checked:
@@ -248,7 +248,7 @@ class Watch(Command):
 
     def run(self) -> None:
         """Watch until the run ends, or Ctrl-C."""
-        from hybridppo.tools.views.watching import watch
+        from hybridppo.tools.watch import watch
 
         if not 0.0 < self.seconds < 3600.0:
             raise ConfigurationError(f"--seconds must be positive, and below 3600, got {self.seconds:g}")
@@ -269,7 +269,7 @@ class Agents(Command):
 
     def run(self) -> None:
         """Print the table, or a card."""
-        from hybridppo.tools.pretrained import gallery
+        from hybridppo.tools import gallery
 
         if self.name is not None:
             print(as_json(gallery.card_of(self.name)).rstrip())

@@ -1,7 +1,4 @@
-"""Tools around a training, which no training needs.
+"""Tools around a training, which no training needs: a module for each command.
 
-`diagnosis/` checks this machine, and compares distributions. `experiments/` trains many runs: suites, searches for
-settings, and tuned settings. `views/` shows runs: curves, a page, a live view, videos. `export/` writes a policy for
-other machines, and `pretrained/` has trained agents. If a tool needs another package, it imports the package when it
-is used. Begin with `diagnosis/doctor.py`.
+If a tool needs another package, it imports the package when it is used. `pretrained/` has the files of trained agents.
 """

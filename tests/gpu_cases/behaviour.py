@@ -23,7 +23,7 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runs.loading import load
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.interruption import Stopped
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     PLACEMENTS,
     SMALL,
     TOLERANCES,

@@ -7,7 +7,7 @@ from gpu_cases.policies import policy_cases
 from gpu_cases.results import result_cases
 from gpu_cases.tensors import tensor_cases
 
-from hybridppo.tools.diagnosis.case import Case
+from hybridppo.tools.case import Case
 
 
 def catalogue() -> dict[str, Case]:

@@ -20,7 +20,7 @@ from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.placements.base import Placement
 from hybridppo.system.accelerator import accelerator_of
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     SMALL,
     TOLERANCES,
     Bench,

@@ -22,7 +22,7 @@ from hybridppo.runners.samplers.on_device import DeviceSampler
 from hybridppo.runs.distribution_policies import GPUOnly
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.recording import GraphRecorder
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     SMALL,
     TOLERANCES,
     Bench,

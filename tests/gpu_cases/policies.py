@@ -11,7 +11,7 @@ from toy_agents import Matching, Unlike
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.interfaces import agents_of
 from hybridppo.placements.base import Placement
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     SMALL,
     Bench,
     Case,

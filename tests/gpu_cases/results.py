@@ -8,7 +8,7 @@ from gpu_cases.environments import Colours, Lengths
 
 from hybridppo.agents import PPOConfig
 from hybridppo.system.accelerator import num_cuda_devices
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     PLACEMENTS,
     SMALL,
     TOLERANCES,

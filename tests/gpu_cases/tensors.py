@@ -16,7 +16,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.system.accelerator import accelerator_of
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     SMALL,
     TOLERANCES,
     Bench,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from hybridppo.tools.export import exporting
+from hybridppo.tools import export as exporting
 
 
 @torch.no_grad()

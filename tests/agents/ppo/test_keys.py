@@ -20,7 +20,7 @@ from selection import only_by_default
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
-from hybridppo.tools.export import exporting
+from hybridppo.tools import export as exporting
 
 SMALL = ppo_config(
     num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16),
@@ -183,7 +183,7 @@ def test_the_policy_is_taken_away_without_what_it_does_not_see(name: str, tmp_pa
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
     found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make, check_steps=50)
     assert found.steps_checked == 50
-    from hybridppo.tools.export.numpy_policy import Policy
+    from hybridppo.tools.numpy_policy import Policy
 
     about = Policy(tmp_path / "policy.npz").about
     assert [part["name"] for part in about["observation"]] == ["[0]" if name == "a tuple" else "['policy']"]

@@ -42,7 +42,7 @@ from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused
 from hybridppo.system.figures import shown_return
-from hybridppo.tools.export import numpy_policy
+from hybridppo.tools import numpy_policy
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

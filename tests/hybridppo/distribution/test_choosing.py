@@ -26,7 +26,7 @@ from hybridppo.distribution.choosing import choose_for_learners, share_of
 from hybridppo.distribution.team import Team
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.tools.diagnosis import comparing
+from hybridppo.tools import comparing
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 COPIES = EnvironmentOptions(vectorization="sync")

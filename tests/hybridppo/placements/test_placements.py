@@ -433,7 +433,7 @@ def test_only_the_placement_moves_things() -> None:
     placements = ("base.py", "crossing.py", "migrating.py", "mirrored.py", "snapshot.py")
     assert all(strays.pop(f"hybridppo/placements/{name}", None) for name in placements)
     # The doctor tries what copies there are.
-    assert strays.pop("hybridppo/tools/diagnosis/doctor.py")
+    assert strays.pop("hybridppo/tools/doctor.py")
     copied = ".to('cpu', copy=True)"
     assert strays == {
         # What was sampled on a device is saved, and errors in it are explained on the host; bounds of actions go to it.
@@ -441,7 +441,7 @@ def test_only_the_placement_moves_things() -> None:
         "runners/samplers/on_device.py": {".cpu()"},
         # Files are written from the host.
         "hybridppo/run_directory/checkpoints.py": {copied},
-        "hybridppo/tools/export/policies.py": {".cpu()"},
+        "hybridppo/tools/exported_policy.py": {".cpu()"},
     }
 
 

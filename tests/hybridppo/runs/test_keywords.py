@@ -11,7 +11,7 @@ from typing_extensions import get_type_hints, is_typeddict
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.keywords import EnvironmentKeywords, ResumeKeywords, TrainKeywords, TuneKeywords
 from hybridppo.runs.options import GROUPS, changeable_names
-from hybridppo.tools.experiments.search import TAKEN
+from hybridppo.tools.tune import TAKEN
 
 WIDER = {"start_from", "distribution", "track", "self_play"}
 """Options that take more than their field holds: a path, a policy, trackers, settings."""

@@ -20,7 +20,7 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import are_same, space_from_json, space_to_json
-from hybridppo.tools.export.numpy_policy import Policy
+from hybridppo.tools.numpy_policy import Policy
 
 DTYPES = (
     np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, np.float16, np.float32,

@@ -21,9 +21,9 @@ from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
 from hybridppo.run_directory.lines import append
 from hybridppo.runs.settings import settings_of_result
-from hybridppo.tools.views import report
-from hybridppo.tools.views.svg import line_chart, shown, stacked_bar, ticks
-from hybridppo.tools.views.watching import watch
+from hybridppo.tools import report
+from hybridppo.tools.svg import line_chart, shown, stacked_bar, ticks
+from hybridppo.tools.watch import watch
 
 MISSING = "missing"
 """In place of the value of a field that is removed."""
@@ -182,7 +182,7 @@ def test_a_video_is_held_and_a_large_one_linked_to(run_dir: Path, monkeypatch: p
     try:
         page = Page(hybridppo.write_report(run_dir).read_text(encoding="utf-8"))
         assert [a["src"] for tag, a in page.tags if tag == "video"] == ["data:video/mp4;base64,ZnJhbWVz"]
-        monkeypatch.setattr("hybridppo.tools.views.report.LARGEST_VIDEO", 3)
+        monkeypatch.setattr("hybridppo.tools.report.LARGEST_VIDEO", 3)
         page = Page(hybridppo.write_report(run_dir).read_text(encoding="utf-8"))
         assert [a["href"] for tag, a in page.tags if tag == "a"] == ["video.mp4"]
     finally:

@@ -29,8 +29,8 @@ from hybridppo.commands.main import main
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.tools.export import exporting
-from hybridppo.tools.export.policies import TorchPolicy
+from hybridppo.tools import export as exporting
+from hybridppo.tools.exported_policy import TorchPolicy
 
 SMALL = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "learning_rate": 0.05}
 VECTOR = Box(-5.0, 5.0, (3,), np.float64)
@@ -201,7 +201,7 @@ def test_policies_of_off_policy_agents_are_exported(config: Any, suffix: str, tm
 
 
 def test_a_policy_of_another_distribution_is_exported_and_needs_its_class(tmp_path: Path) -> None:
-    kind = runpy.run_path(str(Path(__file__).parents[4] / "examples" / "sac.py"))["SAC"]
+    kind = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "sac.py"))["SAC"]
     config = hybridppo.TD3Config(hidden_sizes=(4,), learning_starts=8, steps_per_iteration=16, buffer_size=100)
     options: dict[str, Any] = {"placement": "cpu", "progress": False, "run_dir": tmp_path / "run"}
     hybridppo.train("Pendulum-v1", total_steps=32, agent=kind, config=config, **options)
@@ -283,7 +283,7 @@ def test_a_file_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     masked = (Dict(b=VECTOR, a=Discrete(3)), Dict(z=Discrete(2), y=Box(-1.0, 1.0, (2,))), {}, False)
     trained(tmp_path / "run", masked)
     hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
-    from hybridppo.tools.export.numpy_policy import Policy
+    from hybridppo.tools.numpy_policy import Policy
 
     about = Policy(tmp_path / "policy.npz").about
     seen = [(part["name"], part["start"], part["stop"], part["space"]["type"]) for part in about["observation"]]
@@ -429,7 +429,7 @@ assert not {"torch", "gymnasium", "hybridppo"} & sys.modules.keys()
 def test_numpy_refuses_what_does_not_fit(arguments: dict[str, Any], said: str, tmp_path: Path) -> None:
     trained(tmp_path / "run", POLICIES["lstm"])
     hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
-    from hybridppo.tools.export.numpy_policy import Policy
+    from hybridppo.tools.numpy_policy import Policy
 
     given: dict[str, Any] = {"observation": [0.0, 0.0, 0.0], "action_mask": [1, 1, 1], **arguments}
     with pytest.raises(ValueError, match=said):
@@ -480,5 +480,5 @@ def test_without_its_packages_onnx_says_the_remedy(tmp_path: Path, monkeypatch: 
 def test_packages_are_imported_when_a_file_is_written() -> None:
     # A copy of a process that has imported what trainings import, and no more, sees it as well as another would.
     packages = {"onnx", "onnxruntime", "onnxscript"}
-    code = f"import sys, hybridppo.tools.export.exporting; print(*({packages} & sys.modules.keys()))"
+    code = f"import sys, hybridppo.tools.export; print(*({packages} & sys.modules.keys()))"
     assert run_python("-c", code, check=True).stdout.split() == []

@@ -24,7 +24,7 @@ from hybridppo.commands.main import main
 from hybridppo.commands.runs import episode_lines
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
-from hybridppo.tools.views.video import Video
+from hybridppo.tools.video import Video
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
@@ -411,7 +411,7 @@ DRAWN = _slide(draw=lambda state: np.full((4, 4, 3), 7, np.uint8))
 def test_what_draws_nothing_and_what_is_no_video_is_refused(
     masked_run: Path, cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hybridppo.tools.views.playing.find_spec", lambda name: object())
+    monkeypatch.setattr("hybridppo.tools.play.find_spec", lambda name: object())
     with pytest.raises(EnvError, match="draws no pictures: its render_mode is None"):
         hybridppo.record_video(masked_run, tmp_path / "a.mp4", env=Numbered)
     with pytest.raises(ConfigurationError, match=r"end with \.mp4"):
@@ -424,7 +424,7 @@ def test_what_draws_nothing_and_what_is_no_video_is_refused(
 
 def test_without_the_extra_the_remedy_is_said(cartpole: Path, tmp_path: Path) -> None:
     code = f"""
-import hybridppo.tools.views.playing as playing
+import hybridppo.tools.play as playing
 playing.find_spec = lambda name: None
 from hybridppo.commands.main import main
 main(["play", {str(cartpole)!r}, "--output", {str(tmp_path / "a.mp4")!r}])

@@ -16,7 +16,7 @@ from hybridppo import ConfigurationError, RunDirectoryError
 from hybridppo.auto.trials import PARTS
 from hybridppo.commands.main import main
 from hybridppo.errors import pip_install
-from hybridppo.tools.views.curves import (
+from hybridppo.tools.curves import (
     Group,
     band_of,
     find_runs,
@@ -25,7 +25,7 @@ from hybridppo.tools.views.curves import (
     read_policies,
     read_run,
 )
-from hybridppo.tools.views.plotting import plot_placements
+from hybridppo.tools.plot import plot_placements
 
 SPACES: dict[str, Any] = {"observation_space": {}, "action_space": {}}
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}

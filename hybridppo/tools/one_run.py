@@ -1,4 +1,4 @@
-"""The program of a run in its own process, which a parent starts: `python -m hybridppo.tools.experiments.one_run`.
+"""The program of a run in its own process, which a parent starts: `python -m hybridppo.tools.one_run`.
 
 The first line of the standard input is a `RunAsked` as JSON. When the input closes, because the parent stops the run or
 dies, the run is saved and ends with 130.

@@ -14,7 +14,7 @@ import hybridppo
 from hybridppo import RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.run_directory.lines import Tail
-from hybridppo.tools.views.watching import BLOCKS, PLAIN, frame, watch
+from hybridppo.tools.watch import BLOCKS, PLAIN, frame, watch
 
 CONFIG = {
     **{"env_id": "A-v0", "seed": 4, "placement": {"name": "single", "device": "cpu"}, "total_steps": 1000},
@@ -205,7 +205,7 @@ def test_ctrl_c_leaves(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hybridppo.tools.views.watching.watch.__kwdefaults__", {
+    monkeypatch.setattr("hybridppo.tools.watch.watch.__kwdefaults__", {
         "seconds": 1.0, "out": None, "wait": interrupted, "clock": lambda: 0.0,
     })  # fmt: skip
     with pytest.raises(SystemExit) as exited:

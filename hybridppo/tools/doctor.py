@@ -34,7 +34,7 @@ from hybridppo.system.accelerator import accelerator_of, described_cuda_devices,
 from hybridppo.system.blas import advice
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.threads import cpu_cores, limit_threads
-from hybridppo.tools.diagnosis.case import (
+from hybridppo.tools.case import (
     PLACEMENTS,
     SMALL,
     Bench,

@@ -13,7 +13,7 @@ from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.system.validation import is_number, require_path
-from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
+from hybridppo.tools.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

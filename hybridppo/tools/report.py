@@ -20,8 +20,8 @@ from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
 from hybridppo.system.validation import is_number
-from hybridppo.tools.views.curves import PHASES, Run, names_of, policy_of, read_run, result_of
-from hybridppo.tools.views.svg import line_chart, stacked_bar
+from hybridppo.tools.curves import PHASES, Run, names_of, policy_of, read_run, result_of
+from hybridppo.tools.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
 LARGEST_VIDEO = 20 * 2**20

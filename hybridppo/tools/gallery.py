@@ -8,6 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import TransformObservation
+
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError
@@ -16,7 +21,7 @@ from hybridppo.runs.loading import load
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.training.evaluate import environments_for
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "pretrained"
 Card = dict[str, Any]
 """The card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it again."""
 
@@ -76,3 +81,9 @@ def _line(name: str, card: Card) -> list[str]:
     agent = card["agent"] if memory is None else f"{card['agent']}, {memory}"
     size = file_of(name, ".safetensors").stat().st_size
     return [name, *returns, f"{card['total_steps']:,}", str(card["seed"]), agent, f"{size / 1000:.0f}"]
+
+
+def places_alone(**options: Any) -> "gym.Env[Any, Any]":
+    """CartPole with only the cart's position and the pole's angle as observation: balancing it needs a memory."""
+    seen = Box(-np.inf, np.inf, (2,), np.float32)
+    return TransformObservation(gym.make("CartPole-v1", **options), lambda observation: observation[[0, 2]], seen)

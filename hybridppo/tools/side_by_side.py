@@ -16,7 +16,7 @@ from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.lines import Tail, as_json, read_object
 from hybridppo.runners.workers.interpreter import command_of, wait_for_ends
-from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
+from hybridppo.tools.one_run import EXIT_DONE, RunAsked
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
@@ -40,7 +40,7 @@ class RunningRun:
         apart: dict[str, Any] = {"creationflags": group} if on_windows else {"start_new_session": True}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command_of("hybridppo.tools.experiments.one_run"),
+                command_of("hybridppo.tools.one_run"),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -15,15 +15,15 @@ import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.run_directory.lines import read_lines
 from hybridppo.run_directory.lock import wait_until_free
-from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import RunningRun, result_of, run_all
-from hybridppo.tools.experiments.suites import SUITES, cases_of, table
-from hybridppo.tools.experiments.tuning import tuned_entry
+from hybridppo.tools.benchmark import SUITES, cases_of, table
+from hybridppo.tools.one_run import RunAsked
+from hybridppo.tools.side_by_side import RunningRun, result_of, run_all
+from hybridppo.tools.tuned import tuned_entry
 
 processes = pytest.mark.extras
 """Each starts several processes, which takes long beside other tests."""
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
@@ -150,8 +150,8 @@ def test_a_run_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="kill is of POSIX")
 def test_whoever_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
     code = (
-        "import sys, json\nfrom hybridppo.tools.experiments.one_run import RunAsked\n"
-        "from hybridppo.tools.experiments.side_by_side import run_all\n"
+        "import sys, json\nfrom hybridppo.tools.one_run import RunAsked\n"
+        "from hybridppo.tools.side_by_side import run_all\n"
         "run_all([RunAsked(**json.loads(sys.argv[1]))], jobs=1)"
     )
     run = asked(tmp_path / "run", steps=10_000_000)

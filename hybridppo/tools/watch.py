@@ -15,7 +15,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import Tail
 from hybridppo.runs.settings import config_to_show
 from hybridppo.system.figures import shown_clock, shown_number
-from hybridppo.tools.views.curves import PHASES, fields_shown, names_of, result_of
+from hybridppo.tools.curves import PHASES, fields_shown, names_of, result_of
 
 Metrics = dict[str, Any]
 

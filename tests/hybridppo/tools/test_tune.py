@@ -16,8 +16,8 @@ from hybridppo import ConfigurationError
 from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.lines import Tail, append
-from hybridppo.tools.experiments.search import _Underway
-from hybridppo.tools.experiments.tuning import FILE, Entry, tuned_entry, write_entry
+from hybridppo.tools.tune import _Underway
+from hybridppo.tools.tuned import FILE, Entry, tuned_entry, write_entry
 
 ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
 
@@ -132,7 +132,7 @@ def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_tra
         write_entry(file, env_id, entry)
         return entry
 
-    monkeypatch.setattr("hybridppo.tools.experiments.search.tune", search)
+    monkeypatch.setattr("hybridppo.tools.tune.tune", search)
     flags = ["--env-kwargs", '{"name": "it\'s"}', "--action-masks", "--import", "gymnasium", "--start-from", "a run"]
     flags += ["--placement", "hybrid", "--learning-device", "cpu", "--output", str(file.parent)]
     with pytest.raises(SystemExit) as exited:

@@ -35,8 +35,9 @@ from hybridppo.runs.settings import name_of_source
 from hybridppo.system.figures import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import (
+from hybridppo.tools.benchmark import EVALUATION_EPISODES
+from hybridppo.tools.one_run import RunAsked
+from hybridppo.tools.side_by_side import (
     POLL_SECONDS,
     RunningRun,
     require_same,
@@ -44,8 +45,7 @@ from hybridppo.tools.experiments.side_by_side import (
     stop_all,
     train_missing,
 )
-from hybridppo.tools.experiments.suites import EVALUATION_EPISODES
-from hybridppo.tools.experiments.tuning import Entry, write_entry
+from hybridppo.tools.tuned import Entry, write_entry
 
 SPACE: dict[str, tuple[Any, ...]] = {
     "num_envs": (4, 8, 16),

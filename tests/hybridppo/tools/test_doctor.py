@@ -11,8 +11,8 @@ import torch
 import hybridppo
 from hybridppo.commands.main import main
 from hybridppo.placements.mirrored import Mirrored
-from hybridppo.tools.diagnosis import doctor
-from hybridppo.tools.diagnosis.case import Bench, Case, require
+from hybridppo.tools import doctor
+from hybridppo.tools.case import Bench, Case, require
 
 
 def run(*arguments: object) -> int:

@@ -13,10 +13,10 @@ import hybridppo
 from hybridppo.commands.main import main
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.system.interruption import Stopped
-from hybridppo.tools.pretrained.gallery import card_of, cards, file_of
+from hybridppo.tools.gallery import card_of, cards, file_of
 
 CARDS = cards()
-PAGE = Path(__file__).parents[4] / "docs" / "gallery.md"
+PAGE = Path(__file__).parents[3] / "docs" / "gallery.md"
 LARGEST = 300_000
 
 

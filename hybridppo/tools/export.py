@@ -44,8 +44,8 @@ from hybridppo.runs.settings import Settings
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.validation import require_path, require_whole
-from hybridppo.tools.export import numpy_policy
-from hybridppo.tools.export.policies import Player, TorchPolicy, arrays_of
+from hybridppo.tools import numpy_policy
+from hybridppo.tools.exported_policy import Player, TorchPolicy, arrays_of
 
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 """Takes observation, mask and state; returns the parts of an action, the outputs and the next state."""

@@ -39,7 +39,7 @@ from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.spaces.composite import map_parts
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.views.video import Video
+from hybridppo.tools.video import Video
 from hybridppo.training.evaluate import (
     acting,
     environment_of,

@@ -1,1 +1,0 @@
-"""Exports a policy to a file that works without this library: ONNX, a torch program, or NumPy arrays."""

@@ -1,1 +1,0 @@
-"""Shows a run: curves, reports, a live view, the agent at play."""

@@ -19,7 +19,7 @@ import numpy as np
 from missing_runs import parser_of, run_missing
 from settings import CLEANRL
 
-from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 
 ENVIRONMENTS = (
     "CartPole-v1",

@@ -26,7 +26,7 @@ import numpy as np
 from missing_runs import parser_of, run_missing
 from turns import history_of
 
-from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 
 EVALUATION_EPISODES = 20
 CASES = {"CartPole-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 300_000}

@@ -19,8 +19,8 @@ from typing import Any
 
 import machine
 
-from hybridppo.tools.experiments.suites import run_benchmark
-from hybridppo.tools.experiments.tuning import tuned_entry
+from hybridppo.tools.benchmark import run_benchmark
+from hybridppo.tools.tuned import tuned_entry
 
 ASKED: dict[str, float] = {
     "CartPole-v1": 500.0,

@@ -30,7 +30,7 @@ from turns import in_words, ratios
 
 import hybridppo
 from hybridppo import PPO, PPOConfig
-from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 
 Array = NDArray[Any]
 WINDOW, SOLVED = 4, 7.0

@@ -22,7 +22,7 @@ from missing_runs import kept_runs
 from settings import cleanrl
 
 import hybridppo
-from hybridppo.tools.pretrained.worlds import places_alone
+from hybridppo.tools.gallery import places_alone
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from toy_environments import DelayedCopy, TMaze

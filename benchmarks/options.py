@@ -33,7 +33,7 @@ from hybridppo.networks.making import actor_and_critic
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import RunningMoments, moments_of
 from hybridppo.rollouts.advantages import gae
-from hybridppo.tools.views.curves import interquartile_mean
+from hybridppo.tools.curves import interquartile_mean
 
 MARK = 100_000
 """Steps between evaluations."""

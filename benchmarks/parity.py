@@ -4,7 +4,7 @@
     python benchmarks/parity.py --cases Acrobot-v1,MountainCar-v0 --seeds 3
     python benchmarks/parity.py --cases "TD3 HalfCheetah-v5" --contestants stable-baselines3 --jobs 1
 
-A case is an environment with PPO's tuned settings (`hybridppo/tools/experiments/tuned.json`), in stable-baselines3 with
+A case is an environment with PPO's tuned settings (`hybridppo/tools/tuned.json`), in stable-baselines3 with
 `VecNormalize` if they normalize; or DDPG or TD3 on an environment, with layers of 256 and the other settings of
 `off_policy_turn.py`. Each run is a process with one thread: the whole training, and then 20 deterministic episodes.
 Runs that are already in the results are skipped, so it can be stopped and continued. The table shows, for each case,
@@ -21,8 +21,8 @@ import off_policy_turn
 from missing_runs import parser_of, run_missing
 
 from hybridppo import PPOConfig
-from hybridppo.tools.experiments.tuning import tuned_entry
-from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.tuned import tuned_entry
 
 OFF_POLICY = {
     "DDPG Pendulum-v1": ("ddpg", "Pendulum-v1", 30_000, 1_000),

@@ -30,9 +30,9 @@ from settings import CLEANRL  # noqa: E402
 from hybridppo.agents.registry import config_from_json  # noqa: E402
 from hybridppo.run_directory.lines import read_lines  # noqa: E402
 from hybridppo.system.figures import markdown_table, shown_number  # noqa: E402
-from hybridppo.tools.experiments.one_run import RunAsked  # noqa: E402
-from hybridppo.tools.experiments.side_by_side import result_of, train_missing  # noqa: E402
-from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean  # noqa: E402
+from hybridppo.tools.curves import bootstrap_interval, interquartile_mean  # noqa: E402
+from hybridppo.tools.one_run import RunAsked  # noqa: E402
+from hybridppo.tools.side_by_side import result_of, train_missing  # noqa: E402
 
 KEYS = {"training": "episode_return_mean", "evaluation": "evaluation_return_mean"}
 

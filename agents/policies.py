@@ -21,6 +21,9 @@ from hybridppo.agents.common.acting import NO_STATE
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.joint import typed
+from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.numpy_forms.form import Sizes
@@ -29,10 +32,8 @@ from hybridppo.networks.rows import own_rows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.lines import finite, with_nan
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.joint import typed
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import DistributionOfPolicies, SpacesOfAgents
+from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole

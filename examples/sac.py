@@ -17,8 +17,8 @@ import hybridppo
 from hybridppo import TD3, TD3Config
 from hybridppo.agents.ddpg.backend import critic_loss, targets
 from hybridppo.agents.ddpg.networks import Critics
+from hybridppo.distributions.deterministic import DeterministicActions, GaussianExploration, deterministic_actions
 from hybridppo.rollouts.replay import Transitions
-from hybridppo.spaces.deterministic import DeterministicActions, GaussianExploration, deterministic_actions
 
 LOG_STD = (-5.0, 2.0)
 

@@ -5,12 +5,12 @@ from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 from torch import Tensor, nn
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.deterministic import GaussianExploration
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.deterministic import GaussianExploration
-from hybridppo.spaces.distributions import Distribution
 
 Metrics = dict[str, float]
 

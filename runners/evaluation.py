@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.state_dependent import Drawing
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.info_metrics import metrics_of
@@ -20,8 +22,6 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.state_dependent import Drawing
 from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"errors", "names", "_lazy", "_version"},
     {"system", "spaces"},
+    {"distributions"},
     {"compiled", "networks", "rollouts", "run_directory"},
     {"interfaces", "environments"},
     {"placements", "reporting", "tensors"},

@@ -8,13 +8,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.state_dependent import Drawing
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.placements.acting import TorchActor, TorchRecurrentActor
-from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
-from hybridppo.spaces.state_dependent import Drawing
 
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""

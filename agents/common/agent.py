@@ -14,6 +14,7 @@ from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, row
 from hybridppo.agents.common.loop import Exchange, OptimizationLoop
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.distributions.base import Distribution
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
@@ -21,7 +22,6 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.validation import require_bools
 

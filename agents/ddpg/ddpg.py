@@ -30,6 +30,12 @@ from hybridppo.agents.ddpg.backend import ACTOR, CRITIC, STATISTICS, Backend, cr
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.deterministic import (
+    GaussianExploration,
+    OrnsteinUhlenbeckExploration,
+    deterministic_actions,
+)
 from hybridppo.errors import TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
@@ -37,8 +43,6 @@ from hybridppo.networks.modes import share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
-from hybridppo.spaces.deterministic import GaussianExploration, OrnsteinUhlenbeckExploration, deterministic_actions
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole

@@ -7,8 +7,8 @@ import gymnasium as gym
 
 from hybridppo.agents.common.memory import host_memory, readable
 from hybridppo.agents.ddpg.config import DDPGConfig
+from hybridppo.distributions.deterministic import deterministic_actions
 from hybridppo.errors import OutOfMemoryError
-from hybridppo.spaces.deterministic import deterministic_actions
 from hybridppo.spaces.observations import ObservationEncoder
 
 _FLOAT = 4

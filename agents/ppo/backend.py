@@ -26,10 +26,10 @@ from hybridppo.agents.ppo.loss import (
     without_padding,
 )
 from hybridppo.agents.ppo.stacked_rows import StackedRows
+from hybridppo.distributions.base import Distribution
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
-from hybridppo.spaces.distributions import Distribution
 
 
 class Optimized(LearningAgent, Protocol):

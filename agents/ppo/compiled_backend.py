@@ -22,11 +22,12 @@ from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
+from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.gaussian import DiagonalGaussian
+from hybridppo.distributions.joint import leaves_of
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import columns_seen, layers_in, numpy_form, place_of
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
-from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
 

@@ -14,6 +14,7 @@ from hybridppo.agents.common.checks import (
     require,
 )
 from hybridppo.agents.common.schedules import check_schedules, parsed
+from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
@@ -22,7 +23,6 @@ from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
-from hybridppo.spaces.state_dependent import ExplorationLayout
 from hybridppo.system.validation import SAME_RESULT
 
 OPTIONAL = (

@@ -8,9 +8,9 @@ import torch
 
 from hybridppo.agents.common.memory import host_memory, readable
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import OutOfMemoryError
 from hybridppo.networks.convolutions import CONVOLUTIONS
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout
 

@@ -10,20 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian, log_slope, quadrature
+from hybridppo.distributions.joint import JointDistribution
+from hybridppo.distributions.state_dependent import VARIANCE_EPSILON, StateDependentGaussian
 from hybridppo.networks.actors import GaussianActor, StateDependentActor
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import (
-    Categorical,
-    DiagonalGaussian,
-    Distribution,
-    JointDistribution,
-    MultiCategorical,
-    SquashedGaussian,
-    StateDependentGaussian,
-)
-from hybridppo.spaces.gaussian import log_slope, quadrature
-from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 
 class Gradient(Protocol):

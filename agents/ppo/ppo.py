@@ -38,6 +38,8 @@ from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
@@ -48,7 +50,6 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.rows import OWN
 from hybridppo.system.interruption import Stopped

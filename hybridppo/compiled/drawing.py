@@ -4,10 +4,10 @@ from typing import TypeGuard
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.categorical import Categorical, MultiCategorical
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.gaussian import DiagonalGaussian
 
 FusedDistribution = Categorical | MultiCategorical | DiagonalGaussian
 

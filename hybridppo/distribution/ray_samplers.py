@@ -11,12 +11,12 @@ import ray.exceptions
 
 from hybridppo.distribution.ray_actors import Actors
 from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
+from hybridppo.distributions.state_dependent import noise_row
 from hybridppo.errors import DistributionError
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.transport import Work
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.state_dependent import noise_row
 
 
 class RaySamplers(Actors, Transport):

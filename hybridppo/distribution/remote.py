@@ -15,6 +15,7 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
+from hybridppo.distributions.state_dependent import noise_row
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -23,7 +24,6 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.workers.share import Share, parameters_of, text_of_failure
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.seeds import seed_globals
 
 Answer = tuple[str, Any, float]

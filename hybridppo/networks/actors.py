@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 from hybridppo.networks.precision import float32_linear
 from hybridppo.networks.rows import numbers_of
 from hybridppo.networks.trunks import SharedTrunk
 from hybridppo.spaces.rows import RowLayout
-from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 
 class GaussianActor(nn.Module):

@@ -24,6 +24,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
@@ -33,7 +34,6 @@ from hybridppo.networks.mlp import MLP
 from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.state_dependent import noise_rows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.state_dependent import noise_rows
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and type of each array, by name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +18,7 @@ from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.rows import ImageLayout
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
@@ -26,43 +26,6 @@ Json = dict[str, Any]
 FromJson = Callable[[Json], "gym.Space[Any]"]
 KindOf = Callable[["gym.Space[Any]", str], "Kind[Any]"]
 """Maps a space, and its path within the whole space (such as `['camera']`), to its kind."""
-
-
-class Distribution(Protocol):
-    """The action distribution of an action space, as samplers and agents use it.
-
-    An actor's outputs `[..., output_size]` are its network's outputs, `[..., output_size - free_size]`, followed by
-    parameters that depend on no observation. The first `mask_size` outputs are logits, which a mask may forbid.
-    """
-
-    output_size: int
-    """Size of an actor's output for one observation."""
-    free_size: int
-    """Number of outputs, the last ones, that depend on no observation: they are parameters of the actor."""
-    mask_size: int
-    """Number of outputs, the first ones, that are logits: the length of a mask."""
-    noise_size: int
-    """Random numbers that one action takes."""
-    action_shape: tuple[int, ...]
-    action_dtype: Any
-
-    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Noise for a block of actions, `[*shape, noise_size]`."""
-
-    def sample(self, outputs: Array, noise: Array) -> Array:
-        """Random actions `[..., *action_shape]` for `outputs` and noise of the same leading shape."""
-
-    def mode(self, outputs: Array) -> Array:
-        """The most probable actions."""
-
-    def to_env(self, actions: Array) -> Any:
-        """The actions `[N, *action_shape]` in the form that `step` of a vector environment takes."""
-
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """The actions' log-probabilities `[...]`."""
-
-    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The result of `log_prob`, to the last bit, and the entropies in nats `[...]`."""
 
 
 class Kind(ABC, Generic[SpaceT]):
@@ -132,10 +95,6 @@ class Kind(ABC, Generic[SpaceT]):
         return np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
 
     # As an action
-
-    def distribution(self, *, squash: bool) -> Distribution:
-        """The distribution of the actions; `squash` squashes numbers between their bounds."""
-        raise UnsupportedSpaceError(self.space, self.path)
 
     @property
     def each(self) -> Callable[[Any], Iterable[Any]]:

@@ -11,8 +11,7 @@ import numpy as np
 from hybridppo.errors import BadValueError, ConfigurationError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
-from hybridppo.spaces.checks import UnsupportedSpaceError, as_numbers, can_be_scaled_to, require_finite, reshaped
-from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.spaces.checks import as_numbers, require_finite, reshaped
 from hybridppo.spaces.rows import ImageLayout
 
 MOST_NUMBERS = 2**26
@@ -73,26 +72,6 @@ class BoxKind(Kind[gym.spaces.Box]):
         with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
             low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
         return low, high
-
-    def distribution(self, *, squash: bool) -> DiagonalGaussian:
-        """Normal distributions; with `squash`, squashed between the bounds.
-
-        Raises:
-            UnsupportedSpaceError: for whole numbers, and with `squash` for infinite bounds.
-        """
-        low, high, dtype = self.space.low, self.space.high, self.space.dtype
-        if not np.issubdtype(dtype, np.floating):
-            raise UnsupportedSpaceError(self.space, self.path)
-        if not squash:
-            return DiagonalGaussian(low, high, dtype)
-        if not can_be_scaled_to(low, high):
-            raise UnsupportedSpaceError(
-                self.space,
-                self.path,
-                "squash_actions=True (--squash-actions) scales actions to finite bounds, and some of its bounds are "
-                "infinite, or too large for float32: give the space other ones, or leave squash_actions out",
-            )
-        return SquashedGaussian(low, high, dtype)
 
     @property
     def each(self) -> Callable[[Any], Iterable[Any]]:

@@ -26,6 +26,8 @@ def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, 
     return EnvError(f"{which} is not supported: {error.reason or remedy}")
 
 
+REMEDY = "use Discrete, MultiDiscrete, MultiBinary, a Box of floating-point numbers, or a Dict or Tuple of those"
+"""For an action space that is not supported."""
 FEW = 16
 """Up to this number of numbers, Python sums faster than NumPy."""
 

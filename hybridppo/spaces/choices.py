@@ -11,7 +11,6 @@ from hybridppo.errors import BadValueError, ConfigurationError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
 from hybridppo.spaces.box import MOST_NUMBERS
-from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.checks import as_numbers, as_scalar, as_truths, checked_whole, require_finite, write_one_hot
 
 
@@ -57,9 +56,6 @@ class DiscreteKind(Kind["gym.spaces.Discrete[Any]"]):  # not generic in older re
         if number != int(number) or not self._start <= number < self._start + self.size:
             raise self._no_choice(number)
         return np.asarray(int(number))
-
-    def distribution(self, *, squash: bool) -> Categorical:  # noqa: D102 - as in the base
-        return Categorical(self.size, self._start, self.space.dtype)
 
     @property
     def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
@@ -128,9 +124,6 @@ class MultiDiscreteKind(_SeveralChoices):
                     f"its observation{self.path}{at} is {number}, which is not one of its space, {self.space}"
                 )
 
-    def distribution(self, *, squash: bool) -> MultiCategorical:  # noqa: D102 - as in the base
-        return MultiCategorical(self.space.nvec, self.space.start, self.space.dtype)
-
     def flat_mask(self, mask: Any) -> Array:
         """`[sum(nvec)]`: from nested tuples as `sample` takes them, or from such an array; None allows everything."""
         if mask is None:
@@ -182,9 +175,6 @@ class MultiBinaryKind(_SeveralChoices):
             at = np.argwhere(bad)[0].tolist()
             raise BadValueError(f"its observation{self.path}{at} is {array[tuple(at)]}, which is neither 0 nor 1")
         rows[...] = array.reshape(rows.shape)
-
-    def distribution(self, *, squash: bool) -> MultiCategorical:  # noqa: D102 - as in the base
-        return MultiCategorical(np.full(self.space.shape, 2), np.zeros(self.space.shape, np.int64), self.space.dtype)
 
     def flat_mask(self, mask: Any) -> Array:
         """`[2 * size]`, from an array of 0, 1 and 2 in the shape of the space; None allows everything."""

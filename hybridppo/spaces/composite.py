@@ -13,9 +13,8 @@ from typing_extensions import Self
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf
+from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
 from hybridppo.spaces.checks import UnsupportedSpaceError
-from hybridppo.spaces.joint import JointDistribution
 
 
 def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
@@ -51,7 +50,7 @@ class CompositeKind(Kind[Any]):
         other._ignores_others = True
         return other
 
-    def _joined(self, parts: Sequence[Any]) -> Any:
+    def joined(self, parts: Sequence[Any]) -> Any:
         """A value of the space, made from the values of its parts."""
         raise NotImplementedError
 
@@ -83,11 +82,7 @@ class CompositeKind(Kind[Any]):
 
     def checked(self, observation: Any, *, bounds: bool = True) -> Any:  # noqa: D102 - as in the base
         items = self._items(observation, "its observation")
-        return self._joined([part.checked(value, bounds=bounds) for part, value in items])
-
-    def distribution(self, *, squash: bool) -> Distribution:  # noqa: D102 - as in the base
-        parts = [part.distribution(squash=squash) for part in self._parts.values()]
-        return JointDistribution(parts, self._joined)
+        return self.joined([part.checked(value, bounds=bounds) for part, value in items])
 
     @property
     def each(self) -> Callable[[Any], Iterator[Any]]:  # noqa: D102 - as in the base
@@ -95,7 +90,7 @@ class CompositeKind(Kind[Any]):
 
     def _each(self, batch: Any) -> Iterator[Any]:
         singles = [part.each(batch[key]) for key, part in self._parts.items()]
-        return (self._joined(values) for values in zip(*singles, strict=True))
+        return (self.joined(values) for values in zip(*singles, strict=True))
 
     @property
     def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
@@ -115,7 +110,7 @@ class DictKind(CompositeKind):
     of = gym.spaces.Dict
     container = dict
 
-    def _joined(self, parts: Sequence[Any]) -> Any:
+    def joined(self, parts: Sequence[Any]) -> Any:  # noqa: D102 - as in the base
         return dict(zip(self._parts, parts, strict=True))
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
@@ -134,7 +129,7 @@ class TupleKind(CompositeKind):
     of = gym.spaces.Tuple
     container = tuple
 
-    def _joined(self, parts: Sequence[Any]) -> Any:
+    def joined(self, parts: Sequence[Any]) -> Any:  # noqa: D102 - as in the base
         found = dict(zip(self._parts, parts, strict=True))
         return tuple(found.get(number) for number in range(len(self.space.spaces)))
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.checks import UnsupportedSpaceError, unsupported
-from hybridppo.spaces.distributions import REMEDY
+from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, unsupported
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import HoldsRows

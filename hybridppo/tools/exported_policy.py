@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.deterministic import DeterministicActions
+from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.distributions.joint import Factor, JointDistribution
+from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.encoders import EncodedNetwork
@@ -19,16 +25,11 @@ from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Distribution, Kind
-from hybridppo.spaces.categorical import Categorical, MultiCategorical
-from hybridppo.spaces.deterministic import DeterministicActions
-from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
-from hybridppo.spaces.joint import Factor, JointDistribution
+from hybridppo.spaces.base import Kind
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.serialization import space_to_json
-from hybridppo.spaces.state_dependent import StateDependentGaussian
 
 Player = PPO | DDPG
 """An agent with one policy; TD3 is a DDPG."""

@@ -21,6 +21,8 @@ from hybridppo.agents.policies import (
 )
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, critics_see
+from hybridppo.distributions.of_policies import DistributionOfPolicies
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.making import make_environments
@@ -48,10 +50,9 @@ from hybridppo.runners.evaluators.making import num_envs_of
 from hybridppo.runs.compiling import compiled_if_possible
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.of_agents import DistributionOfPolicies, each_space
+from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_bools, require_whole
 

@@ -14,6 +14,7 @@ import numpy as np
 from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
 from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
+from hybridppo.distributions.state_dependent import Drawing
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions, for_critics
 from hybridppo.environments.seats import Opponent
@@ -29,7 +30,6 @@ from hybridppo.runs.self_play import SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
-from hybridppo.spaces.state_dependent import Drawing
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import require_whole

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.state_dependent import noise_row
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.info_metrics import Sums, metrics_of
 from hybridppo.environments.steering import Steering, from_json, latest
@@ -34,8 +36,6 @@ from hybridppo.runners.samplers.under_way import (
 )
 from hybridppo.runners.workers.workers import Workers
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
 from hybridppo.system.validation import reals, whole

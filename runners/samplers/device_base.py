@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
@@ -20,7 +21,6 @@ from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.validation import whole
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from hybridppo.compiled.drawing import FusedDistribution, bounds_of, is_drawn
+from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.fused_actor import FusedActor, can_be_fused, compiled_actor
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
 
 MOST_ROWS, STEPS_AT_ONCE = 64, 4096
 """The size of a slice: so many steps, within bounds of its rows."""

@@ -6,10 +6,10 @@ import numpy as np
 
 from hybridppo.compiled.drawing import FusedDistribution
 from hybridppo.compiled.perceptrons import up_to_whole
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
-from hybridppo.spaces.gaussian import DiagonalGaussian
 
 FusedActor = NumpyActor | NormalizingActor | NumpyFeaturesActor
 """Actors for compiled loops: plain MLPs of an agent's own observation, normalised or not."""

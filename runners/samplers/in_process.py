@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.state_dependent import noise_rows
 from hybridppo.environments.base import Environments, EnvState, closed
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
@@ -21,8 +23,6 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.state_dependent import noise_rows
 from hybridppo.system.threads import one_blas_thread
 from hybridppo.system.validation import whole
 

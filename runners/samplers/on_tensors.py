@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.tensor_noise import TensorActions, words
 from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.interfaces import SamplingActor
@@ -20,8 +22,6 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.device_base import ActorOnDevice, BaseDeviceSampler, load_into
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.on_tensors import TensorActions, words
 from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
+from hybridppo.distributions.deterministic import GaussianExploration
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
@@ -18,7 +19,6 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.spaces.deterministic import GaussianExploration
 from hybridppo.system.validation import part_of
 
 Gather = Callable[[bytes], list[bytes]]

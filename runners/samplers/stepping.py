@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.state_dependent import exploration_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.samplers.fused import Fused, fused
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.state_dependent import exploration_of
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor

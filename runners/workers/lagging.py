@@ -22,6 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.deterministic import GaussianExploration
+from hybridppo.distributions.state_dependent import noise_rows
 from hybridppo.environments.base import Environments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.options import EnvSource
@@ -37,9 +40,6 @@ from hybridppo.runners.workers.share import Filled
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.deterministic import GaussianExploration
-from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.state_dependent import noise_rows
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import whole
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.interfaces import SamplingActor
@@ -15,7 +16,6 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.slowest import SlowestWorker
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.runners.workers.workers import Workers
-from hybridppo.spaces.distributions import Distribution
 
 
 class WorkerSampler(BaseSampler):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import to_send
@@ -28,7 +29,6 @@ from hybridppo.runners.workers.pool import Transport
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.transport import Work, WorkerLostError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 
 

@@ -9,7 +9,7 @@ import torch
 from stop_after import interrupt_at_call
 
 import hybridppo
-from hybridppo.spaces.on_tensors import TensorActions
+from hybridppo.distributions.tensor_noise import TensorActions
 
 pytest.importorskip("brax")
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import distribution_for
 
 
 def sampler_of(

@@ -23,10 +23,10 @@ from numba import config
 
 from hybridppo.compiled import cuda_building
 from hybridppo.compiled.known import compiled_form
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
-from hybridppo.spaces.distributions import distribution_for
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from tagging import tag, tag_on_grid

@@ -73,10 +73,12 @@ class Stops:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from hybridppo.agents.common.loop import Exchange
+        from hybridppo.distributions.categorical import Categorical
+        from hybridppo.distributions.deterministic import DeterministicActions
+        from hybridppo.distributions.gaussian import DiagonalGaussian
+        from hybridppo.distributions.joint import JointDistribution
         from hybridppo.runners.runner import Runner
         from hybridppo.runners.workers.sampler import WorkerSampler
-        from hybridppo.spaces.deterministic import DeterministicActions
-        from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointDistribution
 
         self.left, self.events, self.signal = -1, 0, signal.SIGINT
         for owner, name in (

@@ -25,11 +25,11 @@ from hybridppo import (
     SingleDevice,
     check_env,
 )
+from hybridppo.distributions.of_policies import DistributionOfPolicies
+from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.tensor_noise import TensorActions, TensorActionsOfPolicies
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
-from hybridppo.spaces.distributions import distribution_for
-from hybridppo.spaces.of_agents import DistributionOfPolicies
-from hybridppo.spaces.on_tensors import TensorActions, TensorActionsOfPolicies
 
 SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 NORMALISED = replace(SMALL, normalize_observations=True, normalize_rewards=True, hidden_sizes=(4, 4))

@@ -26,11 +26,11 @@ from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTe
 import hybridppo
 import hybridppo.tensors
 from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, MultiLearner, PPOConfig, SingleDevice
+from hybridppo.distributions.tensor_noise import TensorActions
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.samplers.on_tensors import TensorSampler
-from hybridppo.spaces.on_tensors import TensorActions
 from hybridppo.tools.numpy_policy import Policy
 
 SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))

@@ -16,13 +16,13 @@ from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, s
 import hybridppo
 from hybridppo import EnvError
 from hybridppo.agents import PPO
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.runners import evaluation as evaluation_module
 from hybridppo.runners.evaluation import Evaluation, evaluate
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.training.evaluate import evaluate_agent
 
 SLOW: Script = ((9, "terminated"), (7, "truncated"))

@@ -18,8 +18,8 @@ from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike, noughts_and_
 
 import hybridppo
 from hybridppo import Mirrored, MultiLearner, SingleDevice
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.rollouts.advantages import gae
-from hybridppo.spaces.distributions import Categorical
 
 SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 24 * 4

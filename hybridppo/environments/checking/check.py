@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checking.report import EnvReport, Seen, in_time
@@ -31,7 +32,6 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.seeds import generators_untouched

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
 from hybridppo.networks.numpy_forms.actor import ArrayActor, NumpyActor
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 
 class NumpyExploringActor(ArrayActor):

@@ -23,9 +23,9 @@ from hybridppo.agents.ppo.compiled_backend import CompiledBackend
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.compiled import tile_sizes, update_modules
+from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
-from hybridppo.spaces.distributions import StateDependentGaussian
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.threads import limit_threads
 

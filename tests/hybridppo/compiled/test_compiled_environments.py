@@ -20,6 +20,7 @@ from hybridppo import compiled
 from hybridppo.compiled.building import build, module_text
 from hybridppo.compiled.known import compiled_form
 from hybridppo.compiled.modules import cache_directory
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments import compiled as compiled_environments
 from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
@@ -27,7 +28,6 @@ from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import Stepper
-from hybridppo.spaces.distributions import distribution_for
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

@@ -25,12 +25,12 @@ from toy_environments import (
 
 import hybridppo
 from hybridppo.agents import PPO
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError
-from hybridppo.spaces.distributions import distribution_for
 
 SCRIPTS = (((2, "truncated"), (1, "terminated"), (3, "both")), ((1, "truncated"), (2, "terminated")))
 

@@ -15,11 +15,11 @@ from toy_agents import AgentScript, FaultyAgents, Matching, ScriptedAgents, scri
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.runners.evaluation import evaluate
-from hybridppo.spaces.distributions import distribution_for
 
 SCRIPTS: list[AgentScript] = [
     [(3, "terminated"), (2, "truncated")],

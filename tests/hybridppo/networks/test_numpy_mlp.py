@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch.nn.utils.parametrizations import spectral_norm
 
+from hybridppo.distributions.categorical import Categorical
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.mlp import MLP, Activation
@@ -12,7 +14,6 @@ from hybridppo.networks.numpy_forms import actor as numpy_mlp
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN, NumpyActor
 from hybridppo.placements.acting import TorchActor, sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
-from hybridppo.spaces.distributions import Categorical, DiagonalGaussian
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
 

@@ -35,6 +35,7 @@ from hybridppo.agents.common.loop import OptimizationLoop
 from hybridppo.agents.common.recorded_step import RecordedStep
 from hybridppo.agents.ppo import backends
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.parameters import bind
 from hybridppo.placements import acting
@@ -42,7 +43,6 @@ from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import make_placement, placement_from_settings
 from hybridppo.placements.crossing import Crossing, available_device
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.spaces.distributions import Categorical
 
 PLACEMENTS: dict[str, Callable[[str, str], Placement]] = {
     "single": lambda here, there: SingleDevice(there),

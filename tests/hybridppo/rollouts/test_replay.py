@@ -10,10 +10,10 @@ from gymnasium.spaces import Box
 from sampling import sampler_of
 from toy_environments import MODES, Script, ScriptedEnv, scripted_reward, scripted_vector
 
+from hybridppo.distributions.deterministic import DeterministicActions
 from hybridppo.environments.making import make_environments
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.deterministic import DeterministicActions
 
 
 def rollout_of(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from hybridppo.distributions.categorical import Categorical
+from hybridppo.distributions.of_space import distribution_for, distribution_of
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces import registry
 from hybridppo.spaces.base import FromJson, Json, Kind
-from hybridppo.spaces.categorical import Categorical
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_from_json, space_to_json
@@ -269,9 +269,6 @@ class AngleKind(Kind[Angle]):
             raise BadValueError(f"its observation{self.path} is {observation}, which is no angle")
         return observation
 
-    def distribution(self, *, squash: bool) -> Categorical:
-        return Categorical(4)
-
     def to_json(self) -> Json:
         return {}
 
@@ -286,6 +283,7 @@ def test_a_further_kind_is_one_class_and_its_name(monkeypatch: pytest.MonkeyPatc
         ObservationEncoder(space)
     monkeypatch.setattr(registry, "KINDS", [*registry.KINDS, AngleKind])
     monkeypatch.setattr("hybridppo.spaces.serialization.KINDS", registry.KINDS)
+    distribution_of.register(AngleKind, lambda kind, squash: Categorical(4))
     encode = ObservationEncoder(space)
     np.testing.assert_allclose(encode.one({"wind": 90, "speed": [0.5]}), [0.5, 1.0, 0.0], atol=1e-6)
     with pytest.raises(BadValueError, match=r"its observation\['wind'\] is 400, which is no angle"):

@@ -18,11 +18,11 @@ from toy_environments import Script, scripted_return, scripted_rows
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.runners.samplers.on_tensors import TensorSampler
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.system.interruption import Stopped
 
 SCRIPTS: tuple[Script, ...] = (

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Distribution
-from hybridppo.spaces.gaussian import DiagonalGaussian
 
 if TYPE_CHECKING:
     from torch import Tensor

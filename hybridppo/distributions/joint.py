@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Distribution
 
 if TYPE_CHECKING:
     from torch import Tensor

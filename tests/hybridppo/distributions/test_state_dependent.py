@@ -15,12 +15,12 @@ from toy_environments import IdentityBox, IdentityDiscrete
 import hybridppo
 from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
+from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian, noise_rows
 from hybridppo.networks.actors import StateDependentActor
 from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
-from hybridppo.spaces.distributions import StateDependentGaussian, distribution_for
-from hybridppo.spaces.state_dependent import ExplorationLayout, noise_rows
 
 ACTIONS = Box(-1.0, 1.0, (2,), np.float32)
 ROWS = Box(-10.0, 10.0, (3,), np.float32)

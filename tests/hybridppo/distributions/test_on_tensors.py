@@ -9,14 +9,16 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from second_device import counted_crossings
 from tensor_environments import batched
 
+from hybridppo.distributions.deterministic import DeterministicActions
+from hybridppo.distributions.gaussian import DiagonalGaussian
+from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.state_dependent import ExplorationLayout
+from hybridppo.distributions.tensor_noise import TensorActions, words
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.networks.rows import numbers_of
-from hybridppo.spaces.deterministic import DeterministicActions
-from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.on_tensors import TensorActions, TensorEncoder, words
+from hybridppo.spaces.on_tensors import TensorEncoder
 from hybridppo.spaces.philox import philox
-from hybridppo.spaces.state_dependent import ExplorationLayout
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {

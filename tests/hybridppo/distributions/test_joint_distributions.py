@@ -14,7 +14,10 @@ from torch.distributions import AffineTransform, Independent, Normal, TanhTransf
 from torch.distributions import Categorical as TorchCategorical
 
 from hybridppo import PPO, EnvError
-from hybridppo.spaces.distributions import JointDistribution, MultiCategorical, SquashedGaussian, distribution_for
+from hybridppo.distributions.categorical import MultiCategorical
+from hybridppo.distributions.gaussian import SquashedGaussian
+from hybridppo.distributions.joint import JointDistribution
+from hybridppo.distributions.of_space import distribution_for
 from hybridppo.spaces.registry import each_of, first_of
 
 MIXED = Dict(

@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box
 
 from hybridppo import EnvError
-from hybridppo.spaces.deterministic import (
+from hybridppo.distributions.deterministic import (
     DeterministicActions,
     GaussianExploration,
     OrnsteinUhlenbeckExploration,

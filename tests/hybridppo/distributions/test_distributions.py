@@ -8,7 +8,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, distribution_for
+from hybridppo.distributions.categorical import Categorical
+from hybridppo.distributions.gaussian import DiagonalGaussian
+from hybridppo.distributions.of_space import distribution_for
 
 
 def gaussian(size: int = 2) -> DiagonalGaussian:

@@ -1,0 +1,92 @@
+"""The distribution of actions that follows from an action space."""
+
+from functools import singledispatch
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.distributions.joint import JointDistribution
+from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
+from hybridppo.spaces.base import Kind
+from hybridppo.spaces.box import BoxKind
+from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, can_be_scaled_to, unsupported
+from hybridppo.spaces.choices import DiscreteKind, MultiBinaryKind, MultiDiscreteKind
+from hybridppo.spaces.composite import CompositeKind
+from hybridppo.spaces.registry import kind_of
+
+
+def distribution_for(
+    space: gym.Space[Any], *, squash: bool = False, exploration: ExplorationLayout | None = None
+) -> Distribution:
+    """The distribution of actions in `space`.
+
+    Args:
+        space: the action space.
+        squash: squash numbers between the bounds of their `Box` instead of clipping them.
+        exploration: for state-dependent exploration, which needs a `Box`; None for none.
+
+    Raises:
+        EnvError: for an unsupported space; the message names the supported ones.
+    """
+    try:
+        found = distribution_of(kind_of(space), squash)
+        if exploration is None:
+            return found
+        if isinstance(found, DiagonalGaussian):
+            return StateDependentGaussian(found, exploration)
+        reason = "use_sde=True (--use-sde) explores with actions of a single Box: leave it out for others"
+        raise UnsupportedSpaceError(space, "", reason)
+    except UnsupportedSpaceError as error:
+        raise unsupported("action", space, error, REMEDY) from None
+
+
+@singledispatch
+def distribution_of(kind: Kind[Any], squash: bool) -> Distribution:
+    """The distribution of the actions of a kind of space; `distribution_of.register` adds that of a further kind.
+
+    Raises:
+        UnsupportedSpaceError: if there is none.
+    """
+    raise UnsupportedSpaceError(kind.space, kind.path)
+
+
+@distribution_of.register
+def _(kind: BoxKind, squash: bool) -> Distribution:
+    low, high, dtype = kind.space.low, kind.space.high, kind.space.dtype
+    if not np.issubdtype(dtype, np.floating):
+        raise UnsupportedSpaceError(kind.space, kind.path)
+    if not squash:
+        return DiagonalGaussian(low, high, dtype)
+    if not can_be_scaled_to(low, high):
+        raise UnsupportedSpaceError(
+            kind.space,
+            kind.path,
+            "squash_actions=True (--squash-actions) scales actions to finite bounds, and some of its bounds are "
+            "infinite, or too large for float32: give the space other ones, or leave squash_actions out",
+        )
+    return SquashedGaussian(low, high, dtype)
+
+
+@distribution_of.register
+def _(kind: DiscreteKind, squash: bool) -> Distribution:
+    return Categorical(kind.size, int(kind.space.start), kind.space.dtype)
+
+
+@distribution_of.register
+def _(kind: MultiDiscreteKind, squash: bool) -> Distribution:
+    return MultiCategorical(kind.space.nvec, kind.space.start, kind.space.dtype)
+
+
+@distribution_of.register
+def _(kind: MultiBinaryKind, squash: bool) -> Distribution:
+    shape = kind.space.shape
+    return MultiCategorical(np.full(shape, 2), np.zeros(shape, np.int64), kind.space.dtype)
+
+
+@distribution_of.register
+def _(kind: CompositeKind, squash: bool) -> Distribution:
+    return JointDistribution([distribution_of(part, squash) for part in kind.by_key.values()], kind.joined)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.mirrored import Mirrored as Mirrored
     from hybridppo.placements.single_device import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
-    from hybridppo.reporting.trackers.base import Tracker as Tracker
+    from hybridppo.reporting.loggers import Logger as Logger
     from hybridppo.runs.distribution_policies import Central as Central
     from hybridppo.runs.distribution_policies import Environments as Environments
     from hybridppo.runs.distribution_policies import GPUOnly as GPUOnly
@@ -87,7 +87,7 @@ _NAMES = {
     "hybridppo.placements.mirrored": "Mirrored",
     "hybridppo.placements.single_device": "SingleDevice",
     "hybridppo.reporting.callbacks": "Callback",
-    "hybridppo.reporting.trackers.base": "Tracker",
+    "hybridppo.reporting.loggers": "Logger",
     "hybridppo.runs.distribution_policies": (
         "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
     ),

@@ -1,5 +1,5 @@
-"""Reports a training to people and programs: progress, callbacks, trackers, advice.
+"""Reports a training to people and programs: progress, callbacks, loggers, advice.
 
-An error in progress, trackers or loggers never ends a training; an error in a callback does. Begin with `progress.py`
-and `callbacks.py`.
+An error in progress or loggers never ends a training; an error in a callback does. Begin with `progress.py` and
+`callbacks.py`.
 """

@@ -7,9 +7,11 @@
 
     hybridppo.train("CartPole-v1", total_steps=100_000, callbacks=[Patience()])
 
-Trackers, loggers, `on_iteration` and `target_return` are callbacks, too. A callback never changes the random numbers of
+Loggers, `on_iteration` and `target_return` are callbacks, too. A callback never changes the random numbers of
 a training.
 """
+
+from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,17 +20,19 @@ from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridppo.environments.options import is_held_by_json
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import CallbackError, ConfigurationError, shown, shown_name
-from hybridppo.interfaces import Agent, Metrics
 from hybridppo.system.figures import shown_number
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import plain
 
-Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
+if TYPE_CHECKING:
+    from hybridppo.interfaces import Agent, Metrics
+
+Loggers = Callable[[dict[str, float]], object] | Sequence[Callable[[dict[str, float]], object]]
 """Functions of each iteration's metrics: one, or several."""
 
 logger = logging.getLogger(__name__)
@@ -127,7 +131,7 @@ class Callback:
     def on_metrics(self, run: TrainingRun, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
         """An iteration has ended; return metrics of your own, which are added to its line of `metrics.jsonl`.
 
-        They also reach trackers, loggers and `on_iteration`. Names must be new, and values numbers.
+        They also reach loggers and `on_iteration`. Names must be new, and values numbers.
         """
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
@@ -156,7 +160,7 @@ class OnIteration(Callback):
         self._function(metrics)
 
 
-class Logger(Callback):
+class FunctionLogger(Callback):
     """A function of each iteration's metrics, whose exceptions are only logged."""
 
     def __init__(self, function: Callable[[Metrics], object]) -> None:

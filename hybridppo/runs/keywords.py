@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import Required, TypedDict
 
 from hybridppo.environments.options import AutoresetName, OnEnvError, Vectorization
-from hybridppo.reporting.trackers.base import Tracker
+from hybridppo.reporting.loggers import Logger
 from hybridppo.runs.distribution_policies import Distribution
 from hybridppo.runs.self_play import SelfPlay
 
@@ -44,7 +44,7 @@ class TrainKeywords(EnvironmentKeywords, total=False):
     evaluate_episodes: int
     evaluate_beside: bool | None
     target_return: float | None
-    track: str | Tracker | Sequence[str | Tracker]
+    track: str | Logger | Sequence[str | Logger]
     start_from: str | Path | None
     self_play: SelfPlay | dict[str, Any] | None
     checkpoint_seconds: float
@@ -73,7 +73,7 @@ class ResumeKeywords(TypedDict, total=False):
     evaluate_episodes: int | None
     evaluate_beside: bool | None
     target_return: float | None
-    track: str | Tracker | Sequence[str | Tracker] | None
+    track: str | Logger | Sequence[str | Logger] | None
     checkpoint_seconds: float | None
     keep_checkpoints: int | None
     distribution: str | Distribution | None

@@ -1,4 +1,4 @@
-"""Callbacks and trackers of a training, from the arguments that `train` and `resume` share."""
+"""Callbacks and loggers of a training, from the arguments that `train` and `resume` share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,15 @@ from typing import Any, Literal, get_args
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
-from hybridppo.reporting.callbacks import Callback, Logger, Loggers, OnIteration, require_callbacks, require_functions
-from hybridppo.reporting.trackers.base import Tracker
-from hybridppo.reporting.trackers.registry import names_of_trackers, tracker_of
-from hybridppo.reporting.trackers.tracking import tracked
+from hybridppo.reporting.callbacks import (
+    Callback,
+    FunctionLogger,
+    Loggers,
+    OnIteration,
+    require_callbacks,
+    require_functions,
+)
+from hybridppo.reporting.loggers import Logger, make_loggers
 from hybridppo.system.validation import require_bools
 
 OnInterrupt = Literal["raise", "return"]
@@ -30,7 +35,7 @@ class Reporting:
         cls,
         run_dir: str | Path | None,
         track: str,
-        trackers: Sequence[Tracker],
+        given: Sequence[Logger],
         *,
         progress: bool,
         on_iteration: Callable[[Metrics], object] | None,
@@ -38,10 +43,10 @@ class Reporting:
         callbacks: Sequence[Callback] | Callback,
         on_interrupt: OnInterrupt,
     ) -> "Reporting":
-        """The reporting for the arguments of `train` and `resume`, with trackers by name and as objects.
+        """The reporting for the arguments of `train` and `resume`, with loggers by name and as objects.
 
         Raises:
-            ConfigurationError: for a wrong argument, and for trackers whose package is missing.
+            ConfigurationError: for a wrong argument, and for loggers whose package is missing.
         """
         require_bools(progress=progress)
         if on_interrupt not in get_args(OnInterrupt):
@@ -49,25 +54,25 @@ class Reporting:
         if on_iteration is not None and not callable(on_iteration):
             raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
         functions: list[Callback] = [OnIteration(on_iteration)] if on_iteration is not None else []
-        functions += map(Logger, require_functions(loggers))
-        named = [tracker_of(name) for name in names_of_trackers(track)]
+        functions += map(FunctionLogger, require_functions(loggers))
         own = require_callbacks(callbacks)
-        return cls(progress, [*functions, *own, *tracked([*named, *trackers], run_dir)], on_interrupt)
+        # Loggers never fail, and come first: they get the metrics with which another callback fails.
+        return cls(progress, [*make_loggers(track, given, run_dir), *functions, *own], on_interrupt)
 
 
-def named_trackers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Tracker]]:
-    """The options with the names of trackers as one text, and the trackers that were given as objects.
+def named_loggers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Logger]]:
+    """The options with the names of loggers as one text, and the loggers that were given as objects.
 
     If only objects are given, the options have no names, so that a resumed run keeps its own.
     """
     track = options.get("track")
     if track is None or isinstance(track, str):
         return options, []
-    several = [track] if isinstance(track, Tracker) else list(track) if isinstance(track, Sequence) else [track]
+    several = list(track) if isinstance(track, Sequence) else [track]
     names = [each for each in several if isinstance(each, str)]
-    trackers = [each for each in several if isinstance(each, Tracker)]
+    loggers = [each for each in several if isinstance(each, Logger)]
     for each in several:
-        if not isinstance(each, (str, Tracker)):
-            raise ConfigurationError(f"track must be names, or objects of subclasses of Tracker, got {shown(each)}")
+        if not isinstance(each, (str, Logger)):
+            raise ConfigurationError(f"track must be names, or objects of subclasses of Logger, got {shown(each)}")
     others = {name: value for name, value in options.items() if name != "track"}
-    return ({**others, "track": ",".join(names)} if names else others), trackers
+    return ({**others, "track": ",".join(names)} if names else others), loggers

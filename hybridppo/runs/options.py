@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.names import OF_CONFIGS, OF_TRAIN, meant_by
-from hybridppo.reporting.trackers.registry import names_of_trackers
+from hybridppo.reporting.loggers import logger_names
 from hybridppo.runs.distribution_policies import distribution_of
 from hybridppo.runs.self_play import self_play_of
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
@@ -59,7 +59,7 @@ class RunOptions:
     """Mean return at which to stop: the mean of an evaluation during training if there are any, else of the latest 100
     episodes, once 100 episodes have ended."""
     track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
-    """Trackers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
+    """Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None
     """A run directory, or a file written by agent.save, with networks to start from. Everything else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
@@ -98,7 +98,7 @@ class RunOptions:
         require_seconds("checkpoint_seconds", self.checkpoint_seconds)
         if self.target_return is not None and not is_number(self.target_return):
             raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
-        names_of_trackers(self.track)
+        logger_names(self.track)
         if self.address is not None and not isinstance(self.address, str):
             raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
         start_from: Any = self.start_from

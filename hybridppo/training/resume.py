@@ -31,7 +31,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import ResumeKeywords
 from hybridppo.runs.loading import agent_of, rewind_to, start_from
-from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
+from hybridppo.runs.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.runs.options import changeable_names, takes_options
 from hybridppo.runs.settings import Settings
 from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
@@ -94,14 +94,14 @@ def resume(
             its first checkpoint begins anew, and logs that.)
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
-    given, trackers = named_trackers({**options})
+    given, logger_objects = named_loggers({**options})
     with contextlib.closing(run_directory_of(run_dir, given.get("distribution"))) as directory:
         before = Settings.read(directory)
         settings = before.with_options(given)
         reporting = Reporting.of(
             run_dir,
             settings.run.track,
-            trackers,
+            logger_objects,
             progress=progress,
             on_iteration=on_iteration,
             loggers=loggers,

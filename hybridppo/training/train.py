@@ -48,7 +48,7 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
 from hybridppo.runs.loading import go_on, put_networks, start_from
-from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
+from hybridppo.runs.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
@@ -158,7 +158,7 @@ def train(
             `TrainingInterrupted`, a `KeyboardInterrupt` that has the result, or `return` the result.
         **options: replaced by the options of `GROUPS`.
 
-    `track` also takes trackers as objects, alone or in a list with names (`hybridppo.reporting.trackers`).
+    `track` also takes loggers as objects, alone or in a list with names (`hybridppo.reporting.loggers`).
 
     Returns:
         The trained agent or agents, and the results of the training.
@@ -168,11 +168,11 @@ def train(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     require_bools(compiled=compiled, profile=profile)
-    given, trackers = named_trackers({**options})
+    given, logger_objects = named_loggers({**options})
     reporting = Reporting.of(
         run_dir,
         given.get("track") or "",
-        trackers,
+        logger_objects,
         progress=progress,
         on_iteration=on_iteration,
         loggers=loggers,

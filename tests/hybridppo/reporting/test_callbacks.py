@@ -138,11 +138,11 @@ def test_a_callback_adds_metrics_of_its_own(tmp_path: Path) -> None:
         def on_metrics(self, run: Any, metrics: Any) -> Any:
             return {"mine/twice": np.float32(2 * metrics["iteration"]), "mine/tensor": torch.tensor(0.5)}
 
-    class Tracked(hybridppo.Tracker):
+    class Tracked(hybridppo.Logger):
         name, rows = "tracked", ()
 
-        def log(self, rows: Any) -> None:
-            self.rows = (*self.rows, *(values["mine/twice"] for _, values in rows))
+        def log(self, env_steps: int, values: dict[str, float]) -> None:
+            self.rows = (*self.rows, values["mine/twice"])
 
     recorder, tracker, path = Recorder(), Tracked(), tmp_path / "run"
     train(2, callbacks=[recorder, Doubled()], run_dir=path, track=tracker)

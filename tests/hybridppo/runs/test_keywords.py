@@ -14,7 +14,7 @@ from hybridppo.runs.options import GROUPS, changeable_names
 from hybridppo.tools.tune import TAKEN
 
 WIDER = {"start_from", "distribution", "track", "self_play"}
-"""Options that take more than their field holds: a path, a policy, trackers, settings."""
+"""Options that take more than their field holds: a path, a policy, loggers, settings."""
 
 
 def types_of(*groups: type) -> dict[str, Any]:

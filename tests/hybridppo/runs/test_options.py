@@ -282,7 +282,7 @@ WRONG = [
     (RunOptions, {"total_steps": 1, "target_return": "high"}, "target_return must be a finite number, got 'high'"),
     (RunOptions, {"total_steps": 1, "target_return": float("inf")}, "target_return must be a finite number"),
     (RunOptions, {"total_steps": 1, "track": "tensorbord"}, "track must name .* did you mean tensorboard"),
-    (RunOptions, {"total_steps": 1, "track": 3}, "track must name trackers, with commas between, got 3"),
+    (RunOptions, {"total_steps": 1, "track": 3}, "track must name loggers, with commas between, got 3"),
     (RunOptions, {"total_steps": 1, "start_from": 3}, "start_from must name .* file, got 3: save an agent with"),
     (EnvironmentOptions, {"env_kwargs": [1]}, "env_kwargs must be a dict of arguments by name"),
     (EnvironmentOptions, {"imports": ["my_envs"]}, "imports must name modules, with commas between"),

@@ -1,4 +1,4 @@
-"""Each tracker with its real package, without a network: what it saved is read back."""
+"""Each logger with its real package, without a network: what it saved is read back."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from processes import run_python
 from run_files import lines_of
 
 import hybridppo
-from hybridppo.reporting.trackers.mlflow import allowed
+from hybridppo.reporting.loggers import mlflow_name
 
 pytestmark = pytest.mark.extras
 
@@ -33,12 +33,12 @@ hybridppo.resume(sys.argv[2], total_steps=6 * 32, progress=False)
 """
 
 
-def train(tracker: str, folder: Path, **variables: str) -> Path:
+def train(logger: str, folder: Path, **variables: str) -> Path:
     """Train, and resume, as a user would: in a process of its own."""
-    pytest.importorskip(tracker)
+    pytest.importorskip(logger)
     environment = {**os.environ, "HOME": str(folder), "WANDB_SILENT": "true", **variables}
     run = folder / "run"
-    process = run_python("-c", TRAIN, tracker, run, env=environment, cwd=folder, check=True)
+    process = run_python("-c", TRAIN, logger, run, env=environment, cwd=folder, check=True)
     assert "FAILED" not in process.stderr, process.stderr
     return run
 
@@ -153,4 +153,4 @@ def test_mlflows_database_holds_all(tmp_path: Path) -> None:
 def test_mlflow_takes_every_name(name: str) -> None:
     from mlflow.utils.validation import _validate_metric_name
 
-    _validate_metric_name(allowed(name))
+    _validate_metric_name(mlflow_name(name))

@@ -1,0 +1,326 @@
+"""Loggers write the metrics of a training to TensorBoard, Weights & Biases, Trackio, MLflow, or to one of your own.
+
+    class Printer(hybridppo.Logger):
+        name = "printer"
+
+        def log(self, env_steps, values):
+            print(env_steps, values)
+
+    hybridppo.train("CartPole-v1", total_steps=100_000, track=[Printer(), "tensorboard"])
+
+The packages have queues of their own, so that a training does not wait for them. They are imported when they are used.
+"""
+
+import importlib.util
+import math
+import os
+import posixpath
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybridppo.errors import ConfigurationError, pip_install, shown
+from hybridppo.names import meant_by
+from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.system.throttling import ThrottledWarning
+
+_MOST_PARAMS, _LONGEST_PARAM = 100, 500
+"""MLflow's limits: the parameters of one call, and the length of a parameter."""
+
+
+class Logger(Callback):
+    """Receives the metrics and evaluations of a training. A subclass overrides `log`, and others if needed.
+
+    An error in `open`, `log` or `close` is a warning, and the training continues.
+    """
+
+    name: str = ""
+    """Its name in messages, and in the folder `loggers/` of the run directory."""
+    needs_run_dir: bool = False
+    """Whether it needs a run directory."""
+
+    def open(self, run: TrainingRun, before: str | None) -> str | None:
+        """Begin to log a training, or continue.
+
+        Args:
+            run: the training.
+            before: in a resumed training, the value that `open` returned earlier; else None.
+
+        Returns:
+            A value that lets a later `open` continue the same run, such as an id; or None.
+        """
+        return None
+
+    def log(self, env_steps: int, values: dict[str, float]) -> None:
+        """Receive the metrics of an iteration, or an evaluation, after so many environment steps."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The training has ended; called if `open` has returned."""
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Open, with the value that was saved in the run directory."""
+        self._outage, self._is_open = ThrottledWarning(f"the logger {self.name}"), False
+        file = None if run.run_dir is None else run.run_dir / "loggers" / f"{self.name}.txt"
+        with self._outage.tolerating(Exception, "this training is not logged by it"):
+            before = file.read_text(encoding="utf-8") if file is not None and file.exists() else None
+            opened = self.open(run, before)
+            self._is_open = True
+            if file is not None and opened is not None:
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(opened, encoding="utf-8")
+
+    def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
+        """Log the metrics; evaluations come separately, with the steps of the evaluated agent."""
+        is_evaluation = re.compile("evaluation_|.*/evaluation_return_mean$")
+        self._log(metrics["env_steps"], {name: each for name, each in metrics.items() if not is_evaluation.match(name)})
+
+    def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
+        """Log the evaluation."""
+        left_out = ("seconds", "checkpoint")
+        self._log(evaluation["env_steps"], {name: each for name, each in evaluation.items() if name not in left_out})
+
+    def on_end(self, run: TrainingRun) -> None:
+        """Close."""
+        if self._is_open:
+            with self._outage.tolerating(Exception, "its last values may be lost"):
+                self.close()
+
+    def _log(self, env_steps: float, values: Mapping[str, Any]) -> None:
+        """Log those of the values that are finite numbers."""
+        if not self._is_open:
+            return
+        numbers = {
+            name: float(value)
+            for name, value in values.items()
+            if isinstance(value, (int, float)) and math.isfinite(value) and name not in ("iteration", "env_steps")
+        }
+        with self._outage.tolerating(Exception, "the training continues, and the files in the run directory have all"):
+            self.log(int(env_steps), numbers)
+
+
+class TensorBoard(Logger):
+    """Event files in the run directory: `tensorboard --logdir RUN_DIR/tensorboard`.
+
+    Args:
+        log_dir: the folder to write to; None for `tensorboard` in the run directory.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, log_dir: str | Path | None = None) -> None:
+        self._log_dir = log_dir
+        self.needs_run_dir = log_dir is None
+
+    def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        log_dir = self._log_dir
+        if log_dir is None:
+            assert run.run_dir is not None  # it needs one
+            log_dir = run.run_dir / "tensorboard"
+        self._writer: Any = EventFileWriter(str(log_dir), flush_secs=5)
+        if before is None:
+            lines = [f"| {name} | {value} |" for name, value in flat_config(run).items()]
+            table = "\n".join(["| option | value |", "|---|---|", *lines])
+            self._writer.add_event(Event(wall_time=time.time(), step=0, summary=text_pb("config", table)))
+        else:  # TensorBoard drops later steps, which a killed process has written
+            started = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=run.env_steps + 1, session_log=started))
+        return str(log_dir)
+
+    def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._writer.add_event(Event(wall_time=time.time(), step=env_steps, summary=Summary(value=scalars)))
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._writer.close()
+
+
+class Wandb(Logger):
+    """Weights & Biases, also without a network (`WANDB_MODE=offline`, and `wandb sync` later).
+
+    Args:
+        project: the name of its project; None for `WANDB_PROJECT`, or hybridppo.
+        options: further arguments of `wandb.init`.
+    """
+
+    name = "wandb"
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        self._project, self._options = project, options
+
+    def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
+        import wandb
+
+        # In a terminal, it asks an unknown user for a key, and waits for a while.
+        more: dict[str, Any] = {"settings": wandb.Settings(login_timeout=60)}
+        if before is not None:
+            more |= {"id": before, "resume": "allow"}
+        self._run = wandb.init(
+            project=self._project or os.environ.get("WANDB_PROJECT", "hybridppo"),
+            config=flat_config(run),
+            reinit="create_new",  # another open run of the program is not affected
+            **{"name": name_of(run), "dir": run.run_dir, **more, **self._options},
+        )
+        if self._run.disabled and os.environ.get("WANDB_MODE") != "disabled":
+            raise ConnectionError("nobody is logged in: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline")
+        self._run.define_metric("env_steps")
+        self._run.define_metric("*", step_metric="env_steps")
+        return str(self._run.id)
+
+    def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
+        self._run.log({"env_steps": env_steps, **values})
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._run.finish()
+
+
+class Trackio(Logger):
+    """Trackio: a local folder, which `trackio show` displays.
+
+    Args:
+        project: the name of its project; None for `TRACKIO_PROJECT`, or hybridppo.
+        options: further arguments of `trackio.init`.
+    """
+
+    name = "trackio"
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        self._project, self._options = project, options
+
+    def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
+        import trackio
+
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._run = trackio.init(
+            project=self._project or os.environ.get("TRACKIO_PROJECT", "hybridppo"),
+            config=flat_config(run),
+            resume="never" if before is None else "allow",
+            **{"name": name_of(run) if before is None else before, **quiet, **self._options},
+        )
+        return str(self._run.name)
+
+    def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
+        self._run.log(values, step=env_steps)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._run.finish()
+
+
+class MLflow(Logger):
+    """MLflow: a server, or a file of SQLite (`MLFLOW_TRACKING_URI=sqlite:///mlflow.db`).
+
+    Args:
+        experiment: the name of its experiment; None for `MLFLOW_EXPERIMENT_NAME`, or hybridppo.
+        tracking_uri: the address of the server or file; None for MLflow's default, which `MLFLOW_TRACKING_URI` sets.
+    """
+
+    name = "mlflow"
+
+    def __init__(self, experiment: str | None = None, tracking_uri: str | None = None) -> None:
+        self._experiment, self._tracking_uri = experiment, tracking_uri
+
+    def open(self, run: TrainingRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = MlflowClient(self._tracking_uri)
+        if before is not None:
+            self._run_id = before
+            self._client.update_run(before, status="RUNNING")
+            return before
+        name = self._experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "hybridppo")
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        self._run_id = str(self._client.create_run(experiment_id, run_name=name_of(run)).info.run_id)
+        params = [Param(mlflow_name(name), str(value)[:_LONGEST_PARAM]) for name, value in flat_config(run).items()]
+        for first in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(self._run_id, params=params[first : first + _MOST_PARAMS])
+        return self._run_id
+
+    def log(self, env_steps: int, values: dict[str, float]) -> None:  # noqa: D102 - as in the base
+        from mlflow.entities import Metric
+
+        now = int(1e3 * time.time())
+        metrics = [Metric(mlflow_name(name), value, now, env_steps) for name, value in values.items()]
+        self._client.log_batch(self._run_id, metrics=metrics, synchronous=False)  # its queue logs its own errors
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._client.set_terminated(self._run_id)
+
+
+LOGGERS: dict[str, type[Logger]] = {each.name: each for each in (TensorBoard, Wandb, Trackio, MLflow)}
+"""The library's loggers. The package that one needs, and the extra that installs it, have its name."""
+
+
+def logger_names(track: object) -> list[str]:
+    """The names in a text that separates them by commas.
+
+    Raises:
+        ConfigurationError: if there is no logger of a name.
+    """
+    if not isinstance(track, str):
+        raise ConfigurationError(f"track must name loggers, with commas between, got {shown(track)}")
+    names = [name.strip() for name in track.split(",") if name.strip()]
+    for name in names:
+        if name not in LOGGERS:
+            near = meant_by(name, LOGGERS)
+            hint = f"; did you mean {near}?" if near else ""
+            raise ConfigurationError(f"track must name some of {', '.join(LOGGERS)}, got {shown(name)}{hint}")
+    return list(dict.fromkeys(names))
+
+
+def make_loggers(track: str, given: Sequence[Logger], run_dir: str | Path | None) -> list[Logger]:
+    """The loggers of these names, and those that were given as objects.
+
+    Raises:
+        ConfigurationError: if a package is not installed, two loggers have one name, or one needs a run directory.
+    """
+    names = logger_names(track)
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigurationError(f"logging with {name} needs a package: {pip_install(name)}")
+    loggers = [*(LOGGERS[name]() for name in names), *given]
+    names = [each.name for each in loggers]
+    for each in loggers:
+        if each.needs_run_dir and run_dir is None:
+            raise ConfigurationError(f"the logger {each.name} writes into the run directory: name one, as run_dir")
+        if not each.name or names.count(each.name) > 1:
+            raise ConfigurationError(
+                f"each logger needs a name of its own, got {names}: set the attribute name of {type(each).__name__}"
+            )
+    return loggers
+
+
+def name_of(run: TrainingRun) -> str:
+    """The name of the run directory; without a run directory, the environment and the seed."""
+    return run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
+
+
+def flat_config(run: TrainingRun) -> dict[str, str | int | float | bool | None]:
+    """The settings without nesting (`config.learning_rate`), and the path of the run directory."""
+    found: dict[str, Any] = {}
+    _flatten(run.config, "", found)
+    return {**found, "run_dir": None if run.run_dir is None else str(run.run_dir.resolve())}
+
+
+def _flatten(value: dict[str, Any], prefix: str, into: dict[str, Any]) -> None:
+    for name, item in value.items():
+        if isinstance(item, dict) and item:
+            _flatten(item, f"{prefix}{name}.", into)
+        else:
+            is_plain = item is None or isinstance(item, (str, int, float, bool))
+            into[f"{prefix}{name}"] = item if is_plain else str(item)
+
+
+def mlflow_name(name: str) -> str:
+    """A name that MLflow takes: the user's own keys are in names, and it refuses most punctuation and odd paths."""
+    return posixpath.normpath("/" + re.sub(r"[^/\w.\- :]", "_", name)).lstrip("/")

@@ -410,9 +410,7 @@ class Policies:
     def _own_rows(self, name: str, rollout: Rollout) -> Rollout:
         """The columns of a policy, with its own sizes and state."""
         agent, own = self.agents[name], torch.tensor(self.columns[name], device=rollout.rewards.device)
-        # Policies of runs by earlier releases may have had fewer updates than others.
-        version = rollout.version + agent.version - self.version
-        part = replace(rollout.of_agents(own, len(self.config.agents)), version=version)
+        part = rollout.of_agents(own, len(self.config.agents))
         if self.memory is not None:
             assert part.states is not None
             memory = agent.memory

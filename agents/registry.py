@@ -1,9 +1,9 @@
 """The agents by name. The type of a configuration chooses the agent; another agent is one line here."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
 from hybridppo.agents.ddpg.memory import memory_needs as needs_of_ddpg
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of, spaces_of_policy
-from hybridppo.agents.ppo.config import BEFORE_ITS_FIELD, PPOConfig
+from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.memory import memory_needs as needs_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import ConfigurationError, shown
@@ -36,18 +36,10 @@ class AgentKind:
     """Estimated bytes by purpose, with the fields to lower, for a configuration and the spaces of an environment."""
     parts: tuple[str, ...] = ()
     """Names of the arguments for custom parts."""
-    before_its_field: Mapping[str, Any] = field(default_factory=dict)
-    """Values of fields in runs that began before the fields existed, if they differ from the present defaults."""
 
 
 AGENTS: dict[str, AgentKind] = {
-    "ppo": AgentKind(
-        PPO,
-        PPOConfig,
-        needs_of_ppo,
-        parts=("loss", "networks", "advantages", "modules", "schedules"),
-        before_its_field=BEFORE_ITS_FIELD,
-    ),
+    "ppo": AgentKind(PPO, PPOConfig, needs_of_ppo, parts=("loss", "networks", "advantages", "modules", "schedules")),
     "ddpg": AgentKind(DDPG, DDPGConfig, needs_of_ddpg, parts=("schedules",)),
     "td3": AgentKind(TD3, TD3Config, needs_of_ddpg, parts=("schedules",)),
 }
@@ -138,14 +130,6 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
         return PoliciesConfig(policies, settings["agents"], tuple(settings.get("played", ())))
     made: AnyConfig = AGENTS[agent].config(**settings)
     return made
-
-
-def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
-    """As `config_from_json`, for a run or a saved agent that may be older than some fields."""
-    if agent == Policies.name:
-        policies = {name: {**BEFORE_ITS_FIELD, **each} for name, each in settings["policies"].items()}
-        return config_from_json(agent, {"agents": {}, **settings, "policies": policies})
-    return config_from_json(agent, {**AGENTS[agent].before_its_field, **settings})
 
 
 def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> ObservesOfAgents:

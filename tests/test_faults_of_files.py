@@ -26,16 +26,14 @@ from selection import only_by_default
 from toy_environments import IdentityDiscrete, ScriptedEnv
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, Mirrored, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory import checkpoints, files
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
-OF_FORMAT_1 = Path(__file__).parent / "assets" / "run_of_format_1"
-OF_FORMAT_2 = Path(__file__).parent / "assets" / "run_of_format_2"
 
 
 def train(env: Any = "CartPole-v1", *, iterations: int = 4, **options: Any) -> hybridppo.TrainResult:
@@ -428,84 +426,13 @@ def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> No
 def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
     for folder in checkpoints.folders(run_dir / "checkpoints"):
         edit(folder / "state.json", lambda header: header.update(format_version=99))
-    with pytest.raises(CheckpointError, match=f"version 99, but .* up to {FORMAT_VERSION}: update"):
+    with pytest.raises(CheckpointError, match=f"version 99, but .* version {FORMAT_VERSION}: use"):
         resume(run_dir)
 
 
 def test_a_run_directory_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
     edit(run_dir / "config.json", lambda config: config.update(format_version=99))
-    assert_refused(run_dir, RunDirectoryError, f"version 99, but .* up to {FORMAT_VERSION}: update")
-
-
-def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
-    assert json.loads((OF_FORMAT_1 / "config.json").read_text())["format_version"] == 1
-    run = Path(shutil.copytree(OF_FORMAT_1, tmp_path / "run"))
-    header = json.loads((run / "checkpoints" / "000000000092" / "state.json").read_text())
-    assert header["format_version"] == 1
-    observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    assert {hybridppo.load(run).act(observation) for observation in observations} <= {0, 1}
-    assert len(hybridppo.evaluate(run, episodes=3, progress=False).returns) == 3
-    result = hybridppo.resume(run, progress=False)
-    assert result.metrics["env_steps"] >= 192
-    assert [line["iteration"] for line in lines_of(run)] == list(range(1, len(lines_of(run)) + 1))
-    assert json.loads((run / "config.json").read_text())["format_version"] == FORMAT_VERSION
-    assert hybridppo.load(run).version == result.agent.version
-
-
-def test_a_run_of_format_2_goes_on_with_the_rollout_that_was_under_way(tmp_path: Path) -> None:
-    run = Path(shutil.copytree(OF_FORMAT_2, tmp_path / "run"))
-    result = hybridppo.resume(run, progress=False)
-    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,))
-    options: Any = {"num_workers": 2, "vectorization": "sync", "on_env_error": "restart"}
-    placement = Mirrored("cpu", "cpu", max_lag=1)
-    uninterrupted = hybridppo.train(
-        "CartPole-v1", total_steps=256, seed=0, config=config, placement=placement, progress=False, **options
-    )
-    # The run was begun on another processor, which may have rounded otherwise.
-    ours, theirs = (each.agent.parameters.values for each in (result, uninterrupted))
-    assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
-    assert result.metrics["episodes"] == uninterrupted.metrics["episodes"]
-    _, checkpoint = checkpoints.load_latest(OF_FORMAT_2 / "checkpoints")
-    assert checkpoint.state["sampler"]["under_way"]["filled"] == 16
-    assert checkpoint.tensors["sampler.buffer.restarted"].shape == (16, 2)
-
-
-def test_a_run_begun_with_a_process_for_each_environment_goes_on_in_workers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = ppo_config(num_envs=3, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
-    options: dict[str, Any] = {"config": config, "seed": 0, "placement": "cpu", "progress": False}
-    run = tmp_path / "run"
-    hybridppo.train("CartPole-v1", total_steps=48, run_dir=run, vectorization="sync", **options)
-    edit(run / "config.json", lambda config: config.update(vectorization="async"))
-    assert hybridppo.load(run).act(np.zeros(4, np.float32)) in (0, 1)
-    assert len(hybridppo.evaluate(run, episodes=3, progress=False).returns) == 3
-    caplog.clear()
-    result = hybridppo.resume(run, total_steps=96, progress=False)
-    assert [record.getMessage() for record in caplog.records if "async" in record.getMessage()] == [
-        "the run was begun with vectorization='async', which is now num_workers=3; num_workers=0 (--num-workers 0) "
-        "steps its environments in one process"
-    ]
-    whole = hybridppo.train("CartPole-v1", total_steps=96, vectorization="sync", **options)
-    assert torch.equal(result.agent.parameters.values, whole.agent.parameters.values)
-    written = json.loads((run / "config.json").read_text())
-    assert (written["vectorization"], written["num_workers"]) == ("sync", 3)
-
-
-def test_the_score_of_format_1_is_that_of_its_statistics(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(OF_FORMAT_1 / "checkpoints" / "000000000092", tmp_path / "000000000092"))
-
-    def with_returns(returns: list[float]) -> float | None:
-        def change(header: dict[str, Any]) -> None:
-            header["state"]["sampler"]["statistics"]["returns"] = returns
-            del header["sha256"]
-            header["sha256"] = checkpoints._checksum(header)
-
-        edit(folder / "state.json", change)
-        return checkpoints.load(folder).score
-
-    assert with_returns([1.0] * 99) is None
-    assert with_returns([1.0] * 50 + [2.0] * 50) == 1.5
+    assert_refused(run_dir, RunDirectoryError, f"version 99, but .* version {FORMAT_VERSION}: use")
 
 
 # From elsewhere

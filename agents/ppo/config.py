@@ -46,8 +46,6 @@ USUAL_MINIBATCH_SIZE = 64
 """The fewest samples of a minibatch by default: then there are fewer minibatches."""
 USUAL_SEQUENCES = 8
 """The fewest sequences of a minibatch by default, because smaller minibatches take nearly as long."""
-BEFORE_ITS_FIELD = {"normalize_observations": False, "normalize_rewards": False}
-"""Values of fields in runs that began before the fields existed."""
 LagCorrection = Literal["vtrace", "decoupled", "none"]
 CHOICES: dict[str, tuple[str, ...]] = {
     "lag_correction": get_args(LagCorrection),

@@ -163,7 +163,7 @@ class Environments(ABC):
         self._keeper.restore([part for part, _ in parts], [state["state"] for state in states])
         if self._infos is not None:
             for state, columns in zip(states, columns_of(states), strict=True):
-                if "infos" in state:  # else they were not measured, or not saved by an earlier release
+                if "infos" in state:  # else they were not measured
                     self._infos.go_on(columns, state["infos"])
 
     def _parts(self) -> list[tuple[object, int]]:

@@ -297,7 +297,6 @@ class CompiledEnvironments(Environments):
             rows[i] = np.frombuffer(base64.b64decode(saved["state"], validate=True), self.states.dtype, 1)[0]
             if np.size(saved["random"]) != randoms[i].size:
                 raise EnvStateError("what was saved of random numbers is not of this release")
-            # Earlier releases saved the numbers of a single agent without a list around them.
             randoms[i], present[i] = np.reshape(saved["random"], randoms[i].shape), there
             lengths[i] = whole(saved, "length")
         self.states[:], self.randoms[:], self.lengths[:], self.present[:] = rows, randoms, lengths, present

@@ -119,8 +119,7 @@ class SubEnvironment:
         """Restore the result of `state`."""
         self.seed = whole(state, "seed") if state["seed"] is not None else None
         self.times_restarted, self._failures = whole(state, "times_restarted"), whole(state, "failures")
-        # Earlier releases did not save it.
-        self.restarts_counted = whole({"restarts_counted": self.times_restarted, **state}, "restarts_counted")
+        self.restarts_counted = whole(state, "restarts_counted")
 
     def close(self) -> None:
         """Close the environment; a failure is only a warning."""

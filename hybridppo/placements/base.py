@@ -109,7 +109,7 @@ class Placement(ABC):
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Restore the state of a placement with the same settings, after `prepare`; the state of another is ignored."""
-        if _with_numbers(state["settings"]) == _with_numbers(self.settings()):
+        if state["settings"] == self.settings():
             counted = state["counters"]
             self.counters.publishes = whole(counted, "publishes")
             self.counters.bytes_copied = whole(counted, "bytes_copied")
@@ -128,8 +128,3 @@ class Placement(ABC):
         settings = self.settings()
         del settings["name"]
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
-
-
-def _with_numbers(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a placement; in earlier releases, "cuda" meant the first CUDA device."""
-    return {name: "cuda:0" if value == "cuda" else value for name, value in settings.items()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory.checkpoints import serialized
-from hybridppo.run_directory.files import making, replace_synced, too_new
+from hybridppo.run_directory.files import making, other_format, replace_synced
 
 FORMAT_VERSION = 1
 _KEY = "hybridppo"
@@ -33,7 +33,7 @@ def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description in a file.
 
     Raises:
-        CheckpointError: if it is no such file, damaged, or of a newer format.
+        CheckpointError: if it is no such file, damaged, or of another format.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -44,6 +44,6 @@ def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"{path} is neither a run directory nor an agent's file: {error}") from error
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no file that agent.save has written, or is damaged: {error}") from error
-    if type(version) is not int or version > FORMAT_VERSION:
-        raise CheckpointError(too_new(path, version, FORMAT_VERSION))
+    if version != FORMAT_VERSION:
+        raise CheckpointError(other_format(path, version, FORMAT_VERSION))
     return tensors, header

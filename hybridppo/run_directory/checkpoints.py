@@ -25,10 +25,14 @@ import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.files import replace_synced, sync_folder, too_new, write_synced
-from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_header, upgraded_names
+from hybridppo.run_directory.files import other_format, replace_synced, sync_folder, write_synced
 
 logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 6
+"""The format version of `config.json` and of checkpoints."""
+
+Header = dict[str, Any]
 
 _NUMBER = "not finite"
 """The only key of a JSON object that stands for a number that JSON lacks: its value is "nan", "inf" or "-inf"."""
@@ -83,10 +87,10 @@ def serialized(tensors: dict[str, Tensor], header: dict[str, str] | None = None)
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read a checkpoint, of this format version or an earlier one.
+    """Read a checkpoint.
 
     Raises:
-        CheckpointError: if a file is missing, truncated or altered, or of a newer format.
+        CheckpointError: if a file is missing, truncated or altered, or of another format.
     """
     header = _read_header(folder)
     path = folder / "tensors.safetensors"
@@ -97,7 +101,7 @@ def load(folder: Path) -> Checkpoint:
     if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
         raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
     try:
-        tensors = upgraded_names(safetensors.torch.load(data), header["format_version"])
+        tensors = safetensors.torch.load(data)
         return Checkpoint(tensors, header["state"], header["score"], header["evaluation"])
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} holds no tensors: {error}") from error
@@ -128,14 +132,14 @@ def _read_header(folder: Path) -> Header:
     try:
         header = json.loads(path.read_bytes())
         found = header["format_version"]
-        if type(found) is not int or found < 1:
-            raise ValueError("its format version is no number that there ever was")
-        if found > FORMAT_VERSION:
-            raise CheckpointError(too_new(path, found, FORMAT_VERSION))
+        if type(found) is not int:
+            raise ValueError("its format version is no number")
+        if found != FORMAT_VERSION:
+            raise CheckpointError(other_format(path, found, FORMAT_VERSION))
         expected = header.pop("sha256")
         if _checksum(header) != expected:
             raise ValueError("its checksum is not the one written with it")
-        header = upgraded_header(_as_it_was(header), found)
+        header = _as_it_was(header)
         if not isinstance(header["state"], dict):
             raise TypeError("its state is no object")
         if not (header["score"] is None or math.isfinite(header["score"])):
@@ -143,8 +147,7 @@ def _read_header(folder: Path) -> Header:
         header.setdefault("evaluation", None)  # most have none
         if not (header["evaluation"] is None or math.isfinite(header["evaluation"]["return_mean"])):
             raise ValueError("its evaluation is no number")
-        kept = {name: header[name] for name in ("tensors_sha256", "score", "evaluation", "state")}
-        return {"format_version": found, **kept}
+        return {name: header[name] for name in ("tensors_sha256", "score", "evaluation", "state")}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -228,8 +231,7 @@ def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
 
 
 def _checksum(header: Header) -> str:
-    # Earlier releases wrote NaN and Infinity.
-    return hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _as_json_has_it(value: Any, name: str) -> Any:

@@ -28,10 +28,9 @@ from torch import Tensor
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command, shown
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
-from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
 from hybridppo.run_directory.lines import append, as_json, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
-from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import require_path
 
@@ -73,6 +72,7 @@ class RunDirectory:
         """
         given = Path(path)
         path = given.absolute()
+        config = {"format_version": FORMAT_VERSION, **config}
         directory = cls(path, config)
         directory.given = given
         try:
@@ -134,7 +134,7 @@ class RunDirectory:
                 reads.
 
         Raises:
-            RunDirectoryError: if it is no run directory, or of a newer format.
+            RunDirectoryError: if it is no run directory, or of another format.
         """
         path = path_of(path)
         # os.path: below a folder that may not be entered, Path.is_file raises an error before Python 3.14.
@@ -153,11 +153,11 @@ class RunDirectory:
             raise RunDirectoryError(f"{file} {what}") from error
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{file} is damaged: it holds no object")
-        version = config.get("format_version", FORMAT_VERSION)
-        if type(version) is not int or version < 1:
+        version = config.get("format_version")
+        if type(version) is not int:
             raise RunDirectoryError(f"{file} is damaged: format_version must be a whole number, got {shown(version)}")
-        if version > FORMAT_VERSION:
-            raise RunDirectoryError(files.too_new(file, version, FORMAT_VERSION))
+        if version != FORMAT_VERSION:
+            raise RunDirectoryError(files.other_format(file, version, FORMAT_VERSION))
         directory = cls(file.parent, config)
         directory._opened_at = checkpoint
         return directory
@@ -168,6 +168,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: if it cannot be written; the old one stays.
         """
+        config = {"format_version": FORMAT_VERSION, **config}
         text = as_json(config)
         if json.loads(text) == self.config:
             return

@@ -23,9 +23,12 @@ def making(path: Path) -> Iterator[None]:
         raise RunDirectoryError(f"{path} cannot be written: {error}") from error
 
 
-def too_new(path: Path, version: object, newest: int) -> str:
-    """What the error about a file of a later release says."""
-    return f"{path} has format version {version}, but this version of hybridppo reads up to {newest}: update hybridppo"
+def other_format(path: Path, version: object, own: int) -> str:
+    """The message of the error about a file that another version of hybridppo has written."""
+    return (
+        f"{path} has format version {version}, but this version of hybridppo reads version {own}: use the version of "
+        "hybridppo that has written it"
+    )
 
 
 def remove_leftovers(folder: Path) -> None:

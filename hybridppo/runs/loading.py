@@ -19,7 +19,7 @@ from hybridppo.agents.registry import (
     AnyConfig,
     agent_class,
     agents_by_policy,
-    config_of_run,
+    config_from_json,
     explaining_memory,
     make_agent,
 )
@@ -157,7 +157,7 @@ def _agent_in_file(
 ) -> AnyAgent:
     tensors, description = read_agent_file(path)
     with fitting(f"what {path} says of it"):
-        config = config_of_run(description["agent"], description["config"])
+        config = config_from_json(description["agent"], description["config"])
         own = description["own"]
         if "networks" in own and networks is None:
             raise RunDirectoryError(
@@ -198,7 +198,7 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
         found, description = read_agent_file(path)
         with fitting(f"what {path} says of it"):
             before = spaces_in(description)
-            config = config_of_run(description["agent"], description["config"])
+            config = config_from_json(description["agent"], description["config"])
     try:
         remedy = " (docs/runs.md, other observations: copy what fits into a new agent)"
         require_spaces_of(before, agent, error=CheckpointError, remedy=remedy)

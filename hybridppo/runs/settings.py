@@ -4,7 +4,7 @@ import json
 import logging
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +15,11 @@ import torch
 
 from hybridppo._version import __version__
 from hybridppo.agents.policies import PoliciesConfig
-from hybridppo.agents.registry import AGENTS, AnyConfig, config_of_run, name_of
+from hybridppo.agents.registry import AGENTS, AnyConfig, config_from_json, name_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown, shown_name
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.upgrades import FORMAT_VERSION, upgraded_config
 from hybridppo.runs.distribution_policies import distribution_of
 from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.spaces.serialization import space_from_json, space_to_json
@@ -76,7 +75,6 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """The contents of `config.json`."""
         return {
-            "format_version": FORMAT_VERSION,
             "env_id": self.env_id,
             "env_is_registered": self.env_is_registered,
             **self._agent_to_json(),
@@ -118,18 +116,18 @@ class Settings:
         Raises:
             RunDirectoryError: if `config.json` lacks a setting, or has an invalid one; the message has the rule.
         """
-        file, found = directory.path / "config.json", upgraded_config(directory.config)
+        file, found = directory.path / "config.json", directory.config
         read = partial(_read, file, found)
         if "policies" in found:
             agent = "policies"
-            of_policies = read("policies", dict), read("agents", dict, {}), read("played", list, [])
+            of_policies = read("policies", dict), read("agents", dict), read("played", list)
             config = dict(zip(("policies", "agents", "played"), of_policies, strict=True))
         else:
-            agent, config = read("agent", str, "ppo"), read("config", dict)
+            agent, config = read("agent", str), read("config", dict)
         return cls(
             env_id=read("env_id", str),
             env_is_registered=read("env_is_registered", bool),
-            config=_attempt(file, "config", partial(config_of_run, agent, config)),
+            config=_attempt(file, "config", partial(config_from_json, agent, config)),
             environment=_group(CriticsOptions if "critic_observes" in found else EnvironmentOptions, file, found),
             run=_with_seed(_group(RunOptions, file, found), file),
             placement=read("placement", dict),
@@ -137,9 +135,9 @@ class Settings:
                 file, "observation_space", partial(space_from_json, read("observation_space", dict))
             ),
             action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
-            own=_names(read("own", dict, {}), file),
-            has_given_agents=read("has_given_agents", bool, bool(found.get("played"))),
-            policy=read("policy", str, "policy"),
+            own=_names(read("own", dict), file),
+            has_given_agents=read("has_given_agents", bool),
+            policy=read("policy", str),
             env_kwargs_not_saved=read("env_kwargs_not_saved", str) if "env_kwargs_not_saved" in found else None,
         )
 
@@ -210,17 +208,15 @@ def config_to_show(directory: RunDirectory) -> dict[str, Any]:
     read = partial(_read, file, found)
     _with_seed(_group(RunOptions, file, found), file)
     read("env_id", str)
-    for name in ("placement", "observation_space", "action_space"):
+    for name in ("placement", "observation_space", "action_space", "versions", "origin", "own"):
         read(name, dict)
-    for name in ("versions", "origin", "own"):  # which earlier releases did not write
-        read(name, dict, {})
-    read("played", list, [])
-    policies = read("policies", dict, {})
-    for name in policies:
-        _read(file, policies, name, dict)
-    if not policies:
-        read("config", dict)
-    if (agent := read("agent", str, "ppo")) not in AGENTS:
+    if "policies" in found:
+        read("played", list)
+        for name in read("policies", dict):
+            _read(file, found["policies"], name, dict)
+        return found
+    read("config", dict)
+    if (agent := read("agent", str)) not in AGENTS:
         raise RunDirectoryError(f"{file} is damaged: agent must be one of {', '.join(AGENTS)}, got {shown(agent)}")
     return found
 
@@ -229,18 +225,15 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in `config.json` that can change the result of a seed by more than rounding.
 
     If two runs in one environment have equal settings of this kind, only their seeds differ. The metadata of an option
-    says whether it is one of them (`can_change_result`). A setting that an earlier release did not write has the
-    default of that release.
+    says whether it is one of them (`can_change_result`).
     """
-    agent = found.get("agent", "ppo")
-    kind = AGENTS[agent]
-    options = {**fields_of(kind.config), **fields_of(*GROUPS)}
-    usual = {name: option.default for name, option in options.items() if option.default is not MISSING}
-    values = {**usual, **found, **kind.before_its_field, **found["config"]}
+    agent = found["agent"]
+    options = {**fields_of(AGENTS[agent].config), **fields_of(*GROUPS)}
+    values = {**found, **found["config"]}
     names = [name for name in options if name in values and name != "seed"]
     decided = {name: values[name] for name in names if can_change_result(options[name], values)}
     decided["distribution"] = distribution_of(values["distribution"]).part_in_result()
-    others = {**placement_settings_of_result(found["placement"]), "own": found.get("own", {})}
+    others = {**placement_settings_of_result(found["placement"]), "own": found["own"]}
     read: dict[str, Any] = json.loads(
         json.dumps({"agent": agent, **decided, **others}, allow_nan=True)
     )  # lists, in place of tuples
@@ -254,9 +247,7 @@ def name_of_source(source: object) -> str:
     return source if isinstance(source, str) else shown_name(source)
 
 
-def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], default: Made | None = None) -> Made:
-    if name not in found and default is not None:  # which earlier releases did not write
-        return default
+def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made]) -> Made:
     if name not in found:
         raise RunDirectoryError(f"{file} is damaged: it has no {name}")
     value = found[name]
@@ -267,12 +258,11 @@ def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], defaul
 
 
 def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
-    """A group of options; an option that an earlier release did not write has its default."""
-    values = {name: found[name] for name in fields_of(group) if name in found}
-    missing = [name for name in ("total_steps", "seed") if name in fields_of(group) and name not in found]
+    """A group of options."""
+    missing = [name for name in fields_of(group) if name not in found]
     if missing:
         raise RunDirectoryError(f"{file} is damaged: it has no {missing[0]}")
-    return _attempt(file, "", partial(made, group, values))
+    return _attempt(file, "", partial(made, group, found))
 
 
 def _with_seed(run: RunOptions, file: Path) -> RunOptions:

@@ -140,18 +140,15 @@ def _placement(run: Run) -> str:
 
 def _choice(table: dict[str, Any]) -> str:
     """What `auto` chose, from `placements.json`."""
-    line = table.get("line", table["chosen"])  # earlier releases left the line out if nothing was measured
-    text = f"<p>auto: {escape(str(line))}</p>"
-    # Earlier releases predicted the times of candidates that they did not try.
-    is_measured = "trials" in table
-    trials: list[dict[str, Any]] = table.get("trials") or table.get("predictions") or []
+    text = f"<p>auto: {escape(str(table['line']))}</p>"
+    trials: list[dict[str, Any]] = table["trials"]
     if not trials:
         return text
     rows = [
         (each["label"], *(f"{1e3 * each[part]:.2f}" for part in ("iteration", "sampling", "learning", "copying")))
         for each in trials
     ]
-    heads = ("tried" if is_measured else "predicted", "iteration ms", "sampling ms", "learning ms", "copying ms")
+    heads = ("tried", "iteration ms", "sampling ms", "learning ms", "copying ms")
     chosen = {number for number, row in enumerate(rows) if row[0] == table["chosen"]}
     return text + _table(heads, rows, numbers=4, strong=chosen)
 

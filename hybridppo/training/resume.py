@@ -16,7 +16,6 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.teams import run_directory_of
-from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
@@ -150,7 +149,10 @@ def _resumed(
         checkpoint: the checkpoint to continue from; None to begin anew.
         parts: the agent's class, and its own parts, by name.
     """
-    settings = _with_agents(replace(settings, environment=stage.options, run=stage.run), stage.environments)
+    settings = replace(settings, environment=stage.options, run=stage.run)
+    require_spaces_of(settings, stage.environments, error=CheckpointError)
+    if isinstance(settings.config, PoliciesConfig):
+        settings.config.require_agents(stage.environments.agents, CheckpointError)
     agent = agent_of(settings, checkpoint, **parts)
     done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
     choice = stage.choose(settings.config, agent, max(1, settings.run.total_steps - done))
@@ -239,7 +241,7 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
 
 
 def _tell_of_kernels(versions: Any) -> None:
-    """Warn if NumPy rounds otherwise than when the run began. Earlier releases did not save the kernels."""
+    """Warn if NumPy rounds otherwise than when the run began."""
     was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
     if isinstance(was, str) and was and now and was != now:
         logger.warning(
@@ -256,19 +258,3 @@ def _own_placement(settings: Settings) -> Placement:
         return placement_from_settings(settings.placement)
     except (KeyError, TypeError) as error:
         raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
-
-
-def _with_agents(settings: Settings, environments: Environments) -> Settings:
-    """The settings with the policy of each agent, if there are several policies.
-
-    Raises:
-        CheckpointError: if the spaces or the agents are not the run's.
-    """
-    require_spaces_of(settings, environments, error=CheckpointError)
-    config = settings.config
-    if not isinstance(config, PoliciesConfig):
-        return settings
-    if not config.agents:  # which earlier releases did not write
-        return replace(settings, config=config.with_agents(environments.agents))
-    config.require_agents(environments.agents, CheckpointError)
-    return settings

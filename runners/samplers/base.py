@@ -377,9 +377,9 @@ class BaseSampler:
         }
 
     def _load_steering(self, state: dict[str, Any]) -> None:
-        """Apply saved calls and changes to the environments, which are new. Earlier releases saved none."""
-        self._steering_due = from_json(state.get("steering_due", []))
-        for steering in from_json(state.get("steering", [])):
+        """Apply saved calls and changes to the environments, which are new."""
+        self._steering_due = from_json(state["steering_due"])
+        for steering in from_json(state["steering"]):
             self._steered(steering)
 
     @property
@@ -542,8 +542,11 @@ class BaseSampler:
             "rollouts_lost": self._lost,
             "noise": self._noise.bit_generator.state,
             "resetting": self._resetting.tolist(),
-            **({} if self._discounts is None else {"returns_so_far": self._so_far.tolist()}),
+            "returns_so_far": self._so_far.tolist(),
             **self._steering_state(),
+            "infos": [],
+            "infos_so_far": [],
+            "under_way": None,
         }
         try:
             if self.failure is not None:
@@ -580,12 +583,9 @@ class BaseSampler:
         Returns:
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
-        # Earlier releases did not save these.
-        earlier = {"rollouts_lost": 0, "resetting": [False] * self.num_envs, "under_way": None}
-        state = {**earlier, **state}
         self._load_counts(state)
         self._lost = whole(state, "rollouts_lost")
-        self._so_far[:] = state.get("returns_so_far", 0.0)  # earlier releases did not save them
+        self._so_far[:] = state["returns_so_far"]
         self._noise.bit_generator.state = state["noise"]
         self._load_steering(state)
         reason = self._cannot_load(state)
@@ -620,24 +620,21 @@ class BaseSampler:
 
     def _load_counts(self, state: dict[str, Any]) -> None:
         self.env_steps = whole(state, "env_steps")
-        self.env_restarts = whole({"env_restarts": 0, **state}, "env_restarts")
+        self.env_restarts = whole(state, "env_restarts")
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
 
     def _load_infos(self, state: dict[str, Any]) -> None:
         self._info_sums, self._infos_so_far = (
-            [{name: reals(sums, name, length=4) for name in sums} for sums in state.get(which, [])]
-            for which in ("infos", "infos_so_far")  # which earlier releases did not save
+            [{name: reals(sums, name, length=4) for name in sums} for sums in state[which]]
+            for which in ("infos", "infos_so_far")
         )
 
     def _cannot_load(self, state: dict[str, Any]) -> str | None:
         """Why the environments of a saved state cannot be restored, before it is tried; else None."""
-        environments = state.get("environments")
-        if environments is None:
-            return "this checkpoint is from a release that did not save them"
-        if "not_saved" in environments:
-            return str(environments["not_saved"])
+        if "not_saved" in state["environments"]:
+            return str(state["environments"]["not_saved"])
         return self._cannot_end(state["under_way"] or {})
 
     def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
@@ -661,10 +658,6 @@ class BaseSampler:
         if filled > self.num_steps:
             raise ValueError(f"filled is {filled}, but a rollout has {self.num_steps} rows")
         for name, (array, rows) in self._rows_that_matter(buffer, filled).items():
-            # Earlier releases did not save these.
-            if name in ("absent", "waiting") and f"buffer.{name}" not in tensors:
-                array[rows] = False
-                continue
             require_like(f"buffer.{name}", tensors[f"buffer.{name}"], array[rows])
             array[rows] = tensors[f"buffer.{name}"].numpy()
         finals = finals_of(state["final_rows"], tensors, filled, self._no_row(self.num_envs))

@@ -214,6 +214,9 @@ class ShardsSampler(BaseSampler):
             "steering": states[0]["steering"],
             "steering_due": states[0]["steering_due"],
             "infos": self._info_sums,
+            "infos_so_far": [],
+            "returns_so_far": 0.0,
+            "under_way": None,
             "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
         }
         if self.failure is not None:  # the other processes are not reached any more, so their states are unknown

@@ -431,7 +431,7 @@ class LaggingSampler(BaseSampler):
         block: Any = SimpleNamespace()
         for name in COUNTED_FROM:
             like = np.zeros(shape, getattr(self._rollout_buffer, name).dtype)
-            found = tensors.get(f"buffer.{name}", torch.from_numpy(like))  # earlier releases did not save some
+            found = tensors[f"buffer.{name}"]
             require_like(f"buffer.{name}", found, like)
             setattr(block, name, found.numpy())
         if shape[0]:

@@ -5,10 +5,23 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION
+from hybridppo.runs.options import RunOptions
+
+
+def config_of_a_run(**changes: Any) -> dict[str, Any]:
+    """What tools read in a `config.json`, with these changes."""
+    options = {**asdict(RunOptions(total_steps=100, seed=0)), **asdict(EnvironmentOptions())}
+    objects = ("config", "placement", "observation_space", "action_space", "versions", "origin", "own")
+    usual = {"format_version": FORMAT_VERSION, "env_id": "A-v0", "agent": "ppo", **{name: {} for name in objects}}
+    return {**usual, **options, **changes}
 
 
 @contextlib.contextmanager

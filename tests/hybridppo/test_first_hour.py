@@ -290,7 +290,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="or is damaged"):
         hybridppo.load(path)
     path.write_bytes(data.replace(b'\\"format_version\\": 1', b'\\"format_version\\": 9'))
-    with pytest.raises(CheckpointError, match="has format version 9, but this version of hybridppo reads up to 1"):
+    with pytest.raises(CheckpointError, match="has format version 9, but this version of hybridppo reads version 1"):
         hybridppo.load(path)
 
 

@@ -18,14 +18,12 @@ import torch
 from everywhere import WAYS, assert_goes_on_exactly, assert_same_everywhere
 from ppo_settings import ppo_config
 from same_bits import values_of
-from sampling import sampler_of
 from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
-from hybridppo.system.interruption import Stopped
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 3 * 140
@@ -205,24 +203,6 @@ def test_columns_are_environments_times_agents() -> None:
     environments = make_environments(Matching, 4)
     assert environments.num_envs == 12
     assert environments.num_agents == 3
-
-
-def test_a_rollout_under_way_of_an_earlier_release_is_gone_on_with() -> None:
-    """Earlier releases had no entry for agents that have left."""
-    before, after = (
-        sampler_of(make_environments("CartPole-v1", 4, vectorization="sync"), num_steps=16) for _ in range(2)
-    )
-    actor = Pushing()
-    before.collect(actor)
-    actor.ask_at = (5, before.request_stop)
-    with pytest.raises(Stopped):
-        before.collect(actor)
-    tensors, state = before.state()
-    assert state["under_way"]["filled"] == 5
-    del tensors["buffer.absent"]
-    assert after.load_state(tensors, state, env_seed=0) is None
-    assert len(after.collect(Pushing()).valid_rows) == 64
-    assert after.env_steps == 128
 
 
 class Pushing:

@@ -1,10 +1,8 @@
 """Agents with a memory: the cells, the state where episodes end, and what is learned from."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, product
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -576,16 +574,6 @@ def test_an_update_that_is_stopped_changes_nothing() -> None:
     agent, rollouts = rollouts_of(replace(SMALL, normalize_rewards=True), partial(TMaze, 3), 2)
     agent.update(rollouts[0])
     assert_stopped_update_changes_nothing(agent, rollouts[1], after=3)
-
-
-@every_cell
-def test_a_run_of_format_3_keeps_its_number_of_minibatches(cell: Any, tmp_path: Path) -> None:
-    config = replace(SMALL, num_steps=64, num_minibatches=None, recurrent=cell)
-    train(config, run_dir=tmp_path, total_steps=256)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 3}))
-    assert hybridppo.resume(tmp_path, total_steps=512, progress=False).agent.config.num_minibatches == 4
-    assert json.loads(path.read_text())["config"]["num_minibatches"] == 4
 
 
 @every_cell

@@ -1,6 +1,5 @@
 """A policy for each kind of agents: sampled together, and exact when resumed, wherever it was stopped."""
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import safetensors.torch
-import torch
 from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
@@ -38,7 +35,6 @@ from hybridppo.commands.main import main
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_USAGE
 from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
-from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused
 from hybridppo.system.figures import shown_return
@@ -308,46 +304,6 @@ def test_one_policy_by_its_name_is_one_policy() -> None:
     assert [*plain.agents, *named.agents] == ["policy", "all"]
     with pytest.raises(ConfigurationError, match="agent 'hunter_0' has the policy 'hunter', and config has all"):
         hybridppo.train(Hunt, config={"all": one}, **options)
-
-
-def as_an_earlier_release_wrote_it(run_dir: Path) -> None:
-    """Rewrite a run of several policies in format 4, where each policy had a sampler of its own."""
-    config = json.loads((run_dir / "config.json").read_text())
-    del config["agents"]
-    (run_dir / "config.json").write_text(json.dumps({**config, "format_version": 4}))
-    folder = sorted((run_dir / "checkpoints").iterdir())[-1]
-    header = json.loads((folder / "state.json").read_text())
-    state, tensors = header["state"], safetensors.torch.load_file(folder / "tensors.safetensors")
-    policies: dict[str, Any] = {}
-    for name, counts in state["sampler"]["by_policy"].items():
-        sampler = {"env_steps": counts["agent_steps"], "noise": state["sampler"]["noise"]}
-        sampler |= {"statistics": counts["statistics"], "environments": {"states": []}, "under_way": None}
-        policies[name] = {"agent": state["agent"]["policies"][name], "sampler": sampler, "placement": {}}
-        tensors[f"{name}.sampler.observation"] = torch.zeros(1)
-    names = {name: name.split(".", 2) for name in tensors if name.startswith("policies.")}
-    tensors = {n: t for n, t in tensors.items() if n.count(".sampler.") == 1} | {
-        f"{policy}.agent.{rest}": tensors[name] for name, (_, policy, rest) in names.items()
-    }
-    header["state"] = {"policies": policies, "runner": {**state["runner"], "has_sampled": False}}
-    data = safetensors.torch.save(tensors)
-    (folder / "tensors.safetensors").write_bytes(data)
-    del header["sha256"]
-    header |= {"format_version": 4, "tensors_sha256": hashlib.sha256(data).hexdigest()}
-    header["sha256"] = checkpoints._checksum(header)
-    (folder / "state.json").write_text(json.dumps(header))
-
-
-def test_a_run_of_an_earlier_release_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    result = train(run_dir=tmp_path / "run")
-    as_an_earlier_release_wrote_it(tmp_path / "run")
-    assert np.array_equal(parameters(hybridppo.load_policies(tmp_path / "run")), parameters(result))
-    with caplog.at_level("INFO"):
-        resumed = hybridppo.resume(tmp_path / "run", env=Hunt, total_steps=6 * STEPS, progress=False)
-    assert "start new episodes: an earlier release saved those of several policies otherwise" in caplog.text
-    before, after = result.metrics, resumed.metrics
-    assert after["env_steps"] == 6 * STEPS
-    assert after["hunter/agent_steps"] == before["hunter/agent_steps"] + 2 * STEPS * HUNTERS
-    assert after["prey/episodes"] > before["prey/episodes"]
 
 
 def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,6 @@ def test_a_training_of_stacks_in_shards_that_diverges_says_so() -> None:
 def test_a_run_of_one_piece_goes_on_in_shards_and_says_what_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """So does a run of several learners of an earlier release, whose checkpoints are in one piece."""
     train(run_dir=tmp_path / "run")
     before = hybridppo.load(tmp_path / "run").normalization.rewards
     caplog.set_level("INFO")

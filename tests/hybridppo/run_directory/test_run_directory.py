@@ -10,13 +10,14 @@ from run_files import lines_of
 
 import hybridppo
 from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
 from hybridppo.run_directory.lines import as_json
 
 
 def test_create_then_open(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path / "a" / "run", {"seed": 3})
-    assert RunDirectory.open(tmp_path / "a" / "run").config == {"seed": 3}
+    assert RunDirectory.open(tmp_path / "a" / "run").config == {"format_version": FORMAT_VERSION, "seed": 3}
 
 
 def test_what_exists_is_never_overwritten(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_other_folders_are_no_run_directories(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"config\.json is damaged"):
         RunDirectory.open(tmp_path)
 
-    for version in ("[]", '"4"', "0", "true", "NaN"):
+    for version in ("[]", '"4"', "true", "NaN"):
         (tmp_path / "config.json").write_text(f'{{"format_version": {version}}}')
         with pytest.raises(RunDirectoryError, match=r"config\.json is damaged: format_version must be a whole number"):
             RunDirectory.open(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from processes import run_python
-from run_files import on_a_full_disk
+from run_files import config_of_a_run, on_a_full_disk
 
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
@@ -27,7 +27,6 @@ from hybridppo.tools.curves import (
 )
 from hybridppo.tools.plot import plot_placements
 
-SPACES: dict[str, Any] = {"observation_space": {}, "action_space": {}}
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
 
 
@@ -42,8 +41,7 @@ def make_run(
 ) -> Path:
     """A run with ten steps and two seconds per iteration."""
     path.mkdir(parents=True)
-    settings = {"env_id": env_id, "seed": seed, "total_steps": 100, "placement": {"name": "single"}, **SPACES}
-    settings["config"] = {**CONFIG, **config}
+    settings = config_of_a_run(env_id=env_id, seed=seed, placement={"name": "single"}, config={**CONFIG, **config})
     settings |= options or {}
     (path / "config.json").write_text(json.dumps(settings))
     lines = [
@@ -175,9 +173,10 @@ def test_one_seed_does_not_count_twice(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_labels_say_in_a_few_words_what_groups_differ_in(tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"gamma": 0.99, "gae_lambda": 0.95, "num_epochs": 10, "normalize_advantage": True}
     many = {"gamma": 0.9, "gae_lambda": 0.8, "num_epochs": 4, "normalize_advantage": False}
     paths = [
-        make_run(tmp_path / "a", [1.0]),
+        make_run(tmp_path / "a", [1.0], **usual),
         make_run(tmp_path / "b", [1.0], **many),
         make_run(tmp_path / "c", [1.0], **many, hidden_sizes=[8, 8]),
         make_run(tmp_path / "d", [1.0], options={"agent": "td3", "config": {"tau": 0.01}}),

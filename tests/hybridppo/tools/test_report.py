@@ -140,6 +140,7 @@ def test_the_page_shows_what_can_change_the_result_as_plots_tell_runs_apart(run_
 def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
     mine = config.pop("config")
+    config["agents"], config["played"] = {}, []
     config["policies"] = {"cat": mine, "<mouse> & co": {**mine, "learning_rate": 0.5}}
     lines = lines_of(run_dir)
     of_policies = {"value_loss", "episode_return_mean"}
@@ -258,10 +259,6 @@ def test_auto_that_could_not_measure_is_reported_with_the_reason(
     hybridppo.train("CartPole-v1", total_steps=32, placement="auto", config=config, run_dir=path, progress=False)
     page = Page(hybridppo.write_report(path).read_text(encoding="utf-8"))
     assert any(re.match(r"auto: cpu.*; not measured \(all: ZeroDivisionError: no second", text) for text in page.texts)
-    table = json.loads((path / "placements.json").read_text())
-    del table["line"]  # as earlier releases wrote it
-    (path / "placements.json").write_text(json.dumps(table))
-    assert f"auto: {table['chosen']}" in Page(hybridppo.write_report(path).read_text(encoding="utf-8")).texts
 
 
 def test_a_command_that_is_no_unicode_is_escaped(run_dir: Path, tmp_path: Path) -> None:
@@ -295,7 +292,7 @@ OF_ALL_VIEWS: list[tuple[str, dict[str, Any], str]] = [
     ("config.json", {"agent": []}, "agent must be text, got []"),
     ("config.json", {"agent": "sac"}, "agent must be one of "),
     ("config.json", {"versions": None}, "versions must be an object, got None"),
-    ("config.json", {"policies": {"one": None}}, "one must be an object, got None"),
+    ("config.json", {"played": [], "policies": {"one": None}}, "one must be an object, got None"),
     ("metrics.jsonl", {"env_steps": MISSING}, "env_steps is missing: "),
     ("metrics.jsonl", {"seconds": "3"}, "seconds must be a finite number: "),
     ("metrics.jsonl", {"episode_return_mean": "3"}, "episode_return_mean must be a finite number: "),
@@ -303,7 +300,7 @@ OF_ALL_VIEWS: list[tuple[str, dict[str, Any], str]] = [
 OF_THE_REPORT: list[tuple[str, dict[str, Any], str]] = [
     ("result.json", {"env_steps": "3"}, "env_steps must be a finite number: "),
     ("result.json", {"evaluation_return_mean": []}, "evaluation_return_mean must be a finite number: "),
-    ("placements.json", {"chosen": "cpu", "trials": [{"label": "cpu"}]}, "KeyError: 'iteration'"),
+    ("placements.json", {"chosen": "cpu", "line": "cpu", "trials": [{"label": "cpu"}]}, "KeyError: 'iteration'"),
 ]
 
 
@@ -330,14 +327,6 @@ def test_metrics_that_cannot_be_read_are_an_error(view: str, run_dir: Path, tmp_
     path.mkdir()
     with pytest.raises(RunDirectoryError, match=r"metrics\.jsonl cannot be read: "):
         VIEWS[view](path.parent)
-
-
-def test_a_run_of_a_release_without_versions_has_a_page(run_dir: Path, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(run_dir, tmp_path / "run"))
-    config = json.loads((path / "config.json").read_text())
-    del config["versions"]
-    (path / "config.json").write_text(json.dumps(config))
-    assert "run, hybridppo of an unknown version" in Page(hybridppo.write_report(path).read_text("utf-8")).texts
 
 
 @pytest.mark.parametrize(

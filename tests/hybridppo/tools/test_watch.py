@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ppo_settings import ppo_config
+from run_files import config_of_a_run
 
 import hybridppo
 from hybridppo import RunDirectoryError
@@ -16,10 +17,7 @@ from hybridppo.commands.main import main
 from hybridppo.run_directory.lines import Tail
 from hybridppo.tools.watch import BLOCKS, PLAIN, frame, watch
 
-CONFIG = {
-    **{"env_id": "A-v0", "seed": 4, "placement": {"name": "single", "device": "cpu"}, "total_steps": 1000},
-    **{"config": {}, "observation_space": {}, "action_space": {}},
-}
+CONFIG = config_of_a_run(seed=4, placement={"name": "single", "device": "cpu"}, total_steps=1000)
 
 
 def line(iteration: int, **changes: Any) -> dict[str, Any]:

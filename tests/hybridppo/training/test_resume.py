@@ -509,11 +509,9 @@ def test_seconds_without_end_are_kept(tmp_path: Path) -> None:
     )  # fmt: skip
     written = (tmp_path / "run" / "config.json").read_bytes()
     assert json.loads(written, parse_constant=pytest.fail)["checkpoint_seconds"] is None  # JSON by the standard
-    for text in (written, json.dumps({**json.loads(written), **endless}).encode()):  # as earlier releases wrote them
-        (tmp_path / "run" / "config.json").write_bytes(text)
-        settings = Settings.read(RunDirectory.open(tmp_path / "run"))
-        assert settings.run.checkpoint_seconds == settings.environment.worker_timeout == math.inf
-        assert not hybridppo.resume(tmp_path / "run", progress=False).interrupted
+    settings = Settings.read(RunDirectory.open(tmp_path / "run"))
+    assert settings.run.checkpoint_seconds == settings.environment.worker_timeout == math.inf
+    assert not hybridppo.resume(tmp_path / "run", progress=False).interrupted
 
 
 def test_metrics_that_were_not_numbers_are_none_after_a_resume_either(tmp_path: Path) -> None:

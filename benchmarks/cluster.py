@@ -34,8 +34,8 @@ from simulation import Machine, Simulation, Timing, learners, seconds_per_iterat
 
 import hybridppo
 from hybridppo.agents.ppo.backend import Backend
-from hybridppo.distribution.launching import join_store, store_of_this_machine
-from hybridppo.distribution.link import Link
+from hybridppo.distributed.launching import join_store, store_of_this_machine
+from hybridppo.distributed.link import Link
 from hybridppo.runners.samplers.in_process import Sampler
 
 LEARNERS = (1, 2, 4, 8, 16, 32, 64)
@@ -167,7 +167,7 @@ def checked(size: int, width: int) -> float:
     hybridppo.train(
         "CartPole-v1", total_steps=config.batch_size * ITERATIONS, config=config, seed=0, placement="cpu",
         vectorization="sync", progress=False, agent=Sleeping, on_iteration=lambda _: marks.append(time.perf_counter()),
-        distribution=hybridppo.MultiLearner(size, reduce="all_reduce"),
+        distributed=hybridppo.MultiLearner(size, reduce="all_reduce"),
     )  # fmt: skip
     return float(np.median(np.diff(marks[1:])))
 

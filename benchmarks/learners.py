@@ -27,7 +27,7 @@ import machine
 from settings import cleanrl
 
 import hybridppo
-from hybridppo.distribution import wires
+from hybridppo.distributed import wires
 from hybridppo.system.accelerator import num_cuda_devices
 
 DEVICES, ENVS_PER_LEARNER = (1, 2, 4, 8), 2048
@@ -64,7 +64,7 @@ def measure(env: str, distribution: str, width: int, iterations: int, **sizes: i
     config = cleanrl(hidden_sizes=(width, width), **sizes)
     lines: list[tuple[float, dict[str, float]]] = []
     name, _, count = distribution.partition(":")
-    spread: dict[str, Any] = {"distribution": distribution}
+    spread: dict[str, Any] = {"distributed": distribution}
     if name == "workers":
         spread = {"num_workers": int(count)}
     SENT.clear()
@@ -75,7 +75,7 @@ def measure(env: str, distribution: str, width: int, iterations: int, **sizes: i
     )  # fmt: skip
     pairs = list(pairwise(lines[:: int(lines[0][1].get("learners", 1))][1:]))
     return {
-        "distribution": distribution,
+        "distributed": distribution,
         "hidden_sizes": [width, width],
         "steps_per_second": median(
             (after["env_steps"] - before["env_steps"]) / (after["seconds"] - before["seconds"])
@@ -111,11 +111,11 @@ def on_devices(device: str, num_devices: int, iterations: int, envs_per_learner:
 
             hybridppo.train(
                 "CartPole-v1", total_steps=config.batch_size * (iterations + 2), config=config, seed=1, progress=False,
-                distribution=f"{name}:{learners}", on_iteration=mark, **options,
+                distributed=f"{name}:{learners}", on_iteration=mark, **options,
             )  # fmt: skip
             (begun, before), (ended, after) = marks[1], marks[-1]
             speed = (after - before) / (ended - begun)
-            rows.append({"distribution": name, "learners": learners, "steps_per_second": speed})
+            rows.append({"distributed": name, "learners": learners, "steps_per_second": speed})
     return rows
 
 
@@ -123,9 +123,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a row for each number of learners."""
     lines = ["| learners | distribution | steps/s | times one |", "|---:|---|---:|---:|"]
     for row in rows:
-        one = next(each for each in rows if each["distribution"] == row["distribution"])
+        one = next(each for each in rows if each["distributed"] == row["distributed"])
         times = row["steps_per_second"] / one["steps_per_second"]
-        lines.append(f"| {row['learners']} | {row['distribution']} | {row['steps_per_second']:,.0f} | {times:.2f} |")
+        lines.append(f"| {row['learners']} | {row['distributed']} | {row['steps_per_second']:,.0f} | {times:.2f} |")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ RLlib pins another gymnasium, so it gets a virtual environment of its own. If `-
 
 CartPole-v1, a rollout of 8 environments by 128 steps, 4 epochs of minibatches of 256, networks of 64 x 64 that share
 nothing, two samplers with 4 environments each, one learner in the process that trains: RLlib's new API stack with
-`num_env_runners=2`, and ours with `distribution="coarse:2"`. Both run over Ray, and each turn is a fresh process on the
+`num_env_runners=2`, and ours with `distributed="coarse:2"`. Both run over Ray, and each turn is a fresh process on the
 same two cores (`taskset`, on Linux). Speeds are those of the iterations after the second; how well anything learns is
 not measured. Steps are environment steps, by each library's own count.
 
@@ -150,11 +150,11 @@ def run_hybridppo(iterations: int, kind: Kind) -> dict[str, Any]:
     marks = [mark(0)]
     env, given = "CartPole-v1", {
         "config": config, "vectorization": "sync", "placement": "cpu",
-        "distribution": hybridppo.SingleLearnerCoarse(SAMPLERS),
+        "distributed": hybridppo.SingleLearnerCoarse(SAMPLERS),
     }  # fmt: skip
     if kind == "lag":
         placement = hybridppo.Mirrored("cpu", "cpu", max_lag=4)
-        given |= {"distribution": "local", "placement": placement, "num_workers": SAMPLERS}
+        given |= {"distributed": "local", "placement": placement, "num_workers": SAMPLERS}
     if kind == "agents":
         env = "mpe2.simple_spread_v3:parallel_env"
         given = {"config": dict.fromkeys(AGENTS, config), "policy_of": lambda agent: agent, "placement": "cpu"}

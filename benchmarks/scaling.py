@@ -50,9 +50,9 @@ from settings import cleanrl
 from simulation import Machine, Simulation, Timing, learners, samplers, seconds_per_iteration, served
 
 from hybridppo.agents import PPO
-from hybridppo.distribution.central_server import BoundedLag
-from hybridppo.distribution.launching import join_store, store_of_this_machine
-from hybridppo.distribution.link import Link
+from hybridppo.distributed.central_server import BoundedLag
+from hybridppo.distributed.launching import join_store, store_of_this_machine
+from hybridppo.distributed.link import Link
 from hybridppo.system.threads import cpu_cores
 
 FRAGMENTS = (1, 2, 4, 8, 16, 32, 64)

@@ -163,8 +163,8 @@ class _Recording:
 def _record_learners(seen: Observed, recording: _Recording) -> None:
     """Figures of the first learner of `multi`."""
     from hybridppo.agents.common.loop import Exchange
-    from hybridppo.distribution import link, wires
-    from hybridppo.distribution.shards import ShardedUpdate
+    from hybridppo.distributed import link, wires
+    from hybridppo.distributed.shards import ShardedUpdate
     from hybridppo.runners.samplers.stepping import Stepper
 
     begun = [0.0]
@@ -197,7 +197,7 @@ def _record_learners(seen: Observed, recording: _Recording) -> None:
 
 def _record_samplers(seen: Observed, recording: _Recording) -> None:
     """Seconds of slices of `coarse`."""
-    from hybridppo.distribution.ray_samplers import RaySamplers
+    from hybridppo.distributed.ray_samplers import RaySamplers
 
     def received(plain: Any) -> Any:
         def call(self: Any, worker: int) -> Any:
@@ -214,7 +214,7 @@ def _record_samplers(seen: Observed, recording: _Recording) -> None:
 
 def _record_server(seen: Observed, recording: _Recording) -> None:
     """Figures that learners of `central` report."""
-    from hybridppo.distribution.central_server import Learners
+    from hybridppo.distributed.central_server import Learners
     from hybridppo.runners.workers.local import LocalProcesses
 
     def counted(plain: Any) -> Any:
@@ -275,7 +275,7 @@ def train(policy: str, fragments: int, make: Maker, iterations: int, width: int)
     try:
         hybridppo.train(
             make, total_steps=seen.rows * (iterations * each + uncounted), config=config, placement="cpu", seed=1,
-            vectorization="sync", progress=False, distribution=f"{policy}:{fragments}", on_iteration=line,
+            vectorization="sync", progress=False, distributed=f"{policy}:{fragments}", on_iteration=line,
         )  # fmt: skip
     finally:
         recording.take_away()

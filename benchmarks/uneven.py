@@ -69,7 +69,7 @@ def speed(policy: str, case: str, seconds: float) -> dict[str, float]:
         os.environ |= {CASE: case, SLOW_LEARNER: str(Path(folder) / "slow")}
         history = history_of(
             "CartPole-v1", TIMES_AS_SLOW * SECONDS_OF_AN_UPDATE, seconds, config=config, agent=Uneven, placement="cpu",
-            distribution=POLICIES[policy], vectorization="sync",
+            distributed=POLICIES[policy], vectorization="sync",
         )  # fmt: skip
     (first, before), (last, after) = history[0], history[-1]
     lags = [metrics.get("gradient_lag_mean", 0.0) for _, metrics in history[1:]]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hybridppo.errors import CheckpointError as CheckpointError
     from hybridppo.errors import ConfigurationError as ConfigurationError
     from hybridppo.errors import DeviceError as DeviceError
-    from hybridppo.errors import DistributionError as DistributionError
+    from hybridppo.errors import DistributedError as DistributedError
     from hybridppo.errors import EnvError as EnvError
     from hybridppo.errors import HybridPPOError as HybridPPOError
     from hybridppo.errors import OutOfMemoryError as OutOfMemoryError
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from hybridppo.placements.single_device import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
-    from hybridppo.runs.distribution_policies import Central as Central
-    from hybridppo.runs.distribution_policies import Environments as Environments
-    from hybridppo.runs.distribution_policies import GPUOnly as GPUOnly
-    from hybridppo.runs.distribution_policies import Local as Local
-    from hybridppo.runs.distribution_policies import MultiLearner as MultiLearner
-    from hybridppo.runs.distribution_policies import SingleLearnerCoarse as SingleLearnerCoarse
-    from hybridppo.runs.distribution_policies import SingleLearnerFine as SingleLearnerFine
+    from hybridppo.runs.distributed_policies import Central as Central
+    from hybridppo.runs.distributed_policies import Environments as Environments
+    from hybridppo.runs.distributed_policies import GPUOnly as GPUOnly
+    from hybridppo.runs.distributed_policies import Local as Local
+    from hybridppo.runs.distributed_policies import MultiLearner as MultiLearner
+    from hybridppo.runs.distributed_policies import SingleLearnerCoarse as SingleLearnerCoarse
+    from hybridppo.runs.distributed_policies import SingleLearnerFine as SingleLearnerFine
     from hybridppo.runs.loading import load as load
     from hybridppo.runs.loading import load_policies as load_policies
     from hybridppo.runs.self_play import SelfPlay as SelfPlay
@@ -79,7 +79,7 @@ _NAMES = {
     "hybridppo.environments.named": "make_env",
     "hybridppo.environments.two_players": "TwoPlayers",
     "hybridppo.errors": (
-        "CallbackError CheckpointError ConfigurationError DeviceError DistributionError EnvError "
+        "CallbackError CheckpointError ConfigurationError DeviceError DistributedError EnvError "
         "HybridPPOError OutOfMemoryError RunDirectoryError TrainingError TrainingInterrupted"
     ),
     "hybridppo.placements.base": "Placement",
@@ -88,7 +88,7 @@ _NAMES = {
     "hybridppo.placements.single_device": "SingleDevice",
     "hybridppo.reporting.callbacks": "Callback",
     "hybridppo.reporting.loggers": "Logger",
-    "hybridppo.runs.distribution_policies": (
+    "hybridppo.runs.distributed_policies": (
         "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
     ),
     "hybridppo.runs.loading": "load load_policies",

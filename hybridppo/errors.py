@@ -35,11 +35,11 @@ class TrainingError(HybridPPOError, ArithmeticError):
     """A loss, a gradient or a parameter is not finite: the agent cannot learn any more."""
 
 
-class DistributionError(HybridPPOError, RuntimeError):
+class DistributedError(HybridPPOError, RuntimeError):
     """One of several processes that train together is lost."""
 
 
-class LearnerLostError(DistributionError):
+class LearnerLostError(DistributedError):
     """One of several learners has died or does not answer."""
 
 

@@ -58,6 +58,7 @@ _ARGUMENTS = {
     "schedules": "lr_schedule",
     "seed": "random_seed",
     "callbacks": "callback",
+    "distributed": "distribution",
 }
 """Other libraries' names for the arguments of `train`."""
 

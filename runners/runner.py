@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hybridppo.environments.steering import Steering, refused
-from hybridppo.errors import DistributionError, EnvError, LearnerLostError, add_advice, command
+from hybridppo.errors import DistributedError, EnvError, LearnerLostError, add_advice, command
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
@@ -184,7 +184,7 @@ class Runner:
         process between two updates is handled like an error of environments.
         """
         is_of_environments = isinstance(error, EnvError) and not isinstance(error, WorkerLostError)
-        is_of_another = isinstance(error, DistributionError) and not isinstance(error, LearnerLostError)
+        is_of_another = isinstance(error, DistributedError) and not isinstance(error, LearnerLostError)
         if not (is_of_environments or (is_of_another and self._rollout is None)):
             return False
         self._company.leave()

@@ -82,7 +82,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers, learners and runs are copies of a warm process, except in tests that look at how they start."""
-    from hybridppo.distribution import launching
+    from hybridppo.distributed import launching
     from hybridppo.runners.workers import local
     from hybridppo.tools import side_by_side
 

@@ -55,7 +55,7 @@ FEATURES = {
     "whole episodes": Feature({"num_envs": 1, "episodes_per_rollout": 4}),
     "overlap": Feature(options={"placement": Mirrored("cpu", "cpu", max_lag=1)}),
     "workers": Feature(options={"num_workers": 2}),
-    "learners": Feature(options={"distribution": MultiLearner(2)}),
+    "learners": Feature(options={"distributed": MultiLearner(2)}),
     "bf16": Feature({"precision": "bf16"}),
     "CUDA graphs": Feature({"cuda_graphs": True}),
     "export": Feature(is_exported=True),
@@ -94,8 +94,8 @@ REFUSED = {
     "stacked frames and agents that leave": "frame_stack=2 is for environments of one agent: leave it out",
     "agents that leave and whole episodes": "whole episodes come from one environment that is stepped by itself",
     "whole episodes and workers": "num_workers=2 does not work with rollouts of whole episodes",
-    "learners and CUDA graphs": "cuda_graphs=True does not work with distribution multi:2",
-    "whole episodes and learners": "episodes_per_rollout=4 does not work with distribution multi:2: use distribution=",
+    "learners and CUDA graphs": "cuda_graphs=True does not work with distributed=multi:2",
+    "whole episodes and learners": "episodes_per_rollout=4 does not work with distributed=multi:2: use distributed=",
 }
 """For each pair, the text of the error."""
 
@@ -186,7 +186,7 @@ class OwnPPO(hybridppo.PPO):
 
 WITH_AGENTS = {name: feature for name, feature in FEATURES.items() if name not in OF_ONE} | {
     "a lag of 2": Feature(options={"placement": Mirrored("cpu", "cpu", max_lag=2), "num_workers": 2}),
-    "Central": Feature(options={"distribution": Central(2)}),
+    "Central": Feature(options={"distributed": Central(2)}),
     "an agent of your own": Feature(options={"agent": OwnPPO}),
     "advantages of your own": Feature(options={"advantages": gae}),
     "networks of your own": Feature(options={"networks": lambda *_: None}),
@@ -206,8 +206,8 @@ REFUSED_OF_AGENTS: dict[str, dict[str, str]] = {
     "gSDE": {"several policies": "use_sde does not work with several policies: leave it out"},
     "shared trunk": {"critics that see more": "critic_observes does not work with shared_trunk: leave one out"},
     "Central": {
-        "several policies": "learners share the gradients of PPO only, got several policies: use distribution='local'",
-        "self-play": "does not work with 2 learners of a server of parameters: use distribution='local'",
+        "several policies": "learners share the gradients of PPO only, got several policies: use distributed='local'",
+        "self-play": "does not work with 2 learners of a server of parameters: use distributed='local'",
     },
     "an agent of your own": {"several policies": f"agent {NO_MAPPING}"},
     "advantages of your own": {"several policies": f"advantages {NO_MAPPING}"},

@@ -263,7 +263,7 @@ on_policy = dict(num_envs=2, num_steps=32, num_minibatches=2, **small)
 td3 = hybridppo.TD3Config(learning_starts=50, batch_size=16, **small)
 ways = [(td3, {}), (hybridppo.PPOConfig(**on_policy), {}), (hybridppo.PPOConfig(**on_policy), {"num_workers": 1})]
 if sys.argv[1] != "no home":
-    ways.append((hybridppo.PPOConfig(**on_policy), {"distribution": "multi:2"}))
+    ways.append((hybridppo.PPOConfig(**on_policy), {"distributed": "multi:2"}))
 for config, options in ways:
     hybridppo.train("Pendulum-v1", total_steps=200, seed=0, config=config, progress=False, **options)
 print("done")

@@ -28,7 +28,7 @@ FLOORS = (
     {"agents"},
     {"runners"},
     {"auto", "runs"},
-    {"distribution"},
+    {"distributed"},
     {"training"},
     {"tools"},
     {"commands", ""},

@@ -14,4 +14,4 @@ if [ -d "$run" ]; then what=(resume "$run"); else what=(train "$@" --run-dir "$r
 # Two minutes before the time limit, torchrun gets SIGTERM and passes it on: the learners save together and exit.
 srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" \
     --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \
-    -m hybridppo "${what[@]}" --distribution multi --no-progress
+    -m hybridppo "${what[@]}" --distributed multi --no-progress

@@ -12,6 +12,6 @@ run=runs/$SLURM_JOB_NAME-$SLURM_JOB_ID # the id stays the same when a job is req
 if [ -d "$run" ]; then what=(resume "$run"); else what=(train "$@" --run-dir "$run" --placement hybrid); fi
 # Two minutes before the time limit: save and exit. The first wait ends with the signal, the second with the training.
 trap 'kill -USR1 $training' USR1
-hybridppo "${what[@]}" --distribution "multi:${SLURM_GPUS_ON_NODE:-1}" --no-progress &
+hybridppo "${what[@]}" --distributed "multi:${SLURM_GPUS_ON_NODE:-1}" --no-progress &
 training=$!
 wait $training || wait $training

@@ -23,6 +23,6 @@ if [ -d "$run" ]; then what=(resume "$run"); else what=(train "$@" --run-dir "$r
 # A sampler waits for a free CPU (--worker-timeout, five minutes), so for nodes that are still starting.
 # Two minutes before the time limit: save and exit. The first wait ends with the signal, the second with the training.
 trap 'kill -USR1 $training' USR1
-hybridppo "${what[@]}" --distribution "coarse:$((cpus * SLURM_JOB_NUM_NODES - 2))" --address "$head:6379" --no-progress &
+hybridppo "${what[@]}" --distributed "coarse:$((cpus * SLURM_JOB_NUM_NODES - 2))" --address "$head:6379" --no-progress &
 training=$!
 wait $training || wait $training

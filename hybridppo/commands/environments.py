@@ -63,7 +63,7 @@ class Placements(Command):
     """Processes that step the environments; None for every number that may pay off."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
     distributions: bool = False
-    """Compare the distributions instead (docs/distribution.md), each trained for some seconds. This takes a minute or
+    """Compare the distributions instead (docs/distributed.md), each trained for some seconds. This takes a minute or
     more, because it starts learners, and Ray if it is installed."""
     address: str | None = None
     """Address of a running Ray cluster, auto or HOST:PORT, for --distributions."""

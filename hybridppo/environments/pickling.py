@@ -16,7 +16,7 @@ _SCRIPT = "__mp_main__"
 _OF_ENVIRONMENTS = ("source", "options", "settings")
 """The parts of a setup that make environments."""
 IN_THIS_PROCESS = ", or step the environments in this process, with num_workers=0"
-ALONE = ", or train in this process, with distribution='local'"
+ALONE = ", or train in this process, with distributed='local'"
 
 
 def pack(setup: dict[str, Any], otherwise: str = IN_THIS_PROCESS) -> bytes:

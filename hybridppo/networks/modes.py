@@ -41,7 +41,7 @@ def require_same_everywhere(*networks: nn.Module) -> None:
     if depend_on_training(*networks):
         raise ConfigurationError(
             "networks with dropout, batch normalisation or modules that may depend on train() cannot be shared by "
-            "several learners, whose noise and statistics would differ: use distribution='local', or normalise with "
+            "several learners, whose noise and statistics would differ: use distributed='local', or normalise with "
             "nn.LayerNorm"
         )
 

@@ -11,7 +11,7 @@ from typing_extensions import Required, TypedDict
 
 from hybridppo.environments.options import AutoresetName, OnEnvError, Vectorization
 from hybridppo.reporting.loggers import Logger
-from hybridppo.runs.distribution_policies import Distribution
+from hybridppo.runs.distributed_policies import Distributed
 from hybridppo.runs.self_play import SelfPlay
 
 
@@ -49,7 +49,7 @@ class TrainKeywords(EnvironmentKeywords, total=False):
     self_play: SelfPlay | dict[str, Any] | None
     checkpoint_seconds: float
     keep_checkpoints: int
-    distribution: str | Distribution
+    distributed: str | Distributed
     address: str | None
 
 
@@ -76,5 +76,5 @@ class ResumeKeywords(TypedDict, total=False):
     track: str | Logger | Sequence[str | Logger] | None
     checkpoint_seconds: float | None
     keep_checkpoints: int | None
-    distribution: str | Distribution | None
+    distributed: str | Distributed | None
     address: str | None

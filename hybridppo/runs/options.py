@@ -20,7 +20,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.names import OF_CONFIGS, OF_TRAIN, meant_by
 from hybridppo.reporting.loggers import logger_names
-from hybridppo.runs.distribution_policies import distribution_of
+from hybridppo.runs.distributed_policies import distributed_from
 from hybridppo.runs.self_play import self_play_of
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
 
@@ -67,7 +67,7 @@ class RunOptions:
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
     """How many of the newest checkpoints to keep, besides the best one by mean return."""
 
-    distribution: str = field(default="local", metadata=CHANGEABLE)
+    distributed: str = field(default="local", metadata=CHANGEABLE)
     """How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
     multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS, fine:WORKERS,
     environments:WORKERS. The numbers after the first may be left out."""
@@ -82,7 +82,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         options = self_play_of(self.self_play)
         object.__setattr__(self, "self_play", None if options is None else options.to_json())
-        object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
+        object.__setattr__(self, "distributed", str(distributed_from(self.distributed)))
         self._require_whole("total_steps", "keep_checkpoints")
         for name in ("evaluate_every", "evaluation_episodes"):
             if getattr(self, name) is None:  # None means never as well

@@ -20,7 +20,7 @@ from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, E
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown, shown_name
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.distribution_policies import distribution_of
+from hybridppo.runs.distributed_policies import distributed_from
 from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 from hybridppo.system.blas import kernels_taken
@@ -232,7 +232,7 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
     values = {**found, **found["config"]}
     names = [name for name in options if name in values and name != "seed"]
     decided = {name: values[name] for name in names if can_change_result(options[name], values)}
-    decided["distribution"] = distribution_of(values["distribution"]).part_in_result()
+    decided["distributed"] = distributed_from(values["distributed"]).part_in_result()
     others = {**placement_settings_of_result(found["placement"]), "own": found["own"]}
     read: dict[str, Any] = json.loads(
         json.dumps({"agent": agent, **decided, **others}, allow_nan=True)

@@ -1,7 +1,7 @@
-"""Compares the speed of short trainings under every distribution that can run here.
+"""Compares the speed of short trainings distributed in every way that can run here.
 
 comparison = hybridppo.compare_distributions("CartPole-v1", hybridppo.PPOConfig())
-print(comparison["line"])         # the fastest distribution
+print(comparison["line"])         # the fastest way
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
 from hybridppo.interfaces import Metrics
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.runs.distribution_policies import (
+from hybridppo.runs.distributed_policies import (
     Central,
-    Distribution,
+    Distributed,
     Local,
     MultiLearner,
     SingleLearnerCoarse,
@@ -45,14 +45,14 @@ def compare_distributions(
     address: str | None = None,
     options: EnvironmentOptions | None = None,
 ) -> dict[str, Any]:
-    """Train for some seconds under each distribution, and compare steps per second.
+    """Train for some seconds distributed in each way, and compare steps per second.
 
-    Every distribution has the placement `cpu`; without one (`local`), placement `auto` chooses.
+    Every way has the placement `cpu`; without one (`local`), placement `auto` chooses.
 
     Args:
         env: as for `hybridppo.train`.
         config: PPO's settings.
-        max_lag: the `max_lag` of placement `auto` in the training without a distribution.
+        max_lag: the `max_lag` of placement `auto` in the training in one process.
         seconds: seconds of each training after its start and its first iterations.
         address: address of a running Ray cluster, whose CPUs are then used; None starts Ray on this machine, if it is
             installed.
@@ -65,7 +65,7 @@ def compare_distributions(
         could not be run, with the reason.
 
     Raises:
-        HybridPPOError: if training without a distribution fails, or no cluster answers at the address.
+        HybridPPOError: if training in one process fails, or no cluster answers at the address.
     """
     require_seconds("seconds", seconds)
     config = config if config is not None else PPOConfig()
@@ -76,11 +76,11 @@ def compare_distributions(
     train(env, placement=Auto(max_lag), callbacks=local, **settings)
     watches, left_out = {str(Local()): local}, list[str]()
 
-    def try_out(policies: Sequence[Distribution]) -> None:
+    def try_out(policies: Sequence[Distributed]) -> None:
         for policy in policies:
             watch = _Watch(seconds)
             try:
-                train(env, placement="cpu", distribution=policy, callbacks=watch, **settings)
+                train(env, placement="cpu", distributed=policy, callbacks=watch, **settings)
                 watches[str(policy)] = watch
             except HybridPPOError as error:
                 left_out.append(f"{policy}: {error}")
@@ -103,7 +103,7 @@ def compare_distributions(
     ]
     chosen = max(speeds, key=lambda policy: speeds[policy])
     if speeds[chosen] <= (1.0 + MARGIN) * local.steps_per_second:
-        chosen, line = str(Local()), f"no distribution is faster than local by more than {MARGIN:.0%}"
+        chosen, line = str(Local()), f"no way is faster than local by more than {MARGIN:.0%}"
     else:
         line = f"{chosen} is the fastest: {speeds[chosen] / local.steps_per_second:.2f} times as fast as local"
     return {"line": line, "chosen": chosen, "rows": rows, "left_out": left_out}
@@ -144,7 +144,7 @@ class _Watch(Callback):
 @contextlib.contextmanager
 def _ray(address: str | None, left_out: list[str]) -> Iterator[int]:
     """Start one Ray for all trainings; its number of CPUs, 0 if there is none."""
-    from hybridppo.distribution.cluster import Cluster
+    from hybridppo.distributed.cluster import Cluster
 
     try:
         cluster = Cluster("coarse", address, max(2, cpu_cores()))
@@ -169,7 +169,7 @@ def distributions_as_markdown(comparison: dict[str, Any]) -> str:
     for row in comparison["rows"]:
         name = f"**{row['policy']}**" if row["policy"] == comparison["chosen"] else row["policy"]
         rows.append([name, f"{row['steps_per_second']:,.0f}", f"{row['against_local']:.2f}", f"{row['start']:.1f}"])
-    lines = [markdown_table(("distribution", "steps/s", "times local", "start s"), rows)]
+    lines = [markdown_table(("distributed", "steps/s", "times local", "start s"), rows)]
     lines += ["", comparison["line"][0].upper() + comparison["line"][1:] + ".", ""]
     lines.append("Measured in short trainings; environments:K is about as fast as fine:K.")
     lines += [f"Left out: {reason}." for reason in comparison["left_out"]]

@@ -13,9 +13,9 @@ import cloudpickle
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hybridppo.agents.registry import make_agent
-from hybridppo.distribution.launching import join_store
-from hybridppo.distribution.link import Link, text_of
-from hybridppo.distribution.team import Team, start_timeout
+from hybridppo.distributed.launching import join_store
+from hybridppo.distributed.link import Link, text_of
+from hybridppo.distributed.team import Team, start_timeout
 from hybridppo.environments.registration import import_modules, source_here
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings

@@ -15,7 +15,7 @@ from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distribution.teams import run_directory_of
+from hybridppo.distributed.teams import run_directory_of
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
@@ -94,7 +94,7 @@ def resume(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     given, logger_objects = named_loggers({**options})
-    with contextlib.closing(run_directory_of(run_dir, given.get("distribution"))) as directory:
+    with contextlib.closing(run_directory_of(run_dir, given.get("distributed"))) as directory:
         before = Settings.read(directory)
         settings = before.with_options(given)
         reporting = Reporting.of(

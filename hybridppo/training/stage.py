@@ -10,8 +10,8 @@ import torch
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distribution.local import LocalTeam
-from hybridppo.distribution.teams import team_of
+from hybridppo.distributed.local import LocalTeam
+from hybridppo.distributed.teams import team_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
@@ -66,19 +66,19 @@ def staged(
     policy_of: PolicyOf | None = None,
     saves: bool = True,
 ) -> Iterator[Stage]:
-    """Start the processes of the distribution, and make the environments; end and close them afterwards.
+    """Start the other processes, and make the environments; end and close them afterwards.
 
     Args:
         env: makes the environments.
         config: the agent's settings.
         options: the options of the environments.
-        run: the options of the run, with the distribution.
+        run: the options of the run, with how it is distributed.
         placement: the placement that the user asked for.
         policy_of: as for `train`.
         saves: whether a training that a signal interrupts is saved.
 
     Raises:
-        ConfigurationError: if the distribution does not support these settings, or the program is in a mode of torch
+        ConfigurationError: if `distributed` does not support these settings, or the program is in a mode of torch
             that changes gradients.
     """
     _refuse_modes_of_torch()

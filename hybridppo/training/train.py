@@ -24,7 +24,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distribution.local import LocalTeam
+from hybridppo.distributed.local import LocalTeam
 from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
@@ -272,7 +272,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(job, team)
         stack.callback(sampler.close)
-        if isinstance(sampler, Sampler) and settings.run.distribution == "local":
+        if isinstance(sampler, Sampler) and settings.run.distributed == "local":
             _warn_of_unused(settings.environment, job.environments)
         callbacks = _callbacks(job)
         runner = _runner(job, team, sampler, callbacks, stack)

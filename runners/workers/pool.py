@@ -1,6 +1,6 @@
 """Starts workers, waits for their answers, and finds those that are lost.
 
-Workers are processes of this machine (`local.py`) or actors of Ray's (`hybridppo/distribution/ray_actors.py`).
+Workers are processes of this machine (`local.py`) or actors of Ray's (`hybridppo/distributed/ray_actors.py`).
 """
 
 import time

@@ -314,7 +314,7 @@ def test_schedules_of_several_policies_are_known_when_their_run_goes_on(
 def test_several_learners_share_schedules(kind: str) -> None:
     config = replace(CONFIG, num_envs=4, learning_rate=1e-3, **KINDS[kind].config)
     options = {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": falling}}
-    one, two = (train(distribution=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
+    one, two = (train(distributed=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
     assert same(one, two)
     assert one.metrics["learning_rate"] != 1e-3
 
@@ -322,7 +322,7 @@ def test_several_learners_share_schedules(kind: str) -> None:
 def test_learners_of_a_server_have_schedules_but_no_adaptive_rate() -> None:
     options: dict[str, Any] = {
         "config": replace(CONFIG, num_envs=4),
-        "distribution": Central(learners=2),
+        "distributed": Central(learners=2),
         "total_steps": 192,
     }
     found = of_metrics("entropy_coef", schedules={"entropy_coef": falling, "learning_rate": "linear"}, **options)

@@ -16,7 +16,7 @@ def test_every_row_is_measured_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     from learners import on_devices, table
 
     rows = on_devices("cpu", 2, iterations=1, envs_per_learner=4)
-    assert [(row["distribution"], row["learners"]) for row in rows] == [
+    assert [(row["distributed"], row["learners"]) for row in rows] == [
         ("multi", 1), ("gpu", 1), ("multi", 2), ("gpu", 2),
     ]  # fmt: skip
     assert all(row["steps_per_second"] > 0.0 for row in rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hybridppo.distribution.central_server import BoundedLag
+from hybridppo.distributed.central_server import BoundedLag
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 try:

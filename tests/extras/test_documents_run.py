@@ -98,7 +98,7 @@ NOT_RUN = {
     "pip install ": INSTALLS,
     "hybridppo train CartPole-v1 --vectorization compiled --placement cuda": GPU,
     "hybridppo doctor --thorough": GPU,
-    "hybridppo train LunarLander-v3 --distribution coarse:8 --address auto": MACHINES,
+    "hybridppo train LunarLander-v3 --distributed coarse:8 --address auto": MACHINES,
     "first$  ": MACHINES,
     "second$ ": MACHINES,
     "torchrun ": MACHINES,
@@ -294,9 +294,9 @@ def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         if isinstance(config, PPOConfig):
             steps = min(config.num_steps, 64)
             options["config"] = replace(config, num_steps=steps, num_minibatches=None, num_epochs=1)
-        if isinstance(options.get("distribution"), hybridppo.GPUOnly):  # on the CPU, in one process
-            one = hybridppo.GPUOnly(1, shards=options["distribution"].learners)
-            options |= {"distribution": one, "placement": "cpu", "config": replace(options["config"], num_envs=16)}
+        if isinstance(options.get("distributed"), hybridppo.GPUOnly):  # on the CPU, in one process
+            one = hybridppo.GPUOnly(1, shards=options["distributed"].learners)
+            options |= {"distributed": one, "placement": "cpu", "config": replace(options["config"], num_envs=16)}
         return train(*arguments, **{"progress": False, **options})
 
     if not torch.cuda.is_available():
@@ -324,7 +324,7 @@ class TensorCartPole(TorchCartPole):
 MORE: dict[str, dict[str, Any]] = {
     # It tells of many environments, and of an agent for each.
     "environments.md": {"agent": AnyAgent(), "info": {"action_mask": np.ones(2, np.int8)}},
-    "distribution.md": {"MyEnv": TensorCartPole},
+    "distributed.md": {"MyEnv": TensorCartPole},
 }
 
 

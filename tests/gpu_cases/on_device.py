@@ -19,7 +19,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.on_device import DeviceSampler
-from hybridppo.runs.distribution_policies import GPUOnly
+from hybridppo.runs.distributed_policies import GPUOnly
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.recording import GraphRecorder
 from hybridppo.tools.case import (
@@ -156,7 +156,7 @@ def _spread(placement: SingleDevice, learners: int, shards: int, **fields: Any) 
     config = replace(EAGER, **fields)
     arguments: dict[str, Any] = {"total_steps": 4 * config.batch_size, "seed": 0, "progress": False}
     policy = GPUOnly(learners, shards=shards)
-    return train(_cartpole, distribution=policy, placement=placement, config=config, **arguments)
+    return train(_cartpole, distributed=policy, placement=placement, config=config, **arguments)
 
 
 def learner_agrees(bench: Bench) -> str:
@@ -182,7 +182,7 @@ def gathers(bench: Bench) -> str:
     """A group of one process gathers tensors where they are: by NCCL on a CUDA device, and by gloo on the host."""
     import torch.distributed as dist
 
-    from hybridppo.distribution.link import Link
+    from hybridppo.distributed.link import Link
 
     if bench.is_gpu and not (dist.is_available() and dist.is_nccl_available()):
         raise NotPossibleHere("this build of torch has no NCCL")

@@ -208,7 +208,7 @@ def test_agents_of_a_kind_may_have_policies_of_their_own() -> None:
 
 def test_learners_share_it() -> None:
     halves = {kind: replace(config, num_envs=4) for kind, config in CONFIGS["plain"].items()}
-    result = train(halves, distribution=MultiLearner(learners=1, shards=2), placement=SingleDevice("cpu"))
+    result = train(halves, distributed=MultiLearner(learners=1, shards=2), placement=SingleDevice("cpu"))
     assert result.metrics["env_steps"] == 3 * SMALL.batch_size
 
 

@@ -208,7 +208,7 @@ def test_auto_takes_the_device_of_the_environments(
         ({"on_env_error": "restart"}, "on_env_error='restart' does not work"),
         ({"action_masks": True}, "action_masks=True does not work"),
         (
-            {"distribution": MultiLearner(2), "placement": Mirrored("cpu", "cpu", max_lag=1)},
+            {"distributed": MultiLearner(2), "placement": Mirrored("cpu", "cpu", max_lag=1)},
             "max_lag=1 does not work with environments of tensors",
         ),
         (

@@ -34,7 +34,7 @@ SAID = {
     ],
     "06_reading_a_run": ["explained_variance", "sampling ", "regions of the library", "report.html "],
     "07_gpu": ["environment", "same result", "steps/s"],
-    "08_distribution": [
+    "08_distributed": [
         "two learners: the same bits",
         "after 10,",
         "rollouts of 2 learners",

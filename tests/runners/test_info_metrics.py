@@ -82,8 +82,8 @@ def vector(mode: AutoresetMode) -> Any:
 
 WAYS: dict[str, dict[str, Any]] = {
     "workers": {"num_workers": 2},
-    "shards": {"distribution": "multi:1:2"},
-    "shards in workers": {"distribution": "multi:1:2", "num_workers": 2},
+    "shards": {"distributed": "multi:1:2"},
+    "shards in workers": {"distributed": "multi:1:2", "num_workers": 2},
     "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
     "overlap": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
     "overlap in workers": {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 2},
@@ -92,7 +92,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-SEVERAL_LEARNERS = pytest.param({"distribution": "multi:2:2"}, marks=pytest.mark.extras, id="several learners")
+SEVERAL_LEARNERS = pytest.param({"distributed": "multi:2:2"}, marks=pytest.mark.extras, id="several learners")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_a_name_that_one_shard_has_is_not_missed(caplog: pytest.LogCaptureFixtur
             return *result, info if holder == [self] else {}
 
     with caplog.at_level(logging.WARNING):
-        (metrics,) = train(Holding, distribution="multi:1:2", info_metrics=("profit", "loss"), total_steps=64)
+        (metrics,) = train(Holding, distributed="multi:1:2", info_metrics=("profit", "loss"), total_steps=64)
     assert [r.message for r in caplog.records if "info_metrics" in r.message] == [
         "info_metrics: no step of the first iteration has loss in its info"
     ]

@@ -147,11 +147,11 @@ def test_any_of_several_learners_likewise(rank: int, tmp_path: Path) -> None:
     with pytest.raises(hybridppo.HybridPPOError, match="the motor is stuck in step") as caught:
         train(
             env=lambda: Failing("step" if (os.getpid() == here) == (rank == 0) else ""), run_dir=path,
-            distribution=MultiLearner(2),
+            distributed=MultiLearner(2),
         )  # fmt: skip
     assert "hybridppo resume" in str(caught.value)
     assert last_iteration(path) >= 1
-    hybridppo.resume(path, env=Failing, distribution="local", total_steps=6 * BATCH, progress=False)
+    hybridppo.resume(path, env=Failing, distributed="local", total_steps=6 * BATCH, progress=False)
 
 
 @pytest.mark.parametrize("rank", only_by_default(("1",), (0, 1)))
@@ -168,7 +168,7 @@ def test_any_of_several_learners_with_their_own_shards_likewise(rank: int, tmp_p
         return Broken(num_envs, stuck, device)
 
     with pytest.raises(hybridppo.HybridPPOError, match=r"the motor is stuck(.|\n)*hybridppo resume"):
-        train(env=make, run_dir=path, distribution=GPUOnly(2), vectorization="auto")
+        train(env=make, run_dir=path, distributed=GPUOnly(2), vectorization="auto")
     assert last_iteration(path) == 2
     result = hybridppo.resume(
         path, env=lambda num_envs, device="cpu": TorchCartPole(num_envs, device), total_steps=4 * BATCH, progress=False

@@ -168,7 +168,7 @@ class StopsAndSets(Callback):
 
 
 @pytest.mark.parametrize(
-    "others", [{"placement": Mirrored("cpu", "cpu", max_lag=2), "num_workers": 1}, {"distribution": "multi:1:2"}]
+    "others", [{"placement": Mirrored("cpu", "cpu", max_lag=2), "num_workers": 1}, {"distributed": "multi:1:2"}]
 )
 def test_what_waits_for_a_rollout_is_done_at_once_if_the_resumed_run_drops_it(
     others: dict[str, Any], tmp_path: Path
@@ -363,14 +363,14 @@ def test_environments_of_several_learners_are_reached_in_their_order_and_a_run_g
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "run"
-    expected, by_hand = train(distribution="multi:1:2")
-    found, harder = train(distribution="multi:2:2", run_dir=run, checkpoint_seconds=0)
+    expected, by_hand = train(distributed="multi:1:2")
+    found, harder = train(distributed="multi:2:2", run_dir=run, checkpoint_seconds=0)
     assert torch.equal(values_of(found), values_of(expected))
     assert (harder.answers, harder.returns) == (by_hand.answers, by_hand.returns)
-    assert_goes_on_exactly(run, expected, env=Graded, distribution="multi:1:2", callbacks=[Harder()])
+    assert_goes_on_exactly(run, expected, env=Graded, distributed="multi:1:2", callbacks=[Harder()])
 
 
 @pytest.mark.extras
 def test_a_method_that_is_missing_ends_the_training_of_several_learners_in_one_error() -> None:
     with pytest.raises(CallbackError, match="has no method 'fly'"):
-        train(distribution="multi:2:2", callbacks=[Does(lambda environments: environments.call("fly"))])
+        train(distributed="multi:2:2", callbacks=[Does(lambda environments: environments.call("fly"))])

@@ -111,8 +111,8 @@ def test_overlapped_it_is_what_its_seed_says() -> None:
 
 
 def test_two_learners_are_one_with_as_many_shards() -> None:
-    expected = values_of(train(distribution=MultiLearner(learners=1, shards=2)))
-    assert torch.equal(values_of(train(distribution=MultiLearner(learners=2, shards=2))), expected)
+    expected = values_of(train(distributed=MultiLearner(learners=1, shards=2)))
+    assert torch.equal(values_of(train(distributed=MultiLearner(learners=2, shards=2))), expected)
 
 
 class Varied(Matching):
@@ -138,7 +138,7 @@ def test_shards_whose_rollouts_differ_in_length_learn_and_go_on_exactly(recurren
     config = ppo_config(
         num_envs=2, num_steps=25, num_epochs=2, num_minibatches=1, hidden_sizes=(8,), recurrent=recurrent
     )
-    options: dict[str, Any] = {"config": config, "distribution": "multi:1:2", "placement": "cpu", "seed": 0}
+    options: dict[str, Any] = {"config": config, "distributed": "multi:1:2", "placement": "cpu", "seed": 0}
     options |= {"total_steps": 6 * 50, "progress": False}
 
     def env() -> Any:
@@ -161,7 +161,7 @@ def test_shards_whose_rollouts_differ_in_length_learn_and_go_on_exactly(recurren
 
 def test_several_learners_cannot_keep_a_pool_of_rollouts_by_turns() -> None:
     with pytest.raises(hybridppo.ConfigurationError, match="pool_size above 1 does not work"):
-        train(distribution=MultiLearner(learners=1, shards=2), config=replace(SMALL, pool_size=2))
+        train(distributed=MultiLearner(learners=1, shards=2), config=replace(SMALL, pool_size=2))
 
 
 @pytest.mark.parametrize(

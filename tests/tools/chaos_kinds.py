@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAY = "ray::Remote"
-MULTI, CENTRAL = "hybridppo.training.learner_process", "hybridppo.distribution.central_learner"
+MULTI, CENTRAL = "hybridppo.training.learner_process", "hybridppo.distributed.central_learner"
 COMMAND = ("-m", "hybridppo")
 
 
@@ -53,28 +53,28 @@ KINDS = {
     },
     "learners": {
         "multi": Kind(
-            f"{REPLACING} --distribution multi:2:2", f"{COPIES} --distribution multi:1:2", (MULTI,),
+            f"{REPLACING} --distributed multi:2:2", f"{COPIES} --distributed multi:1:2", (MULTI,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),
         "multi-gru": Kind(
-            f"{REPLACING} --distribution multi:2:2 {GRU}", f"{COPIES} --distribution multi:1:2 {GRU}", (MULTI,),
+            f"{REPLACING} --distributed multi:2:2 {GRU}", f"{COPIES} --distributed multi:1:2 {GRU}", (MULTI,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),
         "central": Kind(
-            f"{REPLACING} --distribution central:2", None, (CENTRAL,),
+            f"{REPLACING} --distributed central:2", None, (CENTRAL,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),
         "gpu": Kind(
-            "--distribution gpu:2:2", "--distribution gpu:1:2", (MULTI,), seconds_to_start=15.0, command=TENSORS
+            "--distributed gpu:2:2", "--distributed gpu:1:2", (MULTI,), seconds_to_start=15.0, command=TENSORS
         ),
     },
     "ray": {
         "coarse": Kind(
-            f"{REPLACING} --distribution coarse:2", COPIES, (RAY,),
+            f"{REPLACING} --distributed coarse:2", COPIES, (RAY,),
             replaces=True, keeps_bits=False, seconds_to_start=20.0,
         ),
         "fine": Kind(
-            f"{REPLACING} --distribution fine:2", COPIES, (RAY,),
+            f"{REPLACING} --distributed fine:2", COPIES, (RAY,),
             replaces=True, keeps_bits=False, seconds_to_start=20.0,
         ),
     },

@@ -1,6 +1,6 @@
 """Trains in `TorchCartPole` under `GPUOnly` on the CPU, for `chaos.py`: no flag of `hybridppo` names such environments.
 
-    python tests/tools/train_torch_cartpole.py train CartPole --distribution gpu:2:2 --run-dir runs/poles
+    python tests/tools/train_torch_cartpole.py train CartPole --distributed gpu:2:2 --run-dir runs/poles
     python tests/tools/train_torch_cartpole.py resume runs/poles
 
 It takes some flags of `hybridppo`, and has the same exit codes.
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("train", "resume"))
     parser.add_argument("name", help="of the environment, which is not looked at; or a run directory")
-    parser.add_argument("--distribution", default="gpu:2:2")
+    parser.add_argument("--distributed", default="gpu:2:2")
     parser.add_argument("--run-dir", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     for flag in ("--total-steps", "--num-envs", "--num-steps", "--num-minibatches", "--hidden-sizes"):
@@ -41,7 +41,7 @@ def main() -> int:
         )  # fmt: skip
         result = hybridppo.train(
             make, total_steps=arguments.total_steps, config=config, seed=arguments.seed, placement="cpu",
-            distribution=arguments.distribution, run_dir=arguments.run_dir, progress=False, on_interrupt="return",
+            distributed=arguments.distributed, run_dir=arguments.run_dir, progress=False, on_interrupt="return",
             checkpoint_seconds=arguments.checkpoint_seconds,
         )  # fmt: skip
     return 130 if result.interrupted else 0

@@ -550,12 +550,12 @@ def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "distribution", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2"), pytest.mark.slow)
+    "distributed", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2"), pytest.mark.slow)
 )
 def test_restarts_and_agents_that_leave_end_no_training(distribution: str) -> None:
     # Minibatches of a single sequence; of two, one for each of two learners.
     config = replace(SMALL, num_steps=16, sequence_length=4, num_minibatches=8 if distribution == "multi:2" else 16)
-    options: Any = {"config": config, "total_steps": 64 * 2, "distribution": distribution, "vectorization": "auto"}
+    options: Any = {"config": config, "total_steps": 64 * 2, "distributed": distribution, "vectorization": "auto"}
     faulty = partial(FaultyEnv, failing_now_and_then, 10)
     result = train(env=faulty, on_env_error="restart", **options)
     assert result.metrics["env_restarts"] > 0

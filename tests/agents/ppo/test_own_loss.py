@@ -271,11 +271,11 @@ def test_networks_that_share_a_layer_learn_by_autograd(loss: Any) -> None:
 def test_several_learners_share_modules() -> None:
     config = replace(CONFIG, num_envs=4)
     options = {"config": config, "loss": predicting, "modules": {"predictor": predictor()}}
-    one, two = (train(distribution=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
+    one, two = (train(distributed=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
     assert same(one, two)
     assert "prediction" in two.metrics
     with pytest.raises(ConfigurationError, match=r"a loss with a state .* cannot be shared by several learners"):
-        train(config=config, loss=Adaptive(), distribution=MultiLearner(learners=1, shards=2))
+        train(config=config, loss=Adaptive(), distributed=MultiLearner(learners=1, shards=2))
 
 
 def test_recorded_steps_log_extras_too() -> None:

@@ -58,7 +58,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "noise of the state": {"env": "Pendulum-v1", "config": replace(CONFIG, use_sde=True, squash_actions=True)},
     "shards": {
         "config": replace(CONFIG, fast_updates=False, num_minibatches=2),
-        "distribution": MultiLearner(learners=1, shards=2),
+        "distributed": MultiLearner(learners=1, shards=2),
     },
     "masks": {"env": HighestAllowed, "config": replace(CONFIG, fast_updates=False), "action_masks": True},
     "a schedule": {"config": replace(CONFIG, fast_updates=False, anneal_learning_rate=True, anneal_clip_range=True)},

@@ -178,7 +178,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, obse
     whole = train(config, observes, run_dir=run, checkpoint_seconds=0, evaluation_episodes=2)
     assert len(whole.evaluation.returns) == 2 * NUM_AGENTS
     ways = {way: WAYS[way] for way in ("mirrored", "two workers")}
-    ways |= {"threads": {"env_threads": 3}, "one learner": {"distribution": "gpu:1"}}
+    ways |= {"threads": {"env_threads": 3}, "one learner": {"distributed": "gpu:1"}}
     assert_same_everywhere(partial(train, config, observes), whole, ways)
     assert_goes_on_exactly(run, whole, env=Hunt, num_workers=2)
     found = hybridppo.evaluate(run, env=Hunt, episodes=3, progress=False)
@@ -187,7 +187,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, obse
 
 @pytest.mark.parametrize("observes", OBSERVES)
 def test_learners_share_it(observes: str) -> None:
-    halves = [train(SMALL, observes, distribution=f"gpu:{learners}:2") for learners in (1, 2)]
+    halves = [train(SMALL, observes, distributed=f"gpu:{learners}:2") for learners in (1, 2)]
     np.testing.assert_array_equal(*map(parameters, halves))
 
 

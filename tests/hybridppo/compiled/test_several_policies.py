@@ -104,16 +104,16 @@ def test_placements_change_no_bit(never_stopped: Any) -> None:
 
 
 def test_learners_share_the_updates_of_every_policy(never_stopped: Any, tmp_path: Path) -> None:
-    assert np.array_equal(parameters(never_stopped), parameters(train(distribution="gpu:1", placement="cpu")))
-    alone = train(distribution="gpu:1:2", placement="cpu")
+    assert np.array_equal(parameters(never_stopped), parameters(train(distributed="gpu:1", placement="cpu")))
+    alone = train(distributed="gpu:1:2", placement="cpu")
     assert not np.array_equal(parameters(never_stopped), parameters(alone))
 
     stopped = train(
-        distribution="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_interrupt="return",
+        distributed="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_interrupt="return",
         on_iteration=interrupt_at(2),
     )  # fmt: skip
     assert stopped.interrupted
-    resumed = hybridppo.resume(tmp_path / "run", env=Hunt, distribution="multi:1:2", progress=False)
+    resumed = hybridppo.resume(tmp_path / "run", env=Hunt, distributed="multi:1:2", progress=False)
     assert np.array_equal(parameters(resumed), parameters(alone))
     for name, value in alone.metrics.items():
         assert name.startswith(("seconds", "steps_per_second")) or resumed.metrics[name] == value, name
@@ -213,14 +213,14 @@ def test_normalised_observations_are_filled_row_by_row() -> None:
         {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluation_episodes": 2},
         {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluate_beside": True},
         {"callbacks": [hybridppo.Callback()], "target_return": 1e9, "total_episodes": 10**9},
-        {"distribution": SingleLearnerCoarse(2)},
+        {"distributed": SingleLearnerCoarse(2)},
     ],
     ids=lambda options: " ".join(options),
 )
 def test_what_one_policy_has_several_have_too_and_it_changes_no_bit(
     options: dict[str, Any], never_stopped: Any, tmp_path: Path
 ) -> None:
-    if "distribution" in options:
+    if "distributed" in options:
         pytest.importorskip("ray")
     result = train(run_dir=tmp_path / "run", **{"placement": "cpu", **options})
     assert np.array_equal(parameters(never_stopped), parameters(result))
@@ -259,7 +259,7 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde does not work"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
-        ({"distribution": "central:2"}, "PPO only"),
+        ({"distributed": "central:2"}, "PPO only"),
         ({"self_play": SelfPlay()}, "self_play .* compiled environments: use vectorization='sync'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

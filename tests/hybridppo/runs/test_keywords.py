@@ -13,7 +13,7 @@ from hybridppo.runs.keywords import EnvironmentKeywords, ResumeKeywords, TrainKe
 from hybridppo.runs.options import GROUPS, changeable_names
 from hybridppo.tools.tune import TAKEN
 
-WIDER = {"start_from", "distribution", "track", "self_play"}
+WIDER = {"start_from", "distributed", "track", "self_play"}
 """Options that take more than their field holds: a path, a policy, loggers, settings."""
 
 
@@ -45,7 +45,7 @@ def test_a_type_checker_finds_a_wrong_option(tmp_path: Path) -> None:
     code = """
 import hybridppo
 
-hybridppo.train("CartPole-v1", total_steps=1, seed=0, num_workers=2, distribution=hybridppo.MultiLearner(2))
+hybridppo.train("CartPole-v1", total_steps=1, seed=0, num_workers=2, distributed=hybridppo.MultiLearner(2))
 hybridppo.resume("run", total_steps=None)
 hybridppo.train("CartPole-v1", total_steps=1, sede=0)  # wrong
 hybridppo.train("CartPole-v1", total_steps=1, vectorization="async")  # wrong

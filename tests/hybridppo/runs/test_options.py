@@ -24,7 +24,7 @@ from hybridppo.commands.parsing import flags_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.by_name import KINDS
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.distribution_policies import distribution_of
+from hybridppo.runs.distributed_policies import distributed_from
 from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changeable_names, fields_of, helps
 from hybridppo.runs.settings import Settings
 
@@ -45,7 +45,7 @@ SOME: dict[str, Any] = {
     "self_play": None,
     "checkpoint_seconds": 30.0,
     "keep_checkpoints": 2,
-    "distribution": "multi:1:2",
+    "distributed": "multi:1:2",
     "address": None,
     "vectorization": "sync",
     "env_threads": 2,
@@ -64,7 +64,7 @@ SOME: dict[str, Any] = {
 
 
 CHANGES_RESULT = {
-    RunOptions: "total_steps total_episodes seed target_return start_from self_play distribution",
+    RunOptions: "total_steps total_episodes seed target_return start_from self_play distributed",
     EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
         clip_rewards episodic_life""",
     PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
@@ -193,7 +193,7 @@ def test_every_setting_of_a_placement_says_whether_it_can_change_a_result() -> N
     ],
 )
 def test_what_of_a_distribution_can_change_a_result(one: str, other: str, is_alike: bool) -> None:
-    assert (distribution_of(one).part_in_result() == distribution_of(other).part_in_result()) == is_alike
+    assert (distributed_from(one).part_in_result() == distributed_from(other).part_in_result()) == is_alike
 
 
 @pytest.fixture(scope="module")

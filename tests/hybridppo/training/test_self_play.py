@@ -320,8 +320,8 @@ def test_a_policy_that_does_not_learn_plays_and_has_one_snapshot(tmp_path: Path)
 def test_several_learners_count_and_meet_the_same(name: str, tmp_path: Path) -> None:
     """The number of learners changes nothing, nor does a stop between."""
     run = tmp_path / "run"
-    expected = train(name, distribution=hybridppo.MultiLearner(learners=1, shards=2))
-    found = train(name, distribution=hybridppo.MultiLearner(learners=2, shards=2), run_dir=run, checkpoint_seconds=0)
+    expected = train(name, distributed=hybridppo.MultiLearner(learners=1, shards=2))
+    found = train(name, distributed=hybridppo.MultiLearner(learners=2, shards=2), run_dir=run, checkpoint_seconds=0)
     assert torch.equal(values_of(found), values_of(expected))
     assert ratings_of(found) == ratings_of(expected)
     assert ratings_of(assert_goes_on_exactly(run, expected, env=GAMES[name][0])) == ratings_of(expected)
@@ -557,8 +557,8 @@ def test_a_round_robin_refuses_what_cannot_play(tmp_path: Path) -> None:
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play, and agents against each other, are for PettingZoo's"),
         ({"config": {"one": SMALL, "other": SMALL}}, "agent 'left' has the policy 'left'"),
-        ({"distribution": hybridppo.Central(learners=2)}, "self_play=.* does not work with 2 learners of a server"),
-        ({"distribution": hybridppo.MultiLearner(learners=2)}, "several learners needs a run directory"),
+        ({"distributed": hybridppo.Central(learners=2)}, "self_play=.* does not work with 2 learners of a server"),
+        ({"distributed": hybridppo.MultiLearner(learners=2)}, "several learners needs a run directory"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),
         ({"env": lambda: Matching(num_agents=1)}, "two or more agents with the same spaces"),
     ],

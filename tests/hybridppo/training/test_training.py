@@ -184,7 +184,7 @@ def test_a_wrapper_that_normalises_is_warned_of(kind: str, caplog: pytest.LogCap
             pytest.skip("this release of gymnasium leaves the bounds of observations as they were")
         return normalised
 
-    options = {"distribution": hybridppo.MultiLearner(1, shards=2)} if kind == "shards" else {}
+    options = {"distributed": hybridppo.MultiLearner(1, shards=2)} if kind == "shards" else {}
     train(make, iterations=1, vectorization="auto", **options)
     (record,) = caplog.records
     assert "has the wrapper NormalizeObservation, whose statistics are not saved" in record.getMessage()

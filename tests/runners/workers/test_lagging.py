@@ -702,7 +702,7 @@ def test_a_run_with_a_wandering_noise_goes_on_without_lag(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_several_learners_may_lag_each_with_workers_of_its_own(tmp_path: Path) -> None:
     learners = hybridppo.MultiLearner(learners=2)
-    _, history = train(distribution=learners, run_dir=tmp_path / "run", num_workers=None)
+    _, history = train(distributed=learners, run_dir=tmp_path / "run", num_workers=None)
     assert max(metrics["policy_lag"] for metrics in history) <= 3
     assert hybridppo.resume(tmp_path / "run", total_steps=10 * 128, progress=False).metrics["env_steps"] >= 10 * 128
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hybridppo import DistributionError
+from hybridppo import DistributedError
 from hybridppo.runners.workers import pool as pools
 from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW, Losses
 from hybridppo.runners.workers.pool import Pool
@@ -42,13 +42,13 @@ def nothing(seed: int) -> None:
 
 def test_another_is_started_again_and_again_each_with_a_seed_of_its_own() -> None:
     pool, begun = Starting(losses=2), list[int]()
-    losses = Losses(pool, 2, DistributionError, "a whole rollout", "its episodes are")
+    losses = Losses(pool, 2, DistributedError, "a whole rollout", "its episodes are")
     losses.replace(0, WorkerLostError("first"), 5, begun.append)
     assert len({5, *pool.seeds}) == LOSSES_IN_A_ROW + 1
     assert pool.done == ["end", "start"] * 3 + ["ready"]
     assert begun == pool.seeds[-1:]
     again = Starting(losses=2)
-    Losses(again, 2, DistributionError, "", "").replace(0, WorkerLostError("first"), 5, nothing)
+    Losses(again, 2, DistributedError, "", "").replace(0, WorkerLostError("first"), 5, nothing)
     assert again.seeds == pool.seeds  # the same run loses them to the same seeds
 
 
@@ -60,7 +60,7 @@ def test_one_that_is_lost_while_it_begins_is_replaced_as_well() -> None:
         if len(begun) == 1:
             raise WorkerLostError("lost while it was steered")
 
-    Losses(pool, 1, DistributionError, "a whole rollout", "its episodes are").replace(
+    Losses(pool, 1, DistributedError, "a whole rollout", "its episodes are").replace(
         0, WorkerLostError("first"), 5, begin
     )
     assert begun == pool.seeds
@@ -69,7 +69,7 @@ def test_one_that_is_lost_while_it_begins_is_replaced_as_well() -> None:
 
 def test_a_row_of_losses_ends_with_work_done_and_is_an_error_if_it_is_too_long() -> None:
     pool = Starting()
-    losses = Losses(pool, 2, DistributionError, "a whole rollout", "its episodes are")
+    losses = Losses(pool, 2, DistributedError, "a whole rollout", "its episodes are")
     for _ in range(2):
         for _ in range(LOSSES_IN_A_ROW):
             losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
@@ -78,7 +78,7 @@ def test_a_row_of_losses_ends_with_work_done_and_is_an_error_if_it_is_too_long()
     for _ in range(LOSSES_IN_A_ROW):
         losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
     losses.replace(0, WorkerLostError("another"), 5, nothing)
-    with pytest.raises(DistributionError, match="lost 4 times without a whole rollout between, the last: it hangs"):
+    with pytest.raises(DistributedError, match="lost 4 times without a whole rollout between, the last: it hangs"):
         losses.replace(1, WorkerLostError("it hangs"), 5, nothing)
 
 

@@ -81,7 +81,7 @@ class Importing(gym.Env[Any, Any]):
     [
         {"num_workers": 1},
         # Torch is imported anew in a learner.
-        pytest.param({"distribution": "multi:2"}, marks=pytest.mark.extras),
+        pytest.param({"distributed": "multi:2"}, marks=pytest.mark.extras),
         {"evaluate_every": 32, "evaluate_beside": True},
     ],
     ids=str,
@@ -130,7 +130,7 @@ def test_a_worker_whose_trainer_is_gone_ends_without_a_word(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("options", ["num_workers=2", "distribution='multi:2'", "distribution='central:2'"])
+@pytest.mark.parametrize("options", ["num_workers=2", "distributed='multi:2'", "distributed='central:2'"])
 def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, tmp_path: Path) -> None:
     environment = dict(os.environ)
     hang_at_start(tmp_path, environment)

@@ -171,7 +171,7 @@ class Counted(gym.Wrapper[Any, Any, Any, Any]):
         ({"num_workers": 2}, 1),  # for its spaces
         ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, 6),  # one worker, which the placement has by itself
         ({"placement": "auto", "num_workers": 2}, None),
-        ({"distribution": "central:2"}, 2),  # asked whether it can be divided, too
+        ({"distributed": "central:2"}, 2),  # asked whether it can be divided, too
     ],
     ids=str,
 )

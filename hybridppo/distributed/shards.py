@@ -1,0 +1,245 @@
+"""An update by several learners, each with the rows of its shards.
+
+Learners exchange the gradient of every minibatch, and once in an update a few numbers for each shard and minibatch:
+moments of observations and rewards, sums that normalise advantages, and numbers of rows. Every learner joins them in
+the order of the shards, so the result depends on the number of shards, but not on their division among learners.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridppo.agents.common.loop import Draw, Exchange
+from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.distributed.wires import Wire
+from hybridppo.networks.normalization import Moments, joint_moments, moments_of
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.rollouts.replay import Replay, Transitions
+
+ROWS_NEVER_WITHOUT_STEPS = 32
+"""If the replay buffer of a shard has at least this number of time rows and has had a transition, it always has one:
+only rows of resets and restarts have none."""
+
+
+class ShardedUpdate(Exchange):
+    """Sums the gradients of all shards, each weighted by its share of the minibatch's steps.
+
+    Args:
+        parameters: the parameters of the agent.
+        wire: exchanges rows with the other learners.
+        first: the number of this learner's first shard.
+    """
+
+    is_alone = False
+
+    def __init__(self, parameters: FlatParameters, wire: Wire, first: int) -> None:
+        self._parameters, self.wire, self.first = parameters, wire, first
+        self._can_draw, self._num_shards = False, 0
+        """Whether every shard has transitions in its replay buffer, and the number of shards; the same in all learners.
+        """
+        self._num_extras: int | None = None
+        """The number of extra metrics of a loss, the same in all learners; None before the first minibatch."""
+
+    def moments(self, what: str, own: Sequence[Moments]) -> Moments:
+        """As in the base, for all shards."""
+        shape, size = own[0][0].shape, own[0][0].numel()
+        rows = [torch.cat((m.flatten(), v.flatten(), m.new_full((1,), float(number)))) for m, v, number in own]
+        means, variances, numbers = self.wire.gather(torch.stack(rows)).tensor_split([size, 2 * size], 1)
+        return joint_moments(means.reshape(-1, *shape), variances.reshape(-1, *shape), numbers[:, 0])
+
+    def batch(self, own: Sequence[Any]) -> "ShardedBatch":
+        """This learner's shards, and the numbers of rows of all shards (with a memory, of sequences)."""
+        lengths = self.wire.gather(torch.tensor([[len(part)] for part in own]))
+        return ShardedBatch(own, lengths.flatten().tolist(), self)
+
+    def mean(self, batch: "ShardedBatch", measure: Callable[[Any], Tensor], count: int) -> Tensor:
+        """As in the base, for the rows of all shards."""
+        nothing = self._parameters.gradient.new_zeros(count)
+        own = [(measure(part) if len(part) else nothing, nothing, len(part)) for part in batch.own]
+        return self.moments("", own)[0]
+
+    def all_say(self, batch: "ShardedBatch", own: bool) -> bool:
+        """As in the base."""
+        of_shards = [[own or not len(part)] for part in batch.own]  # a shard without rows has no say
+        return bool(self.wire.gather(torch.tensor(of_shards)).all())
+
+    def minibatches(
+        self, backend: Backend, batch: "ShardedBatch", order: Sequence[Tensor], sizes: Sequence[int]
+    ) -> Iterator[Any]:
+        """This learner's shards of each minibatch, with their weights; None for a shard without rows."""
+        shards: list[Any] = []
+        for part, rows in zip(batch.own, order, strict=True):
+            own = _sizes(len(part), len(sizes))
+            found = backend.minibatches(part, rows, own) if len(part) else repeat(None)
+            shards.append(minibatch if size else None for minibatch, size in zip(found, own, strict=False))
+        for minibatch, weights in zip(zip(*shards, strict=True), batch.weights.unbind(1), strict=True):
+            yield list(zip(minibatch, weights.unbind(), strict=True))
+
+    def drawn(
+        self, replay: Replay, generator: np.random.Generator, shape: tuple[int, int], draw: Draw
+    ) -> "ShardedTransitions | None":
+        """As in the base: each shard is a part, with a generator that depends on its number."""
+        own = replay.num_valid_of_parts
+        if not self._can_draw or replay.capacity < ROWS_NEVER_WITHOUT_STEPS:
+            num_valid = self.wire.gather(torch.tensor([[number] for number in own])).flatten().tolist()
+            self._num_shards, self._can_draw = len(num_valid), all(num_valid)
+        seed, (count, size) = int(generator.integers(2**63)), shape
+        if not self._can_draw:
+            return None
+        sizes = _sizes(size, self._num_shards)[self.first : self.first + len(own)]
+        return ShardedTransitions(
+            [draw(i, np.random.default_rng([seed, self.first + i]), (count, each)) for i, each in enumerate(sizes)],
+            [each / size for each in sizes],
+        )
+
+    def gradient(self, backend: Any, minibatch: Any, setting: Any) -> Tensor:
+        """As in the base: the weighted sum of the shards' means is the mean over the minibatch."""
+        extras, measured = backend.extras, backend.num_measured(setting)
+        # A pass may be that of one network.
+        where = self._parameters.range_of(setting) if isinstance(setting, str) else slice(None)
+        gradient = self._parameters.gradient[where]
+        rows: Any = None
+        size = len(gradient)
+        # Shards with rows come first: a loss shows how many extra metrics there are.
+        for i in sorted(range(len(minibatch)), key=lambda i: minibatch[i][0] is None):
+            shard, weight = minibatch[i]
+            if shard is not None:
+                statistics = torch.as_tensor(backend.gradient(shard, setting))
+            if rows is None:
+                rows = self.wire.rows(gradient, size + measured + self._agreed_extras(len(extras.names), minibatch))
+            if shard is None:
+                rows[i].zero_()
+                continue
+            torch.mul(gradient, weight, out=rows[i][:size])
+            torch.mul(statistics, weight, out=rows[i][size : size + measured])
+            rows[i][size + measured :] = extras.pop(gradient) * weight
+        total = self.wire.total()
+        gradient.copy_(total[:size])
+        if self._num_extras:
+            extras.put(total[size + measured :].clone())
+        return total[size : size + measured].clone()
+
+    def _agreed_extras(self, own: int, minibatch: Any) -> int:
+        """The number of extra metrics; a learner without rows in the first minibatch learns it from the others."""
+        if self._num_extras is None:
+            of_shards = [[0 if shard is None else own] for shard, _ in minibatch]
+            self._num_extras = int(self.wire.gather(torch.tensor(of_shards)).max())
+        return self._num_extras
+
+
+@dataclass(frozen=True)
+class ShardedTransitions:
+    """A learner's share of minibatches from a replay buffer."""
+
+    own: Sequence[Transitions]
+    """The transitions of each shard, `[..., B]`."""
+    weights: Sequence[float]
+    """The shares of these shards in each minibatch."""
+
+    @property
+    def observations(self) -> Tensor:
+        """Some of the observations, whose device is that of all tensors."""
+        return self.own[0].observations
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all tensors together."""
+        return sum(part.num_bytes for part in self.own)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "ShardedTransitions":
+        """The same with `function` applied to each tensor."""
+        return ShardedTransitions([part.map(function) for part in self.own], self.weights)
+
+    def unbind(self) -> Iterator[list[tuple[Transitions, float]]]:
+        """The minibatches one after the other: each shard with its share."""
+        for parts in zip(*(part.unbind() for part in self.own), strict=True):
+            yield list(zip(parts, self.weights, strict=True))
+
+
+class ShardedBatch:
+    """The batches of a learner's shards, with the methods of `Batch` that an update needs.
+
+    Args:
+        own: the batch of each shard.
+        lengths: rows (with a memory, sequences) of every learner's shards.
+        update: with the other learners.
+        weights: of an epoch, `[own, M]`, the shares of these shards in each minibatch.
+    """
+
+    def __init__(
+        self, own: Sequence[Any], lengths: Sequence[int], update: ShardedUpdate, weights: Tensor | None = None
+    ) -> None:
+        self.own, self._lengths, self._update = own, lengths, update
+        self.weights: Any = weights
+
+    def __len__(self) -> int:
+        return max(self._lengths)
+
+    def most_minibatches(self, normalizes: bool) -> int:
+        """The rows of the longest shard."""
+        return len(self)
+
+    def orders(self, generator: np.random.Generator, epochs: int) -> list[list[Tensor]]:
+        """The order of each shard's rows in each epoch, which depends on the shard's number."""
+        seeds = generator.integers(2**63, size=epochs).tolist()
+        return [[self._order(seed, self._update.first + i, part) for i, part in enumerate(self.own)] for seed in seeds]
+
+    @staticmethod
+    def _order(seed: int, shard: int, part: Any) -> Tensor:
+        (order,) = part.orders(np.random.default_rng([seed, shard]), 1)
+        found: Tensor = order
+        return found
+
+    def weighed(self, orders: Sequence[Sequence[Tensor]], sizes: Sequence[int], normalizes: bool) -> Any:
+        """As `Batch.weighed`, normalised over the whole minibatch."""
+        count = len(sizes)
+        of_shards = [torch.stack(each) for each in zip(*orders, strict=True)]
+        own = [
+            part.sums(order, _sizes(len(part), count)) if len(part) else order.new_zeros(1)
+            for part, order in zip(self.own, of_shards, strict=True)
+        ]
+        like = next((each for each in own if each.ndim == 4), None)
+        if like is None:
+            like = self._update._parameters.gradient.new_zeros((len(orders), count, 4))
+        own = [each if each.ndim == 3 else torch.zeros_like(like) for each in own]
+        everything = self._update.wire.gather(torch.stack(own))
+        number, total, squares, of_weights = everything.unbind(-1)  # [S, E, M] each
+        numbers, totals = number.sum(0), total.sum(0)
+        apart = total / number.clamp(min=1.0) - totals / numbers
+        whole = torch.stack((numbers, totals, (squares + number * apart.square()).sum(0), of_weights.sum(0)), -1)
+        weights = torch.stack(own)[..., 0] / numbers  # [own, E, M]
+        parts = [
+            part.weighed(order, _sizes(len(part), count), normalizes, whole) if len(part) else [part] * len(orders)
+            for part, order in zip(self.own, of_shards, strict=True)
+        ]
+        of_epochs = zip(zip(*parts, strict=True), weights.unbind(1), strict=True)
+        return [ShardedBatch(each, self._lengths, self._update, of_epoch) for each, of_epoch in of_epochs]
+
+    def steps(self) -> Batch:
+        """The rows of this learner."""
+        return Batch.joined([part.steps() for part in self.own])
+
+    def some(self, least: int) -> Any:
+        """At least this many rows of one shard, repeated if necessary."""
+        return next(part for part in self.own if len(part)).some(least)
+
+    def explained_variance(self) -> Tensor:
+        """As `Batch.explained_variance`, for all shards."""
+        own = []
+        for part in self.own:
+            rows = part.steps()
+            own.append(moments_of(torch.stack((rows.returns, rows.returns - rows.values), -1)))
+        _, variances, number = self._update.moments("", own)
+        whole, left = variances.unbind()
+        return torch.where((whole > 0) & (number > 1), 1.0 - left / whole, torch.nan)
+
+
+def _sizes(length: int, count: int) -> list[int]:
+    """The sizes of this many minibatches, which differ by at most one."""
+    return [(i + 1) * length // count - i * length // count for i in range(count)]

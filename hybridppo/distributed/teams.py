@@ -1,0 +1,66 @@
+"""The team of a way to distribute, and the run directory that it resumes."""
+
+import logging
+import os
+from pathlib import Path
+
+from hybridppo.distributed.launching import is_joining
+from hybridppo.distributed.local import LocalTeam
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runs.distributed_policies import (
+    Central,
+    Distributed,
+    Environments,
+    MultiLearner,
+    SingleLearnerCoarse,
+    SingleLearnerFine,
+    distributed_from,
+)
+from hybridppo.runs.options import RunOptions
+
+logger = logging.getLogger(__name__)
+
+
+def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None) -> RunDirectory:
+    """Open the directory of a run to resume, and lock it until it is closed.
+
+    If torchrun has started several learners, only the first needs it, and sends its settings to the others.
+
+    Args:
+        run_dir: the path of the run directory.
+        distributed: how the resumed run is distributed; None for the run's own.
+    """
+    is_multi = distributed is None or isinstance(distributed_from(distributed), MultiLearner)
+    if is_multi and is_joining() and os.environ["WORLD_SIZE"] != "1":
+        from hybridppo.distributed.team import run_directory_of_first
+
+        return run_directory_of_first(run_dir, distributed)
+    return RunDirectory.open_to_train(run_dir)
+
+
+def team_of(run: RunOptions, timeout: float) -> LocalTeam:
+    """The team of the run. A process without an answer for `timeout` seconds is lost."""
+    policy = distributed_from(run.distributed)
+    if isinstance(policy, MultiLearner):
+        from hybridppo.distributed.team import Team  # loads torch.distributed
+
+        return Team.of(policy, timeout, run.address)
+    if isinstance(policy, SingleLearnerCoarse):
+        from hybridppo.distributed.over_ray import Coarse
+
+        return Coarse(policy, run.address)
+    if isinstance(policy, (SingleLearnerFine, Environments)):
+        from hybridppo.distributed.over_ray import Fine
+
+        return Fine(policy, run.address)
+    if isinstance(policy, Central):
+        from hybridppo.distributed.central_server import ServerOfParameters
+
+        return ServerOfParameters(policy, run.address)
+    if run.address is not None:
+        logger.warning(
+            "address=%s has no effect with distributed='local', which trains in this process alone: name another one, "
+            "such as distributed='coarse' (--distributed coarse)",
+            run.address,
+        )
+    return LocalTeam()

@@ -1,23 +1,19 @@
 """The agents by name. The type of a configuration chooses the agent; another agent is one line here."""
 
-from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import torch
 
-from hybridppo.agents.common.memory import explaining
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
-from hybridppo.agents.ddpg.memory import memory_needs as needs_of_ddpg
-from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of, spaces_of_policy
+from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, critics_of
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.memory import memory_needs as needs_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, OutOfMemoryError, shown
 from hybridppo.spaces.rows import ObservesOfAgents
 
 AnyAgent = PPO | DDPG | Policies
@@ -32,30 +28,19 @@ class AgentKind:
 
     agent: type[Any]
     config: type[Any]
-    memory_needs: Callable[[Any, gym.Space[Any], gym.Space[Any]], dict[str, int]]
-    """Estimated bytes by purpose, with the fields to lower, for a configuration and the spaces of an environment."""
     parts: tuple[str, ...] = ()
     """Names of the arguments for custom parts."""
 
 
 AGENTS: dict[str, AgentKind] = {
-    "ppo": AgentKind(PPO, PPOConfig, needs_of_ppo, parts=("loss", "networks", "advantages", "modules", "schedules")),
-    "ddpg": AgentKind(DDPG, DDPGConfig, needs_of_ddpg, parts=("schedules",)),
-    "td3": AgentKind(TD3, TD3Config, needs_of_ddpg, parts=("schedules",)),
+    "ppo": AgentKind(PPO, PPOConfig, parts=("loss", "networks", "advantages", "modules", "schedules")),
+    "ddpg": AgentKind(DDPG, DDPGConfig, parts=("schedules",)),
+    "td3": AgentKind(TD3, TD3Config, parts=("schedules",)),
 }
 """The agents by their names in `config.json` and on the command line."""
 
 
-def _needs_of_policies(
-    config: PoliciesConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> dict[str, int]:
-    needs: Counter[str] = Counter()
-    for name, of_policy in config.policies.items():
-        needs.update(needs_of_ppo(of_policy, *spaces_of_policy(observation_space, action_space, name, config.agents)))
-    return dict(needs)
-
-
-_KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig, _needs_of_policies)}
+_KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig)}
 """All agents, including that of several policies, which has no name on the command line."""
 
 
@@ -111,11 +96,29 @@ def make_agent(
     return make(observation_space, action_space, config, seed=seed, **given)
 
 
-def explaining_memory(
-    config: AnyConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> AbstractContextManager[None]:
-    """A context in which errors for lack of memory say which field of the configuration to lower."""
-    return explaining(partial(_KINDS[name_of(config)].memory_needs, config, observation_space, action_space))
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED", "Storage size calculation"
+)  # fmt: skip
+"""Parts of torch's messages in a bare RuntimeError for lack of memory: CPU, Windows, CUDA and its libraries."""
+
+
+@contextmanager
+def explaining_memory() -> Iterator[None]:
+    """A context in which errors for lack of memory say which fields of the configuration to lower.
+
+    Raises:
+        OutOfMemoryError: in place of torch's and NumPy's errors.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if isinstance(error, OutOfMemoryError) or not (is_known or any(part in str(error) for part in _OUT_OF_MEMORY)):
+            raise
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise OutOfMemoryError(
+            f"out of memory: {said}: lower num_envs, num_steps, hidden_sizes, or buffer_size of an off-policy agent"
+        ) from error
 
 
 def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:

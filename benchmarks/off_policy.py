@@ -26,9 +26,6 @@ THEIRS = "stable-baselines3"
 CONTESTANTS = {
     "hybridppo cpu": ["library", "--placement", "cpu"],
     "hybridppo overlap": ["library", "--placement", "overlap"],
-    "hybridppo cpu, compiled": ["library", "--placement", "cpu", "--compiled"],
-    "hybridppo cpu, compiled, two threads": ["library", "--placement", "cpu", "--compiled", "--threads", "2"],
-    "hybridppo overlap, compiled": ["library", "--placement", "overlap", "--compiled"],
     THEIRS: [THEIRS],
 }
 

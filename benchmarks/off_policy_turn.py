@@ -52,7 +52,6 @@ def run_library(arguments: argparse.Namespace) -> dict[str, Any]:
         buffer_size=arguments.buffer_size,
         learning_starts=arguments.learning_starts,
         torch_threads=arguments.threads,
-        compiled_updates=arguments.compiled,
     )
     result = hybridppo.train(
         arguments.env,
@@ -141,7 +140,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--publish-every", type=int, default=1, help="of mirror")
     parser.add_argument("--sampling-device", default="cpu")
     parser.add_argument("--learning-device", default="cpu")
-    parser.add_argument("--compiled", action="store_true", help="compiled updates, of the library")
     parser.add_argument("--threads", type=int, default=1, help="of torch and NumPy")
     parsed = parser.parse_args(arguments)
     parsed.hidden_sizes = tuple(int(size) for size in parsed.hidden_sizes.split(","))

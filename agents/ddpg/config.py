@@ -68,11 +68,7 @@ class DDPGConfig:
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding. False
-    always uses autograd, the reference, even with compiled_updates."""
-    compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
-    """On a CPU, let Numba compile the update once (the extra `compiled`): the same result up to rounding, with the same
-    bits on one and on two torch threads."""
+    """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding."""
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record the steps of a subclass of your own, too, which must do the same on every minibatch."""
     torch_threads: int | None = field(default=1, metadata=SAME_RESULT)

@@ -28,7 +28,6 @@ from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
 from hybridppo.agents.common.schedules import ScheduleFunction
 from hybridppo.agents.ddpg.backend import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import (
@@ -36,13 +35,14 @@ from hybridppo.distributions.deterministic import (
     OrnsteinUhlenbeckExploration,
     deterministic_actions,
 )
-from hybridppo.errors import TrainingError
+from hybridppo.errors import OutOfMemoryError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
+from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
@@ -162,10 +162,17 @@ class DDPG(PolicyAgent):
         config = self.config
         num_envs = config.num_envs if num_envs is None else num_envs
         device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
-        if device.type == "cpu":  # other devices report it when memory is allocated
-            require_memory(config, self._encode.size, self._num_actions, num_envs)
+        capacity = config.buffer_size // config.num_envs
+        # Observation and next observation, action and reward; systems promise memory that they do not have.
+        needed = capacity * num_envs * 4 * (2 * self._encode.size + self._num_actions + 1)
+        free = accelerator_of(device).memory_free()
+        if free is not None and needed > free:
+            raise OutOfMemoryError(
+                f"a replay buffer of {capacity * num_envs} transitions takes {needed / 2**30:.3g} GiB, and {device} "
+                f"has {free / 2**30:.3g} GiB free: lower buffer_size (--buffer-size)"
+            )
         return Replay(
-            config.buffer_size // config.num_envs,
+            capacity,
             num_envs,
             observation=self._encode.shape,
             dtype=torch.float32,
@@ -276,10 +283,6 @@ class DDPG(PolicyAgent):
         loop, record = OptimizationLoop(self, Backend(self), exchange), recorder_for(self)
         if record is not None:
             loop.whole_step = RecordedStep(loop, self, record)
-        elif self.config.fast_updates and self.config.compiled_updates and not self.parameters.frozen:
-            from hybridppo.agents.ddpg.compiled_backend import CompiledStep
-
-            loop.whole_step = CompiledStep(self) if CompiledStep.supports(self) else None
         return loop
 
     def _bind_targets(self) -> None:

@@ -9,9 +9,6 @@ from typing import Any, Literal
 
 import torch
 
-from hybridppo.agents.ddpg.config import DDPGConfig
-from hybridppo.agents.ddpg.ddpg import DDPG
-from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.auto.trials import Candidate, Name, Training, Trial
@@ -335,22 +332,18 @@ def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
     Compiled updates are among them only if this machine has compiled them before, since that takes half a minute.
     """
     config, found = training.config, list[tuple[tuple[str, Any], ...]]()
-    if isinstance(config, PoliciesConfig):  # each policy has its own
+    if not isinstance(config, PPOConfig):  # of several policies, each has its own
         return found
     is_plain = config.fast_updates and not config.compiled_updates and config.precision == "fp32"
     if is_plain and has_numba() and _is_compiled(training):
         found.append((("compiled_updates", True),))
-    if isinstance(config, PPOConfig) and config.precision == "fp32" and supports_bf16(torch.device("cpu")):
+    if config.precision == "fp32" and supports_bf16(torch.device("cpu")):
         found.append((("precision", "bf16"),))
     return found
 
 
 def _is_compiled(training: Training) -> bool:
     agent = training.agent
-    if isinstance(training.config, DDPGConfig):
-        from hybridppo.agents.ddpg import compiled_backend as of_ddpg
-
-        return of_ddpg.MODULE.is_kept() and (not isinstance(agent, DDPG) or of_ddpg.CompiledStep.supports(agent))
     from hybridppo.agents.ppo import compiled_backend as of_ppo
 
     fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent))

@@ -198,9 +198,7 @@ class Team(LocalTeam):
             )
 
     def _check(self, config: PPOConfig | DDPGConfig, whom: str) -> None:
-        # A compiled step of DDPG is one call, within which the gradients of others cannot be added.
-        needed = _NOT_SHARED | ({"compiled_updates": False} if isinstance(config, DDPGConfig) else {})
-        for name, value in needed.items():
+        for name, value in _NOT_SHARED.items():
             if (found := getattr(config, name)) != value:
                 raise ConfigurationError(
                     f"{name}={found!r} does not work {whom}: use distributed='local', or leave it out"

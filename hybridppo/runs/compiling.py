@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.registry import AnyConfig, replaced
 from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import compiled_definition
@@ -69,8 +70,10 @@ def _why_no_updates(config: Any, has_own_parts: bool) -> str | None:
     """Why updates with these settings cannot be compiled; None if the settings allow it."""
     if has_own_parts:
         return "a loss, networks or an agent of one's own are not compiled"
+    if not isinstance(config, PPOConfig):
+        return "only PPO has compiled updates"
     if not config.fast_updates:
         return "fast_updates=False asks for autograd"
-    if getattr(config, "recurrent", None) is not None:
+    if config.recurrent is not None:
         return f"recurrent={config.recurrent!r} learns by autograd"
     return None

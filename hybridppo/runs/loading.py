@@ -124,7 +124,7 @@ def agent_of(
     kind = agent if agent is not None else agent_class(config)
     if not (isinstance(kind, type) and issubclass(kind, AnyAgent)):
         raise ConfigurationError(f"agent must be the class that was trained, got {shown(kind)}")
-    with explaining_memory(config, *spaces):
+    with explaining_memory():
         made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
     if checkpoint is None:
         return made

@@ -11,7 +11,8 @@ first. The base class is the CPU, which does nothing asynchronously.
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,8 +91,20 @@ class Accelerator:
         return 0
 
     def memory_free(self) -> int | None:
-        """Free bytes of the device's memory; None if they are unknown."""
-        return None
+        """Free bytes of the device's memory; None if they are unknown.
+
+        On Linux, memory that the system would release, such as cached files, counts as free, and a container's limit
+        counts as well.
+        """
+        found: list[int] = []
+        with suppress(OSError, ValueError, StopIteration):
+            lines = Path("/proc/meminfo").read_text().splitlines()
+            found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+        with suppress(OSError, ValueError, KeyError):  # no control group, or "max": no limit
+            limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+            used = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+            found.append(max(0, limit - int(used["anon"])))
+        return min(found, default=None)
 
     def telling_of_waits(self) -> AbstractContextManager[Any]:
         """A context in which torch warns of each operation that makes the host wait for the device."""

@@ -7,16 +7,13 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.common.schedules import ScheduleFunction, Schedules, parsed
-from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, policy_by_name, spaces_of_policy
-from hybridppo.agents.ppo.memory import require_memory
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, policy_by_name
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, critics_see, default_config, make_agent
-from hybridppo.auto.auto import Auto
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_critics
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.placements.base import Placement
 from hybridppo.runs.compiling import compiled_if_possible, compiled_options
 from hybridppo.runs.loading import given_policies
 from hybridppo.runs.settings import name_of_source
@@ -105,7 +102,6 @@ class AgentAsked:
             config = config.with_agents(stage.environments.agents, policy_of)
         elif self.names and stage.run.self_play is None:
             policies_of(stage.environments.agents, self.names, policy_of)
-        require_memory_for_agents(config, stage.environments, stage.placement)
         return replace(self, config=config)
 
     def made_for(self, environments: Environments, seed: int) -> AnyAgent:
@@ -221,23 +217,3 @@ def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
 
 def _scheduled(config: Any, named: Mapping[str, str]) -> Any:
     return replace(config, schedules={**parsed(config.schedules), **named})
-
-
-def require_memory_for_agents(config: AnyConfig, environments: Environments, placement: Placement | Auto) -> None:
-    """Refuse rollouts of several agents in each environment that do not fit, before memory is allocated.
-
-    Raises:
-        OutOfMemoryError: with the memory needed, and the fields to lower.
-    """
-    spaces = environments.observation_space, environments.action_space
-    if isinstance(config, PoliciesConfig):
-        policies = [
-            (config.policies[name], len(own), *spaces_of_policy(*spaces, name, config.agents))
-            for name, own in config.columns.items()
-        ]
-    elif environments.agents and isinstance(config, PPOConfig):
-        policies = [(config, environments.num_agents, *spaces)]
-    else:
-        return
-    on_host = isinstance(placement, Placement) and placement.learning_device.type == "cpu"
-    require_memory(policies, learns_on_host=on_host)

@@ -215,7 +215,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
     has_own_networks = asked.parts["networks"] is not None or isinstance(asked.agent, AnyAgent)
     for doubt in doubts_about(environments, has_own_networks=has_own_networks):
         logger.warning("%s: %s", *doubt)
-    with explaining_memory(asked.config, *spaces):
+    with explaining_memory():
         trained = asked.made_for(environments, seed_of(run.seed, "agent"))
         if run.start_from is not None:  # before seconds are spent on trials
             start_from(trained, run.start_from)
@@ -265,9 +265,8 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
     job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config = agent.config
-    memory = explaining_memory(config, job.environments.observation_space, job.environments.action_space)
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
-    with limit_threads(config.torch_threads or 1), memory, products, contextlib.ExitStack() as stack:
+    with limit_threads(config.torch_threads or 1), explaining_memory(), products, contextlib.ExitStack() as stack:
         stack.enter_context(np.errstate(under="ignore"))  # a program may let it raise: probabilities may become zero
         placement.prepare(agent)
         sampler = _sampler(job, team)

@@ -52,9 +52,6 @@ AGENTS: dict[str, Case] = {
         "optimizer.step_critic",
     ),
     "td3": Case(TD3Config(**_OFF_POLICY), 40, {"learning_rate": 1e30}, "optimizer.step_critic"),
-    "td3, compiled": Case(
-        TD3Config(**_OFF_POLICY, compiled_updates=True), 40, {"learning_rate": 1e30}, "optimizer.step_critic"
-    ),
     "td3, on the host": Case(
         TD3Config(**{**_OFF_POLICY, "buffer_on": "host", "gradient_steps": 1}),
         40,
@@ -64,8 +61,6 @@ AGENTS: dict[str, Case] = {
 }
 VARIANTS = ("ddpg, wandering", "td3, on the host")
 """Agents that resemble others; if a test takes long, it is run with them by `make extras`."""
-NEED_EXTRAS = ("td3, compiled",)
-"""Agents that need the packages of an extra; they are tested with those."""
 ENV = "Pendulum-v1"
 """An environment that every agent learns."""
 
@@ -77,6 +72,4 @@ def every(*, is_long: bool = False) -> list[Any]:
 
 def marks_of(name: str, *, is_long: bool) -> list[pytest.MarkDecorator]:
     """The marks of an agent's tests, for tests that may take long."""
-    if name in NEED_EXTRAS:
-        return [pytest.mark.extras]
     return [pytest.mark.extras] if is_long and name in VARIANTS else []

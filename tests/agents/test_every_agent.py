@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from every_agent import AGENTS, ENV, NEED_EXTRAS, every, marks_of
+from every_agent import AGENTS, ENV, every, marks_of
 from run_files import timeless_lines_of
 from same_bits import assert_same, state_of
 from selection import only_by_default
@@ -364,7 +364,7 @@ def test_every_iteration_accounts_for_its_seconds(name: str) -> None:
 
 
 def test_actors_of_every_agent_have_a_form_in_numpy() -> None:
-    for name in set(AGENTS) - set(NEED_EXTRAS):
+    for name in AGENTS:
         assert numpy_form(reference(name)[0].agent.actor) is not None
 
 

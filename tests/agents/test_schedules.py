@@ -142,9 +142,8 @@ def test_current_values_are_metrics_and_the_configuration_stays() -> None:
 
 
 @pytest.mark.parametrize("kind", [DDPGConfig, TD3Config])
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.extras)])
-def test_learning_rates_of_other_agents_have_schedules(kind: Any, compiled: bool) -> None:
-    config = kind(**OFF_POLICY, compiled_updates=compiled)
+def test_learning_rates_of_other_agents_have_schedules(kind: Any) -> None:
+    config = kind(**OFF_POLICY)
     rates = of_metrics("learning_rate", config=config, schedules={"learning_rate": "linear"}, total_steps=160)
     assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
     scheduled = train(config=config, schedules={"critic_learning_rate": lambda done: 1e-2})
@@ -204,20 +203,6 @@ def test_parameters_that_are_replaced_are_refused(way: str, config: Any) -> None
 
     with pytest.raises(ConfigurationError, match="was replaced, and would not be trained: write into it"):
         train(config=config, callbacks=Replacing())
-
-
-@pytest.mark.extras
-def test_other_settings_take_effect_in_compiled_updates_too() -> None:
-    class Faster(hybridppo.Callback):
-        def on_iteration(self, run: Any, metrics: Any) -> None:
-            run.agent.config = replace(run.agent.config, tau=0.5, target_noise_clip=0.01)
-
-    config = TD3Config(**OFF_POLICY)
-    by_autograd, compiled = (
-        train(config=replace(config, compiled_updates=compiled), callbacks=Faster()).agent.parameters.values
-        for compiled in (False, True)
-    )
-    torch.testing.assert_close(compiled, by_autograd)
 
 
 def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:

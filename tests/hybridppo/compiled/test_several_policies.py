@@ -24,12 +24,10 @@ from hybridppo import (
     EnvError,
     Migrating,
     Mirrored,
-    OutOfMemoryError,
     SelfPlay,
     SingleLearnerCoarse,
 )
 from hybridppo.agents.policies import Policies, PoliciesConfig
-from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.commands.main import main
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_USAGE
@@ -415,16 +413,6 @@ def test_a_video_has_all_agents_each_with_its_kinds_policy(never_stopped: Any, t
     frames = frames_of(tmp_path / "hunt.mp4")
     assert len(frames) == played.steps + 2
     assert [round(float(frame[..., 0].mean()) / 10) for frame in frames[:4]] == [0, 1, 2, 3]
-
-
-def test_memory_is_computed_beforehand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(memory, "host_memory", lambda: 50_000)
-    with pytest.raises(OutOfMemoryError, match=r"needs about .* of memory, and 48.8 KiB are free: with 5 agents"):
-        train(run_dir=tmp_path / "run")
-    options: dict[str, Any] = {"vectorization": "compiled", "placement": "cpu", "progress": False}
-    with pytest.raises(OutOfMemoryError, match=r"needs about .*: with 5 agents"):
-        hybridppo.train(Hunt, config=CONFIGS["prey"], total_steps=100, run_dir=tmp_path / "run", **options)
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig, TD3Config
+from hybridppo import ConfigurationError, PPOConfig
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.commands.main import parse_command
 from hybridppo.environments.options import EnvironmentOptions
@@ -52,7 +52,7 @@ def test_every_policy_is_compiled_or_none() -> None:
 )
 def test_updates_alone(env: str, options: EnvironmentOptions, reason: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    config, found = compiled_options(env, TD3Config(), options)
+    config, found = compiled_options(env, PPOConfig(), options)
     assert config.compiled_updates
     assert found == options
     assert "environments are not compiled: " in caplog.text

@@ -19,7 +19,6 @@ import hybridppo
 from hybridppo import PPO, EnvError, SingleDevice
 from hybridppo.agents.common.acting import rows_of
 from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.memory import memory_needs
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
@@ -296,26 +295,6 @@ def test_values_of_images_come_in_parts() -> None:
     values = Backend(agent).values(images)
     assert seen == [32, 32, 6]  # a minibatch's rows
     torch.testing.assert_close(values, agent.critic(images).squeeze(-1))
-
-
-def test_memory_needs_by_hand() -> None:
-    networks, rollout, minibatch = memory_needs(SMALL, image_space(10, 10, 4), Discrete(2)).values()
-    convolution, hidden = 16 * (4 * 9 + 1), 8 * 8 * 16 * 16 + 16
-    assert networks == 16 * (2 * (convolution + hidden) + (16 * 2 + 2) + (16 + 1))
-    assert rollout == 64 * (400 + 4 * (2 + 2 + 2 + 4))
-    assert minibatch == 32 * (400 + 16 * (16 + 400 + 8 * 8 * 16))
-
-
-def test_memory_needs_of_residual_convolutions() -> None:
-    config = replace(SMALL, convolutions="impala")
-    space = image_space(8, 8, 1)
-    networks, _, minibatch = memory_needs(config, space, Discrete(2)).values()
-    agent = PPO(space, Discrete(2), config)
-    of_agent = sum(tensor.numel() for network in (agent.actor, agent.critic) for tensor in network.parameters())
-    assert networks == 16 * of_agent
-    # a convolution on the whole image, and then, at half the size, the pooling and four convolutions
-    between = sum(filters * (size**2 + 5 * (size // 2) ** 2) for filters, size in ((16, 8), (32, 4), (32, 2)))
-    assert minibatch == 32 * (64 + 16 * (16 + 64 + between))
 
 
 # Training

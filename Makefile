@@ -2,20 +2,19 @@
 # make test     the default tests, in more processes than cores (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings, types, plain English, and the number of lines and files
 # make slow     the tests that take minutes, also those of the extras
-# make gpu      the tests that need a CUDA device, and a table of 1 to 8 of them (options: make gpu ARGS="-k resume --last-failed")
+# make gpu      the tests that need a CUDA device (options: make gpu ARGS="-k resume --last-failed")
 # make oldest   the default tests with the oldest packages that setup.cfg allows, and the torch of constraints.txt
 # make extras   install the packages that few have, and run the tests that need them or combine what others cover
 # make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-peers  the same beside PPO of other libraries, each in an environment of its own
-# make bench-published  tables that others have published, made again
 # make bench-all  speed, memory, learning and placements without a GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests and every measurement of placements, on a machine with a CUDA device
 # Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test oldest lint slow gpu extras docs wheel bench bench-peers bench-published bench-all bench-gpu clean
+.PHONY: train test oldest lint slow gpu extras docs wheel bench bench-peers bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -40,7 +39,6 @@ slow: $(VENV)/installed-extras
 
 gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)
-	$(BIN)/python benchmarks/learners.py --devices
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -58,31 +56,20 @@ docs: $(VENV)/installed-docs
 wheel: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m wheel tests/test_wheel.py $(ARGS)
 
-bench-gpu: $(VENV)/installed-bench
-	$(BIN)/python -m pytest -m gpu $(ARGS)
-	$(BIN)/python benchmarks/placements.py
-	$(BIN)/python benchmarks/crossing.py
-	$(BIN)/python benchmarks/auto.py
-	$(BIN)/python benchmarks/compiled_gpu.py
-	$(BIN)/python benchmarks/tensors.py --device cuda --num-envs 256,4096,65536
-	$(BIN)/python scripts/compare_placements.py
-	$(BIN)/python benchmarks/pictures.py
-	$(BIN)/python benchmarks/tables.py
-
 bench: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/fixed_work.py $(ARGS)
+	$(BIN)/python benchmarks/speed.py $(ARGS)
 
 bench-peers: $(VENV)/installed-extras
 	$(BIN)/python benchmarks/field.py $(ARGS)
 
-bench-published: $(VENV)/installed-extras
-	$(BIN)/python benchmarks/published/run.py $(ARGS)
+bench-gpu: $(VENV)/installed-bench
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python benchmarks/gpu.py
+	$(BIN)/python scripts/compare_placements.py
 
 bench-all: $(VENV)/installed-bench
-	$(BIN)/python benchmarks/fixed_work.py --placements cpu,overlap --learning-device cpu
-	for name in pieces workers wall_clock memory learning placements auto import_time against_textbook; do \
-		$(BIN)/python benchmarks/$$name.py || exit 1; \
-	done
+	$(BIN)/python benchmarks/speed.py --cases small,wide,lander,cheetah,racing
+	for name in memory learning scale; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	$(BIN)/python scripts/compare_placements.py
 	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/tables.py

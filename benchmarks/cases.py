@@ -1,4 +1,4 @@
-"""The cases of `fixed_work.py` and `workers.py`: what is trained, and how a turn's work is counted."""
+"""The cases of `speed.py` and `field.py`: what is trained, and how a turn's work is counted."""
 
 import statistics
 import time
@@ -103,6 +103,7 @@ SLOW_CASES = {
     ),
 }
 """Environments that are slow to step."""
+ALL_CASES = CASES | MORE_CASES | SLOW_CASES
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""One turn of `fixed_work.py` or `workers.py`, run in a fresh process. Its result is a line of JSON on stdout.
+"""One turn of `speed.py` or `field.py`, in a fresh process. Its result is a line of JSON on stdout.
 
 python benchmarks/contestants.py stable-baselines3 small
 python benchmarks/contestants.py stable-baselines3 lander --vector subproc --num-envs 4
 python benchmarks/contestants.py skrl small
 python benchmarks/contestants.py hybridppo small --placement cpu
 python benchmarks/contestants.py hybridppo lander --num-workers 2
-python benchmarks/contestants.py limits small
 """
 
 import argparse
@@ -18,8 +17,7 @@ from hybridppo.system.blas import choose_kernels
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 
 import peers  # noqa: E402
-from cases import CASES, MORE_CASES, SLOW_CASES, Case, count_processor_time, our_config, run_ours  # noqa: E402
-from limits import run_limits  # noqa: E402
+from cases import ALL_CASES, Case, count_processor_time, our_config, run_ours  # noqa: E402
 from peers import sb3  # noqa: E402
 
 
@@ -46,8 +44,8 @@ def run_hybridppo(
 def main() -> None:
     """Run one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("contestant", choices=("hybridppo", "stable-baselines3", "skrl", "limits"))
-    parser.add_argument("case", choices=CASES | MORE_CASES | SLOW_CASES)
+    parser.add_argument("contestant", choices=("hybridppo", "stable-baselines3", "skrl"))
+    parser.add_argument("case", choices=ALL_CASES)
     parser.add_argument("--placement", default="cpu", help="of hybridppo")
     parser.add_argument("--learning-device", default="cuda", help="of placements with two devices")
     parser.add_argument("--precision", default="fp32", help="of hybridppo")
@@ -56,14 +54,13 @@ def main() -> None:
     parser.add_argument("--num-workers", type=int, help="of hybridppo")
     parser.add_argument("--vectorization", default="auto", help="of hybridppo")
     parser.add_argument("--vector", choices=("dummy", "subproc"), default="dummy", help="of stable-baselines3")
-    parser.add_argument("--start-method", help="of the processes of stable-baselines3")
     parser.add_argument("--num-envs", type=int, help="the same work with this many environments")
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
     if arguments.processor_time:
         count_processor_time()
-    case = (CASES | MORE_CASES | SLOW_CASES)[arguments.case]
+    case = ALL_CASES[arguments.case]
     if arguments.num_envs is not None:
         case = case.with_envs(arguments.num_envs)
     if arguments.iterations is not None:
@@ -73,11 +70,9 @@ def main() -> None:
         settings = arguments.placement, arguments.learning_device, arguments.num_workers, arguments.vectorization
         result = run_hybridppo(case, *settings, **changes)
     elif arguments.contestant == "stable-baselines3":
-        result = sb3.run(case, None, arguments.vector, arguments.start_method)
-    elif arguments.contestant == "skrl":
-        result = peers.run("skrl", case)
+        result = sb3.run(case, vector=arguments.vector)
     else:
-        result = run_limits(case)
+        result = peers.run("skrl", case)
     print(json.dumps(result))
 
 

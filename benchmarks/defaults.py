@@ -9,15 +9,22 @@ probable actions. Runs that are already in the results are skipped, so it can be
 shows, for each environment, the interquartile mean over seeds and its bootstrap interval.
 """
 
+import argparse
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import machine
 import numpy as np
-from missing_runs import parser_of, run_missing
 from settings import CLEANRL
+from tqdm.auto import tqdm
 
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 
@@ -31,46 +38,8 @@ ENVIRONMENTS = (
     "HalfCheetah-v5",
     "Hopper-v5",
 )
-LIKE_SB3 = {
-    "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "num_epochs": 10, "learning_rate": 3e-4,
-    "anneal_learning_rate": False, "clip_range_vf": None, "entropy_coef": 0.0, "normalize_observations": False,
-    "normalize_rewards": False,
-}  # fmt: skip
-FOUR = {**LIKE_SB3, "num_envs": 4, "num_steps": 512}
-EIGHT = {**LIKE_SB3, "num_envs": 8, "num_steps": 256}
-CANDIDATES: dict[str, dict[str, Any] | None] = {
-    "stable-baselines3": None,
-    "library": {},
-    "cleanrl": CLEANRL,
-    "like-sb3": LIKE_SB3,
-    "four": FOUR,
-    "four-annealed": {**FOUR, "anneal_learning_rate": True},
-    "eight": EIGHT,
-    "eight-annealed": {**EIGHT, "anneal_learning_rate": True},
-    "four-short": {**FOUR, "num_steps": 256, "num_minibatches": 16},
-    "four-normalised": {**FOUR, "normalize_observations": True, "normalize_rewards": True},
-    "four-rewards": {**FOUR, "normalize_rewards": True},
-    "eight-normalised": {**EIGHT, "normalize_observations": True, "normalize_rewards": True},
-    "eight-rewards": {**EIGHT, "normalize_rewards": True},
-    "value-1": {"value_coef": 1.0},
-    "value-quarter": {"value_coef": 0.25},
-    "two": {"num_envs": 2, "num_steps": 1024},
-    "deviation-0.6": {"log_std_init": -0.5},
-    "deviation-0.4": {"log_std_init": -1.0},
-    "rate-5e-4": {"learning_rate": 5e-4},
-    "rate-2e-4": {"learning_rate": 2e-4},
-    "relu": {"activation": "relu"},
-    "lambda-0.9": {"gae_lambda": 0.9},
-    "lambda-0.98": {"gae_lambda": 0.98},
-    "minibatches-16": {"num_minibatches": 16},
-    "epochs-5": {"num_epochs": 5},
-    "epochs-7": {"num_epochs": 7},
-    "kl-0.03": {"target_kl": 0.03},
-    "kl-0.02": {"target_kl": 0.02},
-}  # fmt: skip
+CANDIDATES: dict[str, dict[str, Any] | None] = {"library": {}, "stable-baselines3": None, "cleanrl": CLEANRL}
 """For each name, what differs from the present defaults; None for the other library."""
-PUBLISHED = ("library", "stable-baselines3", "cleanrl")
-"""What the documents compare: the present defaults, the other library's, and our earlier ones."""
 EVALUATION_EPISODES = 20
 NAMES = ("candidate", "env_id", "total_steps", "seed")
 
@@ -136,9 +105,9 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> 
             yield mark, metrics["seconds"], list(result.evaluation.returns), metrics["episode_return_mean"]
 
 
-def table(runs: list[dict[str, Any]], candidates: Iterable[str] = CANDIDATES) -> str:
+def table(runs: list[dict[str, Any]]) -> str:
     """Markdown: a row for each environment and number of steps, a column for each candidate that has runs."""
-    columns = [name for name in candidates if any(r["candidate"] == name for r in runs)]
+    columns = [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
     lines = [f"| environment | steps | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
     for total_steps in sorted({r["total_steps"] for r in runs}):
         for env_id in ENVIRONMENTS:
@@ -156,26 +125,47 @@ def table(runs: list[dict[str, Any]], candidates: Iterable[str] = CANDIDATES) ->
     return "\n".join(lines)
 
 
+def in_a_process(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of a candidate, an environment and a seed, made by this script in a process of its own."""
+    command = [sys.executable, __file__, "--one", json.dumps(one)]
+    done = subprocess.run(command, env=machine.environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{one} failed:\n{done.stderr}")
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def main() -> None:
-    """Run what is missing, and print the table."""
-    parser = parser_of(__doc__, "defaults")
+    """Make the runs that the results lack, save the findings of each as soon as it ends, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", default="library,stable-baselines3")
     parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
     parser.add_argument("--total-steps", default="100000", help="or several, with commas")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
+    parser.add_argument("--output", type=Path, default=machine.RESULTS / "defaults.json")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(run(**json.loads(arguments.one))))
+        return
     marks = sorted(int(steps) for steps in arguments.total_steps.split(","))
+    output: Path = arguments.output
+    kept = json.loads(output.read_text(encoding="utf-8"))["runs"] if output.exists() else []
+    made = {tuple(have[name] for name in NAMES) for have in kept}
     wanted = [
         {"candidate": candidate, "env_id": env_id, "seed": seed, "marks": marks}
         for seed in range(arguments.seeds)
         for candidate in arguments.candidates.split(",")
         for env_id in arguments.environments.split(",")
+        if any((candidate, env_id, mark, seed) not in made for mark in marks)
     ]
-
-    def found_as(one: dict[str, Any]) -> list[dict[str, Any]]:
-        what = {name: one[name] for name in ("candidate", "env_id", "seed")}
-        return [{**what, "total_steps": mark} for mark in marks]
-
-    print(table(run_missing(__file__, arguments, run, wanted, NAMES, found_as)))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for found in tqdm(pool.map(in_a_process, wanted), total=len(wanted), unit="run"):
+            again = [tuple(each[name] for name in NAMES) for each in found]
+            kept = [have for have in kept if tuple(have[name] for name in NAMES) not in again] + found
+            machine.save(output.stem, {"runs": kept}, output.parent)
+    print(table(kept))
 
 
 if __name__ == "__main__":

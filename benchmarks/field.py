@@ -27,11 +27,10 @@ from statistics import median
 from typing import Any
 
 import machine
-from cases import CASES, MORE_CASES, SLOW_CASES, Case
+from cases import ALL_CASES, Case
 from turns import take_turn, take_turns
 
 ROOT = Path(__file__).resolve().parents[1]
-KNOWN = CASES | MORE_CASES | SLOW_CASES
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def commands(name: str, cores: int, names: list[str], arguments: argparse.Namesp
     checkouts = ["--checkouts", str(arguments.checkouts)] if arguments.checkouts else []
     own = {
         contestant: [*pinned, sys.executable, str(here / "contestants.py"), "hybridppo", *end, *flags]
-        for contestant, flags in ours(KNOWN[name], cores, arguments.processor_time).items()
+        for contestant, flags in ours(ALL_CASES[name], cores, arguments.processor_time).items()
     }
     theirs = {}
     for peer in names:
@@ -201,7 +200,7 @@ def measure(name: str, cores: int, names: list[str], arguments: argparse.Namespa
         rounds += take_turns(able, 1, take=take)
         clock = "processor" if arguments.processor_time else "wall"
         about = {"case": name, "cores": cores, "clock": clock, "cpu": machine.describe()["cpu"]}
-        yield {**about, "words": KNOWN[name].in_words(), "left_out": reasons, "rounds": rounds}
+        yield {**about, "words": ALL_CASES[name].in_words(), "left_out": reasons, "rounds": rounds}
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -232,7 +231,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def in_order(run: dict[str, Any]) -> tuple[int, int]:
     """Sort key: the case, in the order of the list, and the cores."""
-    return list(KNOWN).index(run["case"]), run["cores"]
+    return list(ALL_CASES).index(run["case"]), run["cores"]
 
 
 def in_words(run: dict[str, Any]) -> str:
@@ -251,7 +250,7 @@ def main() -> None:
     """Install, measure and save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=",".join(PEERS), help="(default %(default)s)")
-    parser.add_argument("--cases", default="small,wide,cheetah,racing", help=f"of {', '.join(KNOWN)}")
+    parser.add_argument("--cases", default="small,wide,cheetah,racing", help=f"of {', '.join(ALL_CASES)}")
     parser.add_argument("--cores", default="1,2", help="numbers of cores (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import machine
+import turns
 from field import in_words
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from placement_turn import BY_EPISODE, BY_ROLLOUT
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PARTS = {"sampling": "#4477aa", "learning": "#ee6677", "copying": "#ccbb44", "rest": "#bbbbbb"}
@@ -26,7 +28,7 @@ TITLES = {
     "small": "8 environments, layers of 64, minibatches of 256",
     "wide": "64 environments, layers of 256, minibatches of 2048",
 }
-"""Cases of `fixed_work.py` that are drawn."""
+"""Cases of `speed.py` that are drawn."""
 LONGEST = 8.0
 """A bar longer than the shortest by more than this factor is cut off, so that the others can be told apart."""
 
@@ -64,7 +66,7 @@ def parts_of(row: dict[str, Any]) -> dict[str, float]:
 def comparison(results: Path, picture: Path | None = None) -> Path:
     """What `scripts/compare_placements.py` measured: a panel for each network and rollout; the picture's path."""
     content = json.loads(results.read_text(encoding="utf-8"))
-    rows = content["rows"]
+    rows = [row for row in content["rows"] if "us_per_step" in row and row["rollout"] in (BY_EPISODE, BY_ROLLOUT)]
     rollouts = list(dict.fromkeys(row["rollout"] for row in rows))
     sizes = list(dict.fromkeys(tuple(row["hidden_sizes"]) for row in rows))
     cells = {
@@ -82,24 +84,13 @@ def comparison(results: Path, picture: Path | None = None) -> Path:
     return _finish(figure, grid[0][0], content, picture or results.with_suffix(".png"))
 
 
-def textbook(results: Path, picture: Path) -> Path:
-    """What `against_textbook.py` measured; the picture's path."""
-    content = json.loads(results.read_text(encoding="utf-8"))
-    figure = _figure(8, 1.2 + BAR * (1 + len(content["rows"])))
-    axes = figure.subplots()
-    _draw_rows(axes, content["rows"])
-    axes.set_title("CartPole, an update after each of 500 episodes, one hidden layer of 128", fontsize=8)
-    return _finish(figure, axes, content, picture)
-
-
 def speed(results: Path, picture: Path) -> Path:
-    """What `fixed_work.py` measured: steps per second beside others; the picture's path."""
+    """What `speed.py` measured: steps per second beside others; the picture's path."""
     content = json.loads(results.read_text(encoding="utf-8"))
     figure = _figure(9, 2.2)
     for axes, (case, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
-        summary = content["cases"][case]["summary"]
-        median = {name: each["steps_per_second"]["median"] for name, each in summary.items() if name != "limits"}
-        _draw_speeds(axes, median, title)
+        rounds = content["cases"][case]["rounds"]
+        _draw_speeds(axes, {name: turns.medians(rounds, name)["steps_per_second"] for name in rounds[0]}, title)
     return _saved_speeds(figure, content, picture, dpi=120)
 
 
@@ -169,11 +160,10 @@ def _finish(figure: Figure, axes: Axes, content: dict[str, Any], path: Path) -> 
 def main() -> None:
     """Draw what has been measured."""
     pictures = {
-        "speed": ("fixed_work", speed),
+        "speed": ("speed", speed),
         "field": ("field", field),
-        "textbook": ("textbook", textbook),
-        "comparison": ("comparison", comparison),
-        "comparison-cuda": ("comparison-cuda", comparison),
+        "comparison": ("placements", comparison),
+        "comparison-cuda": ("placements-cuda", comparison),
     }
     drawn = [
         draw(results, FOLDER / f"{picture}.png")

@@ -1,4 +1,4 @@
-"""One turn of `comparison.py`, `publishing.py` and `against_textbook.py`, in a fresh process.
+"""One turn of `placements.py`, in a fresh process.
 
     python benchmarks/placement_turn.py library --placement cpu --threads 1
     python benchmarks/placement_turn.py library --placement hybrid --learning-device cuda --hidden-sizes 256,256
@@ -14,23 +14,20 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import textbook
 import torch
-from off_policy_turn import placement_of
 from settings import cleanrl
 
 import hybridppo
-from hybridppo import PPOConfig
+from hybridppo import DDPGConfig, Migrating, Mirrored, PPOConfig
 
 ENV_ID = textbook.ENV_ID
 WARMUP_EPISODES = 3
 NO_LIMIT = 10**12
 
-BY_EPISODE, BY_ROLLOUT, WITH_POOL = "episode", "8 x 128 steps", "8 x 128 steps, a pool of 4"
+BY_EPISODE, BY_ROLLOUT, WITH_POOL, DDPG = "episode", "8 x 128 steps", "8 x 128 steps, a pool of 4", "step of DDPG"
 ROLLOUTS: dict[str, dict[str, Any]] = {
     BY_EPISODE: {"num_envs": 1, "episodes_per_rollout": 1},
     BY_ROLLOUT: {"num_envs": 8, "num_steps": 128},
@@ -39,7 +36,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
 """What an update learns from, as fields of the configuration."""
 
 
-def textbook_config(hidden_sizes: tuple[int, ...], rollout: str, threads: int) -> PPOConfig:
+def textbook_config(arguments: argparse.Namespace, threads: int) -> PPOConfig:
     """The textbook's settings as this library's configuration."""
     return cleanrl(
         num_epochs=textbook.NUM_EPOCHS,
@@ -55,66 +52,63 @@ def textbook_config(hidden_sizes: tuple[int, ...], rollout: str, threads: int) -
         value_coef=2.0,  # of half the squared error: the textbook has no half
         max_grad_norm=1e9,  # the textbook limits none
         normalize_advantage=False,
-        hidden_sizes=hidden_sizes,
+        hidden_sizes=arguments.hidden_sizes,
         activation="relu",
         torch_threads=threads,
-        **ROLLOUTS[rollout],
+        **ROLLOUTS[arguments.rollout],
     )
 
 
-class GpuWatch:
-    """Watches a GPU: its mean utilization in percent, and its peak memory in MiB.
+def ddpg_config(arguments: argparse.Namespace, threads: int) -> DDPGConfig:
+    """DDPG with an optimizer step for each environment step."""
+    steps = arguments.steps or NO_LIMIT
+    return DDPGConfig(hidden_sizes=arguments.hidden_sizes, learning_starts=min(500, steps // 4), torch_threads=threads)
 
-    Args:
-        utilization: returns how busy the GPU is now, in percent; None for no GPU. Without NVML's bindings
-            (`nvidia-ml-py`), torch cannot tell, and the mean is None.
-        memory: returns the peak memory, in MiB; None for no GPU.
-        seconds: between two readings.
+
+class GpuWatch:
+    """The mean utilization of the first CUDA device in percent, and its peak memory in MiB; None without a device.
+
+    torch cannot tell the utilization without NVML's bindings (`nvidia-ml-py`): the mean is then None.
     """
 
-    def __init__(
-        self,
-        utilization: Callable[[], float] | None,
-        memory: Callable[[], float] | None = None,
-        seconds: float = 0.1,
-    ) -> None:
-        self._utilization, self._memory, self._seconds = utilization, memory, seconds
+    def __enter__(self) -> "GpuWatch":
         self._answers: list[float] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gpu-watch", daemon=True)
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+            self._thread.start()
+        return self
 
     def _watch(self) -> None:
-        while self._utilization is not None and not self._ended.wait(self._seconds):
+        while not self._ended.wait(0.1):
             try:
-                self._answers.append(self._utilization())
+                self._answers.append(torch.cuda.utilization())
             except ModuleNotFoundError:
                 return
 
-    def __enter__(self) -> "GpuWatch":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def result(self) -> dict[str, float | None]:
-        """The mean utilization in percent, and the peak memory in MiB."""
+        """The findings."""
+        memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
         mean = sum(self._answers) / len(self._answers) if self._answers else None
-        return {
-            "gpu_utilization": mean,
-            "gpu_memory_mib": None if self._memory is None else self._memory(),
-        }
+        return {"gpu_utilization": mean, "gpu_memory_mib": memory}
 
 
-def gpu_watch() -> GpuWatch:
-    """A watch over the first CUDA device, if there is one, by torch's own queries."""
-    if not torch.cuda.is_available():
-        return GpuWatch(None)
-    torch.cuda.reset_peak_memory_stats()
-    return GpuWatch(torch.cuda.utilization, lambda: torch.cuda.max_memory_allocated() / 2**20)
+def placement_of(arguments: argparse.Namespace) -> Any:
+    """The placement of this name; `mirror` copies even between equal devices."""
+    if arguments.placement == "mirror":
+        every = arguments.publish_every
+        return Mirrored(arguments.sampling_device, arguments.learning_device, publish_every=every, force_copy=True)
+    if arguments.placement in ("migrate", "hybrid", "overlap"):
+        kind = Migrating if arguments.placement == "migrate" else Mirrored
+        options = {"max_lag": 1} if arguments.placement == "overlap" else {}
+        return kind(arguments.sampling_device, arguments.learning_device, **options)
+    return arguments.placement
 
 
 def cpu_seconds() -> float:
@@ -126,13 +120,13 @@ def cpu_seconds() -> float:
 def run_library(arguments: argparse.Namespace) -> dict[str, Any]:
     """A turn of this library, through its public `train`."""
     threads = arguments.threads if arguments.threads is not None else torch.get_num_threads()
-    train(arguments, threads, WARMUP_EPISODES)
-    return {"threads": threads, **train(arguments, threads, arguments.episodes)}
+    if arguments.rollout != DDPG:
+        train(arguments, threads, WARMUP_EPISODES, arguments.steps)
+    return {"threads": threads, **train(arguments, threads, arguments.episodes, arguments.steps)}
 
 
-def train(arguments: argparse.Namespace, threads: int, episodes: int) -> dict[str, Any]:
+def train(arguments: argparse.Namespace, threads: int, episodes: int, steps: int | None) -> dict[str, Any]:
     """A training. The clock runs from the start of its first iteration to the end of its last."""
-    placement = placement_of(arguments)
     parts = dict.fromkeys(("seconds_sampling", "seconds_learning", "seconds_copying"), 0.0)
     start = end = 0.0
 
@@ -144,15 +138,16 @@ def train(arguments: argparse.Namespace, threads: int, episodes: int) -> dict[st
         for part in parts:
             parts[part] += metrics[part]
 
+    is_ddpg = arguments.rollout == DDPG
     cpu_start, wall_start = cpu_seconds(), time.perf_counter()
-    with gpu_watch() as watch:
+    with GpuWatch() as watch:
         result = hybridppo.train(
-            ENV_ID,
-            total_steps=arguments.steps if arguments.steps is not None else NO_LIMIT,
-            total_episodes=episodes,
+            "Pendulum-v1" if is_ddpg else ENV_ID,
+            total_steps=NO_LIMIT if steps is None else steps,
+            total_episodes=None if is_ddpg else episodes,
             seed=arguments.seed,
-            placement=placement,
-            config=textbook_config(arguments.hidden_sizes, arguments.rollout, threads),
+            placement=placement_of(arguments),
+            config=ddpg_config(arguments, threads) if is_ddpg else textbook_config(arguments, threads),
             progress=False,
             on_iteration=add_up,
         )
@@ -184,7 +179,7 @@ def run_textbook(arguments: argparse.Namespace) -> dict[str, Any]:
         "threads": arguments.threads,
     }
     textbook.train(textbook.Settings(**settings, episodes=WARMUP_EPISODES))
-    with gpu_watch() as watch:
+    with GpuWatch() as watch:
         result = textbook.train(textbook.Settings(**settings, episodes=arguments.episodes))
     return {**result, "seconds_copying": 0.0, "publishes": None, "bytes_copied": None, **watch.result()}
 
@@ -197,7 +192,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="stop the library after these, if that comes first")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden-sizes", default="128", help="widths, with commas between (default %(default)s)")
-    parser.add_argument("--rollout", choices=tuple(ROLLOUTS), default="episode", help="of the library, for an update")
+    parser.add_argument("--rollout", choices=(*ROLLOUTS, DDPG), default="episode", help="of the library, for an update")
     parser.add_argument("--placement", default="cpu", help="of the library")
     parser.add_argument("--sampling-device", default="cpu")
     parser.add_argument("--learning-device", default="cpu")

@@ -15,7 +15,7 @@ Pure Python. A fragment is a generator that yields what it does next, and is res
 
 Work on a core is not interrupted: it is short compared with an iteration. Events at the same time happen in the order
 in which they were caused, so that a simulation gives the same result whenever it runs. Whoever makes the fragments
-chooses the seconds: `scaling.py` draws them from measurements.
+chooses the seconds: `scale.py` draws them from measurements.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 Fragment = Generator[Any, Any, None]
 
@@ -120,8 +120,6 @@ class Process:
 
     name: str
     fragment: Fragment
-    is_left: bool = False
-    """Whether it may still wait at the end, for one that has ended."""
     ended_at: float | None = None
 
 
@@ -134,9 +132,9 @@ class Simulation:
         self._count = 0
         self._processes: list[Process] = []
 
-    def add(self, name: str, fragment: Fragment, *, is_left: bool = False) -> Process:
-        """Start a fragment now. With `is_left`, it may still wait when the simulation ends."""
-        process = Process(name, fragment, is_left)
+    def add(self, name: str, fragment: Fragment) -> Process:
+        """Start a fragment now."""
+        process = Process(name, fragment)
         self._processes.append(process)
         self._at(self.now, lambda: self._go_on(process))
         return process
@@ -150,7 +148,7 @@ class Simulation:
         while self._events and self._events[0][0] <= until:
             self.now, _, happen = heapq.heappop(self._events)
             happen()
-        stuck = [each.name for each in self._processes if each.ended_at is None and not each.is_left]
+        stuck = [each.name for each in self._processes if each.ended_at is None]
         if not self._events and stuck:
             raise RuntimeError(f"at {self.now:g} s nothing happens any more, and {', '.join(stuck)} wait")
         return self.now
@@ -237,11 +235,6 @@ def nothing() -> float:
     return 0.0
 
 
-def never() -> bool:
-    """That an event does not happen."""
-    return False
-
-
 @dataclass
 class Timing:
     """Seconds of what a training's fragments do, drawn anew each time."""
@@ -262,23 +255,12 @@ class Timing:
     """Seconds until a message arrives."""
     sending: float = 0.0
     """Seconds that a slice occupies the link to the learner."""
-    step: Draw = nothing
-    """A parameter server's work for a gradient: the optimizer's step, and its messages."""
-    counting: Draw = nothing
-    """Its work for an update that has ended."""
     delay: Draw = nothing
     """Seconds of a slice in which no core works."""
-    restart: Draw = nothing
-    """Seconds from the loss of a fragment until there is another."""
-    is_lost: Callable[[], bool] = never
-    """Whether a fragment is lost in a slice; another then repeats the slice, after `restart`."""
 
 
 def slice_of(timing: Timing, machine: Machine) -> Fragment:
-    """A slice of a rollout, repeated until its fragment is not lost."""
-    while timing.is_lost():
-        yield Compute(machine, timing.fill())
-        yield Wait(timing.restart())
+    """A slice of a rollout."""
     yield Wait(timing.delay())
     yield Compute(machine, timing.fill())
 
@@ -336,92 +318,6 @@ def learners(simulation: Simulation, timing: Timing, machines: Sequence[Machine]
 
     for number in range(len(machines)):
         simulation.add(f"learner {number}", learner(number))
-    return ends
-
-
-class Rule(Protocol):
-    """Decides who may compute and step, so that no gradient is too old. An example is `BoundedLag`."""
-
-    def may_begin(self) -> bool:
-        """Whether another learner may start a gradient."""
-        ...
-
-    def begin(self, learner: int) -> None:
-        """A learner starts a gradient."""
-        ...
-
-    def may_step(self, learner: int) -> bool:
-        """Whether this learner's step leaves room for those before it."""
-        ...
-
-    def step(self, learner: int) -> int:
-        """This learner's step is made; returns its lag."""
-        ...
-
-
-def served(
-    simulation: Simulation, timing: Timing, machines: Sequence[Machine], iterations: int, rule: Rule
-) -> list[float]:
-    """`Central`, with a learner on each of the machines and the server on the first one: when each update ends.
-
-    The times of a gradient and of a step include messages within the server's machine; other machines share a link.
-    """
-    ends: list[float] = []
-    told, heard = [Box() for _ in machines], Box()
-    link = Link(timing.latency, timing.sending)
-
-    def crossing(number: int) -> Fragment:
-        if machines[number] is not machines[0]:
-            yield Send(link, 1.0)
-
-    def learner(number: int) -> Fragment:
-        while (yield Take(told[number])) == "update":
-            yield from slice_of(timing, machines[number])
-            yield Compute(machines[number], timing.before())
-            yield Put(heard, (number, "begins"))
-            for minibatch in range(timing.minibatches):
-                yield Take(told[number])
-                yield from crossing(number)  # the parameters
-                yield Compute(machines[number], timing.gradient())
-                yield from crossing(number)
-                goes_on = minibatch + 1 < timing.minibatches
-                yield Put(heard, (number, "gradient" if goes_on else "the last gradient"))
-            yield Take(told[number])
-            yield Put(heard, (number, "done"))
-
-    def server() -> Fragment:
-        asking, ended = deque[int](), dict[int, bool]()
-        for box in told:
-            yield Put(box, "update")
-        while True:
-            number, what = yield Take(heard)
-            if what == "begins":
-                asking.append(number)
-            elif what == "done":
-                yield Compute(machines[0], timing.counting())
-                ends.append(simulation.now)
-                if len(ends) == iterations:
-                    break
-                yield Put(told[number], "update")
-            else:
-                ended[number] = what == "gradient"
-            while True:
-                if ready := [each for each in ended if rule.may_step(each)]:
-                    yield Compute(machines[0], timing.step())
-                    rule.step(ready[0])
-                    if ended.pop(ready[0]):
-                        asking.append(ready[0])
-                    else:
-                        yield Put(told[ready[0]], "stepped")
-                elif asking and rule.may_begin():
-                    rule.begin(asking[0])
-                    yield Put(told[asking.popleft()], "go")
-                else:
-                    break
-
-    for number in range(len(machines)):
-        simulation.add(f"learner {number}", learner(number), is_left=True)
-    simulation.add("server", server())
     return ends
 
 

@@ -15,116 +15,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import against_textbook
-import atari
-import atari_learned
-import auto
-import cluster
-import comparison
-import compiled
-import compiled_gpu
-import crossing
 import defaults
 import field
-import fixed_work
-import import_time
-import lag
+import gpu
 import learning
 import machine
-import many_agents_learned
 import memory
-import off_policy_steps
-import options
-import parity
-import pieces
 import placements
-import pool
-import publishing
-import scaled
-import self_play
-import tag
-import tag_learned
-import tensors
-import uneven
-import updates
-import wall_clock
-import workers
-from published import run as published
+import scale
+import speed
 
 DOCUMENT = Path(__file__).with_name("README.md")
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
-
-
-def _fixed_work(result: Result) -> str:
-    return "\n\n".join(fixed_work.as_markdown(name, case["summary"]) for name, case in result["cases"].items())
-
-
-def _comparison(picture: str) -> Callable[[Result], str]:
-    def table(result: Result) -> str:
-        markdown = comparison.as_markdown(result["rows"], [])
-        return f"![microseconds per environment step, by placement](../docs/pictures/{picture})\n\n{markdown}"
-
-    return table
-
-
-def _textbook(result: Result) -> str:
-    markdown = against_textbook.as_markdown(result["rows"], result["summary"])
-    picture = "![microseconds per step, this library and the textbook's loop](../docs/pictures/textbook.png)"
-    return f"{picture}\n\n{markdown}"
-
-
-def _memory_tasks(result: Result) -> str:
-    lines = ["| task | steps | memory | mean return, a figure for each seed |", "|---|---:|---|---|"]
-    for run in result["runs"]:
-        returns = ", ".join(f"{mean:.4g}" for mean in run["evaluations"])
-        lines.append(f"| {run['task']} | {run['total_steps']:,} | {run['memory'] or 'none'} | {returns} |")
-    return "\n".join(lines)
-
-
 TABLES: dict[str, Callable[[Result], str]] = {
-    "atari": atari.as_markdown,
-    "atari_learned": lambda result: atari_learned.as_markdown(result["runs"]),
-    "auto": auto.result_as_markdown,
-    "auto-cuda": auto.result_as_markdown,
-    "comparison": _comparison("comparison.png"),
-    "comparison-cuda": _comparison("comparison-cuda.png"),
-    "cluster": lambda result: cluster.table(result["rows"]),
-    "compiled": compiled.as_markdown,
-    "compiled_gpu": compiled_gpu.as_markdown,
-    "crossing-cuda": lambda result: crossing.copies_as_markdown(result["rows"]),
-    "parity": lambda result: parity.table(result["runs"]),
-    "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
+    "defaults": lambda result: defaults.table(result["runs"]),
     "field": field.as_markdown,
-    "fixed_work": _fixed_work,
-    "fixed_work-compiled": _fixed_work,
-    "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
-    "lag": lambda result: lag.table(result["runs"]),
+    "gpu": gpu.as_markdown,
     "learning": lambda result: learning.as_markdown(result["rows"]),
-    "many_agents_learned": lambda result: many_agents_learned.as_markdown(result["runs"]),
     "memory": memory.as_markdown,
-    "memory_tasks": _memory_tasks,
-    "off_policy_steps": off_policy_steps.as_markdown,
-    "options": lambda result: options.table(result["runs"]),
-    "pieces": pieces.as_markdown,
-    "placements-cuda": placements.as_markdown,
-    "pool": lambda result: pool.table(result["runs"]),
-    "published": lambda result: published.as_markdown(result["runs"]),
-    "publishing": publishing.as_markdown,
-    "publishing-cuda": publishing.as_markdown,
-    "self_play": lambda result: self_play.as_markdown(result["runs"]),
-    "scaled": lambda result: scaled.table(result["rows"]),
-    "stragglers": lambda result: lag.table_of_stragglers(result["rows"]),
-    "tag": tag.as_markdown,
-    "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
-    "tensors": tensors.as_markdown,
-    "textbook": _textbook,
-    "uneven": lambda result: uneven.table(result["rows"]),
-    "updates": updates.as_markdown,
-    "updates_memory": updates.as_markdown,
-    "wall_clock": wall_clock.as_markdown,
-    "workers": workers.as_markdown,
+    "placements": lambda result: placements.as_markdown(result["rows"]),
+    "placements-cuda": lambda result: placements.as_markdown(result["rows"]),
+    "scale": scale.as_markdown,
+    "speed": speed.as_markdown,
 }
 
 

@@ -1,13 +1,11 @@
 """Contestants by turns: each turn is a process of its own, and the last line of its output is its result, as JSON."""
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +56,6 @@ def take_turns(
     return finished
 
 
-def by_turns(forms: dict[str, Callable[[], float]], rounds: int) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Medians and rounds of forms that each measure a speed, by turns in this process; the first round is left out."""
-    found = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
-    return {name: statistics.median(turns[name] for turns in found) for name in forms}, found
-
-
 def history_of(env: Any, warm_up: float, seconds: float, **options: Any) -> list[tuple[float, dict[str, float]]]:
     """Train for some seconds after a warm-up; returns when each later iteration ended, and its metrics."""
     import hybridppo
@@ -96,41 +88,3 @@ def ratios(rounds: list[Round], name: str, other: str, key: str) -> dict[str, An
 def in_words(ratio: dict[str, Any]) -> str:
     """A ratio of `ratios`: median (least to most)."""
     return f"{ratio['median']:.2f} ({min(ratio['rounds']):.2f} to {max(ratio['rounds']):.2f})"
-
-
-def parser_of(document: str | None, names: Sequence[str], quick: str) -> argparse.ArgumentParser:
-    """The arguments of a script whose contestants take turns; with `--turn NAME`, the script takes one turn itself.
-
-    Args:
-        document: the script's docstring.
-        names: names of the contestants.
-        quick: what `--quick` does.
-    """
-    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--turn", choices=names, help="take one turn, in this process")
-    return parser
-
-
-def rounds_of(script: str, names: Sequence[str], arguments: argparse.Namespace) -> list[Round]:
-    """All turns of such a script's contestants; one round with `--quick`."""
-    quick = ["--quick"] if arguments.quick else []
-    commands = {name: [sys.executable, script, "--turn", name, *quick] for name in names}
-    return take_turns(commands, 1 if arguments.quick else arguments.rounds)
-
-
-def summary_against(rounds: list[Round], names: Sequence[str], peer: str) -> dict[str, Any]:
-    """Each contestant's medians, and its speed relative to the peer's."""
-    return {
-        "rows": {name: medians(rounds, name) for name in names},
-        "ratios": {name: ratios(rounds, name, peer, "steps_per_second") for name in names},
-    }
-
-
-def print_and_keep(
-    name: str, result: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str], packages: Sequence[str]
-) -> None:
-    """Print the table of a result, and write the result with the versions of the compared packages."""
-    payload = {"versions": {package: version(package) for package in packages}, **result}
-    machine.report(name, payload, as_markdown(payload))

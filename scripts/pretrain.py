@@ -31,7 +31,7 @@ from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.tools.gallery import cards, file_of
 from hybridppo.tools.play import _filmed, _play
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # where `train_in` is
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # where `train_in` is
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gallery.md"
 EPISODES, POINTS = 100, 40
@@ -281,6 +281,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="evaluate all agents again, and keep what they reach")
     arguments = parser.parse_args()
     if arguments.check:
+        sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
         import machine
 
         print(f"Raw figures: {machine.save('pretrained', {'agents': differences()})}")

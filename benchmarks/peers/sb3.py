@@ -47,21 +47,19 @@ def their_agent(case: Case, environments: Any, library: str = "stable_baselines3
     )
 
 
-def their_environments(case: Case, vector: str, start_method: str | None = None) -> Any:
+def their_environments(case: Case, vector: str) -> Any:
     """Environments without a monitor: `dummy` steps them in turn, `subproc` each in a process of its own."""
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     makers = [partial(gym.make, case.env_id)] * case.num_envs
     if vector == "dummy":
         return DummyVecEnv(makers)
-    return SubprocVecEnv(makers, start_method=start_method)
+    return SubprocVecEnv(makers)
 
 
-def run(
-    case: Case, checkouts: Path | None = None, vector: str = "dummy", start_method: str | None = None
-) -> dict[str, Any]:
+def run(case: Case, checkouts: Path | None = None, vector: str = "dummy") -> dict[str, Any]:
     """A turn of stable-baselines3, with environments of its own making."""
-    environments = their_environments(case, vector, start_method)
+    environments = their_environments(case, vector)
     return learn_by_stable_baselines3(case, their_agent(case, environments))
 
 

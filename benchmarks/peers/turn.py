@@ -12,24 +12,23 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # its own folder has files with the names of libraries
 
-from cases import CASES, MORE_CASES, SLOW_CASES, count_processor_time  # noqa: E402
+from cases import ALL_CASES, count_processor_time  # noqa: E402
 
 import peers  # noqa: E402
 
 
 def main() -> None:
     """Run one turn."""
-    cases = CASES | MORE_CASES | SLOW_CASES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=peers.TURNS)
-    parser.add_argument("case", choices=cases)
+    parser.add_argument("case", choices=ALL_CASES)
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     parser.add_argument("--checkouts", type=Path, help="a folder with clones of `cleanrl` and `purejaxrl`")
     parser.add_argument("--processor-time", action="store_true", help="count seconds on the processor, of all threads")
     arguments = parser.parse_args()
     if arguments.processor_time:
         count_processor_time()
-    case = cases[arguments.case]
+    case = ALL_CASES[arguments.case]
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)
     print("\n" + json.dumps(peers.run(arguments.peer, case, arguments.checkouts)))

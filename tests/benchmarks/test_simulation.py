@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from hybridppo.distributed.central_server import BoundedLag
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 try:
     from simulation import (
@@ -27,7 +25,6 @@ try:
         learners,
         samplers,
         seconds_per_iteration,
-        served,
     )
 finally:
     sys.path.pop(0)
@@ -119,42 +116,11 @@ def test_samplers_fill_side_by_side_and_their_slices_come_one_after_the_other() 
     assert times(samplers, timing, [Machine(2), Machine(2)], 1) == [4 + 2 * 1.0 + 0.25 + 8]  # both at once: by turns
 
 
-def test_a_delay_takes_no_core_and_a_lost_slice_is_done_again() -> None:
+def test_a_delay_takes_no_core() -> None:
     timing = Timing(drawn(4.0), drawn(0.0), drawn(0.0), 1, delay=drawn(10.0))
     one = Machine(1)
     assert times(samplers, timing, [one, one], 1) == [10 + 4 + 4]
-    lost = iter([True, False])
-    timing = Timing(drawn(4.0), drawn(0.0), drawn(0.0), 1, restart=drawn(7.0), is_lost=lambda: next(lost))
-    assert times(samplers, timing, [one], 1) == [4 + 7 + 4]
 
 
 def test_iterations_are_counted_after_the_first() -> None:
     assert seconds_per_iteration([5.0, 6.0, 8.0, 9.5], warmup=1) == [2.0, 1.5]
-
-
-def at_once(max_lag: int) -> Any:
-    """A server's learners, with a rule of this lag."""
-    return lambda *arguments: served(*arguments, BoundedLag(max_lag))
-
-
-def test_a_server_makes_steps_one_after_the_other_and_its_learners_go_on_meanwhile() -> None:
-    # Slices of 4, 2 before two minibatches of 3 each; a step takes 1, an update is counted in 0.5.
-    timing = Timing(drawn(4.0), drawn(2.0), drawn(3.0), 2, step=drawn(1.0), counting=drawn(0.5))
-    alone = 4 + 2 + 2 * (3 + 1) + 0.5
-    assert times(at_once(0), timing, [Machine(2)]) == [alone, 2 * alone]
-    # Two, with cores enough: both gradients are there at 9, steps made at 10 and 11, gradients there at 13 and 14, and
-    # steps made at 14 and 15, for the second was heard of before the first one's end. Then both are counted.
-    assert times(at_once(1), timing, [Machine(4)] * 2, 2) == [15.5, 16.0]
-
-
-def test_learners_of_a_server_wait_where_a_gradient_would_be_too_old() -> None:
-    timing = Timing(drawn(4.0), drawn(0.0), drawn(3.0), 1, step=drawn(1.0))
-    # Without lag, the second computes when the first's step is made: 4 + 3 + 1, and 3 + 1 after that.
-    assert times(at_once(0), timing, [Machine(4)] * 2, 2) == [8.0, 12.0]
-
-
-def test_messages_of_other_machines_share_the_server_s_link() -> None:
-    timing = Timing(drawn(4.0), drawn(0.0), drawn(3.0), 1, step=drawn(1.0), latency=0.25, sending=0.5)
-    # Of one on another machine: parameters and gradient, 0.75 each.
-    first, second = Machine(4), Machine(4)
-    assert times(at_once(1), timing, [first, second], 2) == [8.0, 4 + 0.75 + 3 + 0.75 + 1]

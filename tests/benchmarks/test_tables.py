@@ -25,15 +25,16 @@ def test_the_tables_are_those_of_the_results() -> None:
 def test_a_table_is_made_from_its_result(tmp_path: Path) -> None:
     machine: dict[str, Any] = {"cpu": "a processor", "cores": 2, "memory_gib": None, "cuda_device": None}
     machine |= dict.fromkeys(("python", "torch", "gymnasium", "numpy"), "1.2")
-    medians = {"hybridppo": {"import": 0.5, "usable": 0.75, "torch_and_gymnasium": 1.5}}
-    result = {"date": "2030-01-02", "machine": machine, "median_seconds": medians}
-    (tmp_path / "import_time.json").write_text(json.dumps(result))
-    text = "a\n<!-- table: import_time -->\nold\n<!-- end -->\n<!-- table: memory -->\n<!-- end -->\nb\n"
+    turn = {"steps_per_second": 1000.0, "ms_sampling": 1.5, "ms_learning": 2.5}
+    rounds = [{"hybridppo cpu": {**turn, "steps_per_second": 3000.0}, "stable-baselines3": turn}]
+    result = {"date": "2030-01-02", "machine": machine, "cases": {"small": {"rounds": rounds}}}
+    (tmp_path / "speed.json").write_text(json.dumps(result))
+    text = "a\n<!-- table: speed -->\nold\n<!-- end -->\n<!-- table: memory -->\n<!-- end -->\nb\n"
     code = f"import pathlib, tables; print(tables.filled({text!r}, pathlib.Path({str(tmp_path)!r})))"
     process = python("-c", code)
     assert process.returncode == 0, process.stderr
     assert "old" not in process.stdout
-    assert "| `hybridppo` | 0.500 | 0.750 | 1.500 |" in process.stdout
+    assert "| hybridppo cpu | 3,000 (3,000 to 3,000) | 1.5 | 2.5 | 3.00 (3.00) |" in process.stdout
     assert "Measured on 2030-01-02: a processor, 2 cores" in process.stdout
     assert process.stdout.count("No figures yet.") == 1  # of memory
     assert process.stdout.startswith("a\n")

@@ -26,7 +26,7 @@ import numpy as np
 from settings import CLEANRL
 from tqdm.auto import tqdm
 
-from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.plot import bootstrap_interval, interquartile_mean
 
 ENVIRONMENTS = (
     "CartPole-v1",

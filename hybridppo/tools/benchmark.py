@@ -20,9 +20,8 @@ from hybridppo.run_directory.lock import locked
 from hybridppo.system.figures import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import is_number, require_bools, require_path, require_whole
-from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 from hybridppo.tools.one_run import RunAsked
-from hybridppo.tools.plot import plot_runs
+from hybridppo.tools.plot import bootstrap_interval, interquartile_mean, plot_runs
 from hybridppo.tools.side_by_side import require_same, result_of, train_missing
 from hybridppo.tools.tuned import known_environments, tuned_entry
 

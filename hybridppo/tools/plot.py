@@ -1,25 +1,301 @@
-"""Pictures of runs and of placements; needs matplotlib (the extra `plot`).
+"""Reads runs, groups those that differ only in their seeds, and draws them with matplotlib (the extra `plot`).
 
-hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
+    hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
+
+Seeds are summarised by the interquartile mean and a bootstrap band, after Agarwal et al., "Deep Reinforcement Learning
+at the Edge of the Statistical Precipice", 2021: among few seeds, a mean follows outliers, and a median wastes data.
 """
 
+import functools
 import io
+import json
+import logging
+import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from hybridppo.auto.trials import PARTS
-from hybridppo.errors import ConfigurationError, pip_install, shown
+from hybridppo.errors import ConfigurationError, RunDirectoryError, pip_install, shown
+from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.files import making, replace_synced
+from hybridppo.run_directory.lines import read_lines, read_object
+from hybridppo.runs.settings import config_to_show, settings_of_result
+from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import is_number, require_path
-from hybridppo.tools.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
+logger = logging.getLogger(__name__)
+
+Axis = Literal["steps", "seconds"]
+
+COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}
+"""The column of `metrics.jsonl` that a curve is drawn over."""
+PHASES = ("sampling", "learning", "copying", "other", "overlapped")
+"""The parts of an iteration, whose seconds are columns of `metrics.jsonl`; `overlapped` is sampling during learning."""
+NUMBERS_OF_RESULT = ("env_steps", "evaluation_return_mean", "evaluation_return_std")
+NUM_POINTS = 200
+"""Points of a group's curve."""
+MOST_IN_LABEL = 3
+"""If groups differ in more settings, a label is the name of a run's folder."""
+RESAMPLES = 2000
+"""Bootstrap samples for a band."""
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind people can distinguish: Okabe and Ito, "Color universal design", 2008."""
 LINES = ("-", "--", "-.", ":")
 """Line styles; the next one is used when the colours are used up."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's settings and metrics."""
+
+    path: Path
+    config: dict[str, Any] = field(repr=False)
+    lines: list[dict[str, Any]] = field(repr=False)
+    """The lines of `metrics.jsonl`."""
+    policy: str = ""
+    """The policy's name, if several were trained together."""
+    label: str = ""
+    """The user's label."""
+
+    @property
+    def env_id(self) -> str:
+        """The environment, and the policy if there are several."""
+        env_id = str(self.config["env_id"])
+        return f"{env_id}, {self.policy}" if self.policy else env_id
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """All settings that can change the result, except the seed; nested settings are named `name.key`.
+
+        Those of other policies that were trained together with this one are named `policy key`.
+        """
+        settings: dict[str, Any] = {}
+        for name, value in settings_of_result(self.config).items():
+            settings |= (
+                {f"{name}.{key}": own for key, own in value.items()} if isinstance(value, dict) else {name: value}
+            )
+        for policy, config in self.config.get("policies", {}).items():
+            start = "" if policy == self.policy else f"{policy} "
+            found = settings_of_result({**self.config, "config": config})
+            settings |= {f"{start}{name}": found[name] for name in config if name in found}
+            settings[f"{start}played"] = policy in self.config.get("played", ())
+        return settings
+
+    @property
+    def settings_key(self) -> str:
+        """A text that is equal for runs with equal settings, whatever their seeds and environments."""
+        given = {name: value for name, value in self.settings.items() if value is not None}
+        return json.dumps(given, sort_keys=True, allow_nan=True)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps so far."""
+        return int(self.lines[-1]["env_steps"]) if self.lines else 0
+
+    @property
+    def has_returns(self) -> bool:
+        """Whether an episode has ended."""
+        return any(line.get("episode_return_mean") is not None for line in self.lines)
+
+    def curve(self, by: Axis) -> tuple[Array, Array]:
+        """The positions on the axis, and the mean return of the last 100 episodes there; `[n]` each."""
+        pairs = [(line[COLUMNS[by]], line.get("episode_return_mean")) for line in self.lines]
+        points = [(at, value) for at, value in pairs if value is not None]
+        found = np.asarray(points, np.float64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seeds: one of each seed, the one with the most steps."""
+
+    env_id: str
+    label: str
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The curve of a group, `[NUM_POINTS]` each, over the steps that all of its runs have reached."""
+
+    at: Array
+    middle: Array
+    """The interquartile mean of the runs."""
+    low: Array
+    high: Array
+
+
+def read_run(path: str | Path, label: str = "") -> Run:
+    """Read a run, finished or not.
+
+    Raises:
+        RunDirectoryError: if it is no run directory, or is damaged.
+    """
+    directory = RunDirectory.open(path)
+    config = config_to_show(directory)
+    return Run(
+        directory.path, config, read_lines(directory.path / "metrics.jsonl", **fields_shown(config)), label=label
+    )
+
+
+def fields_shown(config: dict[str, Any]) -> dict[str, Sequence[str]]:
+    """The numbers in `metrics.jsonl` that are drawn and shown, as arguments of `Tail`."""
+    returns = [f"{name}/episode_return_mean" for name in config.get("policies", ())]
+    optional = ["episode_return_mean", "steps_per_second", *(f"seconds_{phase}" for phase in PHASES), *returns]
+    return {"numbers": ["iteration", *COLUMNS.values()], "optional": optional}
+
+
+def by_policy(run: Run) -> list[Run]:
+    """The run as one run for each of its policies, with its own metrics and settings."""
+    runs = []
+    for name, config in run.config.get("policies", {}).items():
+        start = f"{name}/"
+        lines = [
+            {key.removeprefix(start): value for key, value in line.items() if key.startswith(start) or "/" not in key}
+            for line in run.lines
+        ]
+        runs.append(replace(run, config={**run.config, "config": config}, lines=lines, policy=name))
+    return runs or [run]
+
+
+def result_of(path: Path, lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The result of a run with these lines of metrics; None if it has not ended, or was resumed and has gone on.
+
+    Raises:
+        RunDirectoryError: if the file is damaged.
+    """
+    result = read_object(path / "result.json", optional=NUMBERS_OF_RESULT)
+    has_gone_on = result is not None and bool(lines) and (result.get("env_steps") or 0) < lines[-1]["env_steps"]
+    return None if has_gone_on else result
+
+
+def find_runs(path: str | Path, label: str = "") -> list[Run]:
+    """The runs of a run directory, one for each policy; or those of the run directories directly below a folder.
+
+    Runs in which no episode has ended are left out with a warning, unless there is no other.
+
+    Raises:
+        RunDirectoryError: if there is no run, or one is damaged.
+    """
+    path = path_of(path)
+    paths = [path]
+    if os.path.isdir(path) and not os.path.exists(path / "config.json"):
+        paths = sorted(config.parent for config in path.glob("*/config.json"))
+        if not paths:
+            raise RunDirectoryError(f"{path} is no run directory, and there is none in it")
+    runs = [run for each in paths for run in by_policy(read_run(each.resolve(), label))]
+    begun = [run for run in runs if run.has_returns]
+    for run in runs if begun else ():
+        if not run.has_returns:
+            logger.warning("no episode has ended yet in %s, and it is left out", run.path)
+    return begun or runs
+
+
+def labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
+    """The runs with labels, one for each configuration, in the order in which they come.
+
+    Raises:
+        ConfigurationError: if the numbers of labels and configurations differ.
+    """
+    alike = list(dict.fromkeys(run.settings_key for run in runs))
+    if len(labels) != len(alike):
+        raise ConfigurationError(
+            "there must be one label for each folder that is named, or one for each configuration among the runs "
+            f"({len(alike)}), got {len(labels)}: {', '.join(labels)}"
+        )
+    return [replace(run, label=labels[alike.index(run.settings_key)]) for run in runs]
+
+
+def groups_of(runs: Sequence[Run]) -> list[Group]:
+    """Group the runs that have the same environment, label and settings; the groups' labels name their differences."""
+    together: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        together.setdefault((run.env_id, run.label, run.settings_key), []).append(run)
+    first = [members[0] for members in together.values()]
+    groups = []
+    for members in together.values():
+        of_seeds = {run.config["seed"]: run for run in sorted(members, key=lambda run: run.env_steps)}
+        for run in members:
+            if (kept := of_seeds[run.config["seed"]]) is not run:
+                logger.warning(
+                    "%s is left out: %s is of the same seed and settings, and one result does not count twice; labels "
+                    "tell such runs apart",
+                    run.path,
+                    kept.path,
+                )
+        others = [run for run in first if (run.env_id, run.label) == (members[0].env_id, members[0].label)]
+        label = ", ".join(filter(None, (members[0].label, _differences(members[0], others)))) or members[0].env_id
+        kept_runs = [run for run in members if of_seeds[run.config["seed"]] is run]
+        groups.append(Group(members[0].env_id, label, kept_runs))
+    return groups
+
+
+def _differences(mine: Run, others: Sequence[Run]) -> str:
+    """The differences between the settings of a run and of others (this one among them), in a few words."""
+    agent = mine.settings["agent"]
+    alike = [other.settings for other in others if other.settings["agent"] == agent]  # other agents have other settings
+    every = dict.fromkeys(name for other in alike for name in other)
+    names = [name for name in every if any(_differs(name, alike[0], other) for other in alike)]
+    texts = [_shown(name, mine.settings.get(name)) for name in names if name in mine.settings or "." in name]
+    if len(names) > MOST_IN_LABEL:
+        texts = [mine.path.name]
+    return ", ".join(texts if len(alike) == len(others) else [agent, *texts])
+
+
+def _differs(name: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two runs differ in a setting that both have; a key of `env_kwargs` may be missing in one."""
+    return one.get(name) != other.get(name) and ((name in one and name in other) or "." in name)
+
+
+def _shown(name: str, value: Any) -> str:
+    short = name.rpartition(".")[2]
+    if isinstance(value, bool) or value == "":
+        return short if value else f"no {short}"
+    return f"{short} {'x'.join(map(str, value)) if isinstance(value, list) else value}"
+
+
+def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:
+    """The interquartile mean of a group's runs, and its confidence band.
+
+    The curve covers the steps that all runs have reached; between two iterations it is a straight line. The band is the
+    percentile bootstrap over runs; for one run it has no width.
+
+    Raises:
+        ConfigurationError: if a run has ended no episode, or the runs have no steps in common.
+    """
+    curves = [run.curve(by) for run in group.runs]
+    empty = [run.path for run, (at, _) in zip(group.runs, curves, strict=True) if not len(at)]
+    if empty:
+        raise ConfigurationError(f"no episode has ended in {empty[0]}: leave it out")
+    start, end = max(at[0] for at, _ in curves), min(at[-1] for at, _ in curves)
+    if start > end:
+        raise ConfigurationError(f"the runs of {group.label} have no {by} in common: draw them by another axis")
+    at = np.linspace(start, end, NUM_POINTS)
+    returns = np.stack([np.interp(at, *curve) for curve in curves])
+    return Band(at, interquartile_mean(returns), *bootstrap_interval(returns, confidence))
+
+
+def bootstrap_interval(values: Array, confidence: float = 0.95) -> tuple[Any, Any]:
+    """The confidence interval of the interquartile mean of `[n, ...]`, by the percentile bootstrap over `n`."""
+    generator = np.random.default_rng(0)  # the same runs give the same picture
+    chosen = generator.integers(len(values), size=(RESAMPLES, len(values)))
+    means = np.stack([interquartile_mean(values[rows]) for rows in chosen])
+    tail = (1.0 - confidence) / 2
+    low, high = np.quantile(means, (tail, 1.0 - tail), axis=0)
+    return low, high
+
+
+def interquartile_mean(values: Array) -> Array:
+    """The mean of `[n, ...]` over `n` without the lowest and the highest quarter, each rounded down."""
+    quarter = len(values) // 4
+    mean: Array = np.sort(values, axis=0)[quarter : len(values) - quarter].mean(0)
+    return mean
 
 
 def plot_runs(
@@ -61,17 +337,17 @@ def plot_runs(
     if not (isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)):
         raise ConfigurationError(f"labels must be a list of texts, got {shown(labels)}")
     require_picture(output)
-    groups = groups_of(_runs([*run_dirs], labels))
+    of_folders = labels if len(labels) == len(run_dirs) else [""] * len(run_dirs)
+    pairs = zip(run_dirs, of_folders, strict=True)
+    runs = list({(run.path, run.policy): run for path, label in pairs for run in find_runs(path, label)}.values())
+    if not runs:
+        raise ConfigurationError("name at least one run directory")
+    groups = groups_of(labelled(runs, labels) if labels and of_folders is not labels else runs)
     env_ids = list(dict.fromkeys(group.env_id for group in groups))
-    columns = min(3, len(env_ids))
-    rows = -(-len(env_ids) // columns)
-    figure = _figure(1.5 + 5.5 * columns, 0.6 + 3.6 * rows)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel in panels[len(env_ids) :]:
-        panel.set_visible(False)
-    for panel, env_id in zip(panels, env_ids, strict=False):
+    panels, figure = panels_of(len(env_ids), width=5.5, height=3.6)
+    for panel, env_id in zip(panels, env_ids, strict=True):
         _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
-    _save(figure, output, dpi=150)
+    _save(figure, output)
     return groups
 
 
@@ -89,23 +365,17 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
     """
     require_picture(path)
     rows = comparison["candidates"]
-    figure = _figure(8, 1.4 + 0.4 * len(rows))
-    axes, positions = figure.subplots(), range(len(rows))
-    starts = [0.0] * len(rows)
+    (axes,), figure = panels_of(1, width=7.0, height=0.8 + 0.4 * len(rows))
+    starts = np.zeros(len(rows))
     for part in PARTS:
-        widths = [1e3 * row[part] for row in rows]
-        axes.barh(positions, widths, left=starts, label=part)
-        starts = [start + width for start, width in zip(starts, widths, strict=True)]
-    for position, whole in enumerate(starts):
-        axes.text(whole, position, f" {whole:.3g}" if whole < 100 else f" {whole:,.0f}", va="center")
-    labels = [row["label"] for row in rows]
-    axes.set(yticks=positions, yticklabels=labels, xlabel="milliseconds an iteration", title=title)
-    axes.set_xlim(right=1.15 * max(starts))
+        widths = 1e3 * np.array([row[part] for row in rows])
+        axes.barh(range(len(rows)), widths, left=starts, label=part)
+        starts += widths
+    axes.set(yticks=range(len(rows)), yticklabels=[row["label"] for row in rows], title=title)
+    axes.set_xlabel("milliseconds an iteration")
     axes.invert_yaxis()  # the first on top
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    figure.legend(loc="outside lower center", ncols=len(PARTS))
-    _save(figure, path, dpi=120)
+    axes.legend()
+    _save(figure, path)
     return path
 
 
@@ -117,38 +387,42 @@ def require_picture(path: Path) -> None:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {path.name!r}")
+    require_matplotlib()
+
+
+def require_matplotlib() -> None:
+    """Refuse to draw without matplotlib.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
     if find_spec("matplotlib") is None:
         raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}")
 
 
-def _figure(width: float, height: float) -> Any:
+def panels_of(count: int, *, width: float, height: float) -> tuple[list[Any], Any]:
+    """So many axes in rows of three, each of this size in inches, and their figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(1.5 + width * columns, 0.6 + height * rows), layout="constrained")
     FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
-    return figure
+    panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
+    for panel in panels:
+        panel.grid(alpha=0.3)
+        panel.set_axisbelow(True)
+    for panel in panels[count:]:
+        panel.set_visible(False)
+    return panels[:count], figure
 
 
-def _save(figure: Any, path: Path, dpi: int) -> None:
+def _save(figure: Any, path: Path) -> None:
     file = io.BytesIO()  # an existing picture stays until the new one is whole
-    figure.savefig(file, format=path.suffix[1:].lower(), dpi=dpi)
+    figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
     with making(path):
         replace_synced(path, file.getvalue())
-
-
-def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:
-    if labels and len(labels) == len(run_dirs):
-        names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
-        return [run for path, label in names.items() for run in _policies_seen(path, label)]
-    runs = [run for path in find_runs(run_dirs) for run in _policies_seen(path)]
-    return labelled(runs, labels) if labels else runs
-
-
-def _policies_seen(path: Path, label: str = "") -> list[Run]:
-    """The policies of a run that have ended an episode, as a policy without a seat in self-play never does."""
-    runs = read_policies(path, label)
-    return [run for run in runs if len(run.curve("steps")[0])] or runs
 
 
 def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:
@@ -164,5 +438,4 @@ def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:
     axes.set(title=groups[0].env_id, xlabel=label, ylabel="return, mean of the last 100 episodes")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if by == "steps" else f"{value:g}")
     axes.xaxis.get_major_locator().set_params(nbins=5)
-    axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")

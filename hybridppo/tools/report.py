@@ -1,12 +1,14 @@
-"""Writes a run as one HTML page that needs no other file, no network and no script, light and dark.
+"""Writes a run as one HTML page that needs no other file, no network and no script (the extra `plot`).
 
 hybridppo.write_report("runs/CartPole-v1-20260101-120000-seed0")
 """
 
 import base64
+import io
+import math
 import statistics
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import MISSING
 from html import escape
 from pathlib import Path
@@ -20,20 +22,17 @@ from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.system.figures import shown_clock, shown_number
 from hybridppo.system.validation import is_number
-from hybridppo.tools.curves import PHASES, Run, names_of, policy_of, read_run, result_of
-from hybridppo.tools.svg import line_chart, stacked_bar
+from hybridppo.tools.plot import PHASES, Run, by_policy, panels_of, read_run, require_matplotlib, result_of
 
-NAME, VIDEO = "report.html", "video.mp4"
+VIDEO = "video.mp4"
 LARGEST_VIDEO = 20 * 2**20
 """Size in bytes; a larger video is linked."""
 FIRST = ("episode_return_mean", "evaluation_return_mean", "episode_length_mean", "steps_per_second")
 """The metrics of the first curves, in order; they are drawn even if they never move."""
-NO_CURVES = {
-    "iteration", "env_steps", "seconds", "episodes", "agent_steps", "evaluation_env_steps",
-    *(f"seconds_{phase}" for phase in PHASES),
-}  # fmt: skip
-"""Metrics without a curve: axes, counts, and those shown elsewhere."""
-
+NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", "evaluation_env_steps"}
+"""Metrics without a curve, besides the seconds of phases, which have a table."""
+MOST_POINTS = 400
+"""The most points of a curve, because more points than pixels cannot be seen."""
 TEMPLATE = Path(__file__).with_name("report.html")
 """The page, with a `$name` in each place for a run's data."""
 
@@ -42,10 +41,14 @@ def write_report(run_dir: str | Path) -> Path:
     """Write `report.html` into the run directory of a run, finished or not; the page's path.
 
     Raises:
+        ConfigurationError: if matplotlib is not installed.
         RunDirectoryError: if it is no run directory, is damaged, has no metrics yet, or cannot be written to.
     """
+    require_matplotlib()
     run = read_run(run_dir)
-    path = run.path / NAME
+    if not run.lines:
+        raise RunDirectoryError(f"{run_dir} has no metrics yet: wait for its first iteration")
+    path = run.path / "report.html"
     with making(path):
         replace_synced(path, page(run).encode(errors="backslashreplace"))  # a name of a file may be no Unicode
     return path
@@ -53,108 +56,117 @@ def write_report(run_dir: str | Path) -> Path:
 
 def page(run: Run) -> str:
     """The page."""
-    title = f"{run.env_id}, seed {run.config['seed']}"
-    sections = [
-        ("Curves", _curves(run)),
-        ("Where the seconds went", _phases(run)),
-        ("Placement", _placement(run)),
-        ("Video", _video(run)),
-        ("Result", _result(run)),
-        ("Environment", _environment(run)),
-        ("Settings", _settings(run)),
-    ]
-    body = "\n".join(f"<section>\n<h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
-    subtitle = f"{run.path.name}, hybridppo {run.config.get('versions', {}).get('hybridppo', 'of an unknown version')}"
-    parts = {"title": escape(title), "subtitle": escape(subtitle), "cards": _cards(run), "body": body}
+    config = run.config
+    result = result_of(run.path, run.lines)
+    spaces = {name: _space(config[name]) for name in ("observation_space", "action_space")}
+    versions = config["versions"]
+    sections = {
+        "Curves": _curves(run),
+        "Where the seconds went": _phases(run),
+        "Placement": _placement(run),
+        "Video": _video(run.path / VIDEO),
+        "Result": _table(result.items()) if result else "<p>The run has not ended, or was interrupted.</p>",
+        "Environment": _table({"env_id": config["env_id"], **spaces, **config.get("origin", {}), **versions}.items()),
+        "Settings": _settings(run),
+    }
+    parts = {
+        "title": escape(f"{run.env_id}, seed {config['seed']}"),
+        "subtitle": escape(f"{run.path.name}, hybridppo {versions['hybridppo']}"),
+        "cards": _cards(run, result),
+        "body": "\n".join(f"<section>\n<h2>{name}</h2>\n{text}\n</section>" for name, text in sections.items() if text),
+    }
     return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
 
-def _cards(run: Run) -> str:
+def _cards(run: Run, result: dict[str, Any] | None) -> str:
     last = run.lines[-1]
-    result = result_of(run.path, run.lines)
-    goal = run.config["total_steps"]
-    of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
-    cards = [
-        *((f"return, last 100 episodes{of}", _number(last.get(f"{at}episode_return_mean"))) for of, at in of_policies),
-        ("environment steps", f"{last['env_steps']:,}"),
-        ("training", _duration(last["seconds"])),
-        ("steps a second", f"{last['env_steps'] / last['seconds']:,.0f}" if last["seconds"] else "-"),
-        ("state", "finished" if result else f"{min(1.0, last['env_steps'] / goal):.0%} of {goal:,} steps"),
-    ]
+    steps, seconds, goal = last["env_steps"], last["seconds"], run.config["total_steps"]
+    cards = {
+        ", ".join(filter(None, ("return, last 100 episodes", each.policy))): each.lines[-1].get("episode_return_mean")
+        for each in by_policy(run)
+    }
     if result and result.get("evaluation_return_mean") is not None:
-        mean, deviation = result["evaluation_return_mean"], result.get("evaluation_return_std")
-        cards.insert(1, ("evaluation", f"{_number(mean)} ± {_number(deviation)}"))
-    inside = "\n".join(
-        f'<div class="card"><span class="soft">{escape(name)}</span><b>{value}</b></div>' for name, value in cards
+        cards["evaluation"] = result["evaluation_return_mean"]
+    cards |= {
+        "environment steps": f"{steps:,}",
+        "training": shown_clock(seconds),
+        "steps a second": steps / seconds if seconds else None,
+        "state": "finished" if result else f"{min(1.0, steps / goal):.0%} of {goal:,} steps",
+    }
+    texts = {
+        name: shown_number(float(value)) if is_number(value) and value is not None else _text(value)
+        for name, value in cards.items()
+    }
+    return "\n".join(
+        f'<div class="card"><span class="soft">{escape(name)}</span><b>{escape(text)}</b></div>'
+        for name, text in texts.items()
     )
-    return f'<div class="cards">\n{inside}\n</div>'
 
 
 def _curves(run: Run) -> str:
-    found = dict.fromkeys(name for line in run.lines for name in line)  # not every iteration has every metric
-    names = sorted(found, key=_place)
-    # A line of metrics has the result of an evaluation beside the training when it is reported, at a later step.
+    """A picture of all metrics that move."""
+    from matplotlib import rc_context
+
+    charts = curves_of(run)
+    panels, figure = panels_of(len(charts), width=3.4, height=2.0)
+    for panel, (name, points) in zip(panels, charts.items(), strict=True):
+        panel.plot(*zip(*points[:: math.ceil(len(points) / MOST_POINTS)], strict=True))
+        panel.set_title(name.replace("/", ", ").replace("_", " "), parse_math=False)
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none"}):  # text that can be searched
+        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return file.getvalue()[file.getvalue().index("<svg") :]
+
+
+def curves_of(run: Run) -> dict[str, list[tuple[float, float]]]:
+    """The points of every metric that is drawn, by the metric's name; a policy's metric is `policy/metric`."""
+    # A line of metrics has the result of an evaluation during the training when it is reported, at a later step.
     evaluations = read_lines(run.path / "evaluations.jsonl", numbers=["env_steps"])
-    charts = []
-    for name in names:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name in sorted(dict.fromkeys(name for line in run.lines for name in line), key=_place):
         lines = evaluations if any(part.startswith("evaluation_") for part in name.split("/")) else run.lines
-        points = [(m["env_steps"], m[name]) for m in lines if is_number(m.get(name))]
-        never_moves = _place(name) == len(FIRST) and len({value for _, value in points}) < 2
-        if name.rpartition("/")[2] not in NO_CURVES and points and not never_moves:
-            charts.append(line_chart(name.replace("/", ", ").replace("_", " "), points, "environment steps"))
-    return '<div class="charts">\n' + "\n".join(charts) + "\n</div>"
+        points = [(line["env_steps"], line[name]) for line in lines if is_number(line.get(name))]
+        last = name.rpartition("/")[2]
+        moves = last in FIRST or len({value for _, value in points}) > 1
+        if points and moves and last not in NO_CURVES and last.removeprefix("seconds_") not in PHASES:
+            found[name] = points
+    return found
 
 
 def _place(name: str) -> int:
-    """The place of a metric's curve; a policy's metric is `policy/metric`."""
     last = name.rpartition("/")[2]
     return FIRST.index(last) if last in FIRST else len(FIRST)
 
 
 def _phases(run: Run) -> str:
-    columns = {phase: [m.get(f"seconds_{phase}") or 0.0 for m in run.lines] for phase in PHASES}
-    whole = sum(map(sum, columns.values()))
-    if whole == 0.0:
-        return ""
-    bar = stacked_bar("seconds by phase", [(phase, sum(values)) for phase, values in columns.items()])
+    columns = {phase: [line.get(f"seconds_{phase}") or 0.0 for line in run.lines] for phase in PHASES}
+    whole = sum(sum(values) for phase, values in columns.items() if phase != "overlapped") or 1.0
     rows = [
         (phase, f"{1e3 * statistics.median(values):.2f}", f"{1e3 * max(values):.2f}", f"{sum(values) / whole:.1%}")
         for phase, values in columns.items()
     ]
-    overlapped = sum(m.get("seconds_overlapped") or 0.0 for m in run.lines)
-    said = f"<p>Sampled beside the learning, no part of the above: {_duration(overlapped)}.</p>" if overlapped else ""
-    heads = ("phase", "median ms", "longest ms", "share")
-    return f'<div class="bar">{bar}</div>\n<p class="soft">An iteration:</p>\n{_table(heads, rows, numbers=3)}{said}'
+    note = '<p class="soft">An iteration; overlapped: sampling during learning, not part of the others.</p>\n'
+    return note + _table(rows, heads=("phase", "median ms", "longest ms", "share"))
 
 
 def _placement(run: Run) -> str:
-    placement = ", ".join(f"{name} {value}" for name, value in run.config["placement"].items())
-    text = f"<p>{escape(placement)}</p>"
+    text = f"<p>{escape(_text(run.config['placement']))}</p>"
     table = read_object(run.path / "placements.json")
+    if not table:
+        return text
     try:
-        return text + _choice(table) if table else text
+        columns = ("iteration", "sampling", "learning", "copying")
+        trials = table.get("trials", ())
+        rows = [(each["label"], *(f"{1e3 * each[part]:.2f}" for part in columns)) for each in trials]
+        text += f"<p>auto: {escape(str(table['line']))}</p>"
+        heads = ("tried", *(f"{part} ms" for part in columns))
+        return text + (_table(rows, heads=heads, bold={table["chosen"]}) if rows else "")
     except (KeyError, TypeError, AttributeError) as error:
         message = f"{run.path / 'placements.json'} is damaged: {type(error).__name__}: {error}"
         raise RunDirectoryError(message) from error
 
 
-def _choice(table: dict[str, Any]) -> str:
-    """What `auto` chose, from `placements.json`."""
-    text = f"<p>auto: {escape(str(table['line']))}</p>"
-    trials: list[dict[str, Any]] = table["trials"]
-    if not trials:
-        return text
-    rows = [
-        (each["label"], *(f"{1e3 * each[part]:.2f}" for part in ("iteration", "sampling", "learning", "copying")))
-        for each in trials
-    ]
-    heads = ("tried", "iteration ms", "sampling ms", "learning ms", "copying ms")
-    chosen = {number for number, row in enumerate(rows) if row[0] == table["chosen"]}
-    return text + _table(heads, rows, numbers=4, strong=chosen)
-
-
-def _video(run: Run) -> str:
-    path = run.path / VIDEO
+def _video(path: Path) -> str:
     if not path.exists():
         return ""
     if path.stat().st_size > LARGEST_VIDEO:
@@ -163,86 +175,41 @@ def _video(run: Run) -> str:
     return f'<video controls muted loop src="data:video/mp4;base64,{data}"></video>'
 
 
-def _result(run: Run) -> str:
-    result = result_of(run.path, run.lines)
-    return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
-
-
-def _environment(run: Run) -> str:
-    spaces = {name: _space(run.config[name]) for name in ("observation_space", "action_space")}
-    versions = ", ".join(f"{name} {version}" for name, version in run.config.get("versions", {}).items())
-    return _pairs({"env_id": run.config["env_id"], **spaces, "versions": versions, **run.config.get("origin", {})})
-
-
 def _space(space: dict[str, Any]) -> str:
     """A space in one line, without long bounds."""
-    parts = {name: value for name, value in space.items() if name != "type"}
-    said = ", ".join(f"{name} {value}" for name, value in parts.items() if len(str(value)) <= 120)
-    return f"{space.get('type', '')} {said}".strip()
+    return ", ".join(f"{name} {value}" for name, value in space.items() if len(str(value)) <= 120)
 
 
 def _settings(run: Run) -> str:
     """Tables of the settings of each policy that can change the result, then of all other options."""
-    of_policies = [policy_of(run, name) for name in names_of(run.config)] or [run]
-    deciding = [settings_of_result(each.config) for each in of_policies]
     tables = []
-    for each, settings in zip(of_policies, deciding, strict=True):
+    others = {name: run.config.get(name) for name in fields_of(*GROUPS)}
+    for each in by_policy(run):
+        settings = settings_of_result(each.config)
+        options = fields_of(AGENTS[settings["agent"]].config, *GROUPS)
+        usual = {name: option.default for name, option in options.items() if option.default is not MISSING}
+        changed = {name for name, value in settings.items() if _text(value) != _text(usual.get(name, value))}
         title = ", ".join(filter(None, (each.policy, "what can change the result")))
-        tables.append(f"<h3>{escape(title)}</h3>{_with_defaults(settings)}")
-    options = {name: run.config.get(name) for name in fields_of(*GROUPS) if name not in deciding[0]}
-    for each, settings in zip(of_policies, deciding, strict=True):
-        fields = {name: value for name, value in each.config["config"].items() if name not in settings}
-        options |= {f"{each.policy}, {name}" if each.policy else name: value for name, value in fields.items()}
-    others = _pairs(options)
-    return f'<p class="soft">Bold: other than the default.</p>{"".join(tables)}<h3>Other options</h3>{others}'
+        tables.append(f"<h3>{escape(title)}</h3>{_table(settings.items(), heads=('setting', 'value'), bold=changed)}")
+        start = f"{each.policy}, " if each.policy else ""
+        others |= {f"{start}{name}": value for name, value in each.config["config"].items()}
+        others = {name: value for name, value in others.items() if name.removeprefix(start) not in settings}
+    note = '<p class="soft">Bold: other than the default.</p>'
+    return f"{note}{''.join(tables)}<h3>Other options</h3>{_table(others.items())}"
 
 
-def _with_defaults(settings: dict[str, Any]) -> str:
-    """A table of settings; those that differ from their defaults are bold."""
-    kind = AGENTS[settings["agent"]].config
-    default = {
-        name: _plain(option.default)
-        for name, option in fields_of(kind, *GROUPS).items()
-        if option.default is not MISSING
-    }
-    changed = {at for at, (name, value) in enumerate(settings.items()) if value != default.get(name, value)}
-    return _table(("setting", "value"), [(name, _text(value)) for name, value in settings.items()], strong=changed)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return _table((), [(name, _text(value)) for name, value in values.items()])
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0, strong: Iterable[int] = ()) -> str:
-    """Rows of text; the last `numbers` columns are numbers."""
-    strong = set(strong)
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        kinds = [""] * (len(row) - numbers) + [' class="n"'] * numbers
-        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
-
-    lines = [f"<tr>{cells('th', heads)}</tr>"] if heads else []
-    for number, row in enumerate(rows):
-        kind = ' class="changed"' if number in strong else ""
-        lines.append(f"<tr{kind}>{cells('td', row)}</tr>")
+def _table(rows: Iterable[Sequence[Any]], *, heads: Sequence[str] = (), bold: Collection[str] = ()) -> str:
+    """A table; rows whose first cell is in `bold` are bold."""
+    lines = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>"] if heads else []
+    for row in rows:
+        kind = ' class="changed"' if row[0] in bold else ""
+        lines.append(f"<tr{kind}>{''.join(f'<td>{escape(_text(cell))}</td>' for cell in row)}</tr>")
     return '<div class="wide"><table>\n' + "\n".join(lines) + "\n</table></div>"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_text(each)}" for name, each in value.items())
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return " x ".join(map(_text, value))
     return "-" if value is None else f"{value:g}" if isinstance(value, float) and abs(value) < 1e5 else str(value)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else shown_number(value)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else shown_clock(seconds)

@@ -15,7 +15,7 @@ import hybridppo
 from hybridppo import RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.run_directory.lines import Tail
-from hybridppo.tools.watch import BLOCKS, PLAIN, frame, watch
+from hybridppo.tools.watch import frame, watch
 
 CONFIG = config_of_a_run(seed=4, placement={"name": "single", "device": "cpu"}, total_steps=1000)
 
@@ -49,19 +49,18 @@ def test_a_frame_says_how_far_how_well_and_where_the_seconds_go() -> None:
     assert shown[0] == "A-v0, seed 4, placement single cpu"
     assert " 50% 0:10 left" in text  # 500 steps, 50 a second
     assert "500 of 1,000 steps, iteration 5, 0:10" in text
-    assert "return               5  ▁" in text
-    assert "█" in next(each for each in shown if each.startswith("return"))
+    assert "return               5  ." in text
+    assert "@" in next(each for each in shown if each.startswith("return"))
     phases = {each.split()[0]: each for each in shown if " ms " in each}
     assert [(each.split()[1], each.split()[-1]) for each in phases.values()] == [
-        ("60.00", "60%"), ("30.00", "30%"), ("10.00", "10%"), ("0.00", "0%")
+        ("60.00", "60%"), ("30.00", "30%"), ("10.00", "10%"), ("0.00", "0%"), ("0.00", "0%")
     ]  # fmt: skip
-    assert phases["sampling"].count("█") == 15  # of 25
     assert all(len(each) <= 80 for each in shown)
 
 
 def test_what_is_sampled_beside_the_learning_is_shown() -> None:
     shown = frame(CONFIG, [line(1, seconds_overlapped=0.08)], 100)
-    assert any(each.startswith("beside") and "80.00 ms" in each for each in shown)
+    assert any(each.startswith("overlapped") and "80.00 ms" in each for each in shown)
 
 
 def test_each_of_several_policies_has_its_returns() -> None:
@@ -80,7 +79,7 @@ def test_a_run_without_returns_or_iterations_is_shown() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 100])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, frame(CONFIG, [line(i) for i in range(1, 500)], width, silence=31.0))) <= width
+    assert max(map(len, frame(CONFIG, [line(i) for i in range(1, 500)], width, is_silent=True))) <= width
 
 
 def test_a_tail_reads_what_is_new_and_begins_anew_where_a_file_was_cut(run_dir: Path) -> None:
@@ -120,21 +119,17 @@ def test_a_tail_sees_a_file_that_was_cut_and_is_longer_again(run_dir: Path) -> N
 
 
 class Terminal(io.StringIO):
-    def __init__(self, encoding: str, is_tty: bool) -> None:
+    def __init__(self, is_tty: bool) -> None:
         super().__init__()
-        self._encoding, self._is_tty = encoding, is_tty
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
+        self._is_tty = is_tty
 
     def isatty(self) -> bool:
         return self._is_tty
 
 
-def watched(run_dir: Path, *events: Callable[[], object], encoding: str = "utf-8", is_tty: bool = True) -> str:
+def watched(run_dir: Path, *events: Callable[[], object], is_tty: bool = True) -> str:
     """What is written if one event happens between two looks, and each look lasts 20 seconds."""
-    out, left, now = Terminal(encoding, is_tty), list(events), [0.0]
+    out, left, now = Terminal(is_tty), list(events), [0.0]
 
     def wait(seconds: float) -> None:
         assert seconds == 0.5
@@ -151,7 +146,7 @@ def test_a_frame_takes_the_place_of_the_one_before_until_the_run_ends(run_dir: P
         run_dir, lambda: append(run_dir, line(1)), lambda: None, lambda: append(run_dir, line(2)), lambda: end(run_dir)
     )
     frames = text.split("\x1b[")
-    assert [part.count("A-v0, seed 4") for part in frames if "A-v0" in part] == [1, 1, 1, 1]
+    assert [part.count("A-v0, seed 4") for part in frames if "A-v0" in part] == [1, 1, 1]
     assert "no iteration has ended yet" in frames[0]
     assert text.count("iteration 1,") == 1  # nothing is drawn anew where nothing is new
     assert "\x1b[2A\x1b[J" in text  # over the two lines of the first
@@ -175,16 +170,15 @@ def test_a_finished_run_that_was_copied_has_ended_whenever_its_files_were_writte
 def test_silence_is_said(run_dir: Path) -> None:
     append(run_dir, line(1))
     text = watched(run_dir, lambda: None, lambda: None, lambda: None, lambda: end(run_dir))
-    assert text.count("nothing new for 40 s") == 1
+    assert text.count("nothing new for 30 s") == 1
 
 
-def test_where_there_is_no_terminal_frames_follow_each_other_in_its_signs(run_dir: Path) -> None:
+def test_where_there_is_no_terminal_frames_follow_each_other(run_dir: Path) -> None:
     append(run_dir, line(1))
-    text = watched(run_dir, lambda: append(run_dir, line(2)), lambda: end(run_dir), encoding="ascii", is_tty=False)
+    text = watched(run_dir, lambda: append(run_dir, line(2)), lambda: end(run_dir), is_tty=False)
     assert "\x1b" not in text
     assert text.isascii()
-    assert PLAIN[1] * 5 in text
-    assert not set("".join(BLOCKS)) & set(text)
+    assert "#" * 5 in text
 
 
 def test_a_real_run_is_shown_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

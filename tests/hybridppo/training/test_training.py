@@ -29,7 +29,7 @@ from hybridppo.commands.main import parse_command
 from hybridppo.commands.train import Train
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory.checkpoints import folders, load_latest
-from hybridppo.tools.curves import result_of
+from hybridppo.tools.plot import result_of
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size

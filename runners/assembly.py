@@ -17,15 +17,11 @@ from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_rep
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
+from hybridppo.runners.lagging_sampler import LaggingSampler
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers.lagging import LaggingSampler
-from hybridppo.runners.workers.pool import Transport
-from hybridppo.runners.workers.processes import Processes
-from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.runners.workers.transport import Work
+from hybridppo.runners.sampler import BaseSampler, Sampler
+from hybridppo.runners.workers import Processes, Transport, Work, WorkerSampler
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder
 from hybridppo.system.threads import cpu_cores
@@ -200,7 +196,7 @@ def workers_for(num_envs: int) -> int:
 
 
 def _on_tensors(environments: Environments, agent: Agent, placement: Placement, **options: Any) -> BaseSampler:
-    from hybridppo.runners.samplers.on_tensors import TensorSampler
+    from hybridppo.runners.device_sampler import TensorSampler
 
     placement.act_on_tensors()
     of_tensors = cast("TensorEnvironments", environments)
@@ -237,7 +233,7 @@ def _on_device(
     environments: Environments, agent: Agent, placement: Placement, *, num_steps: int, **options: Any
 ) -> BaseSampler:
     from hybridppo.environments.on_device import EnvironmentsOnDevice
-    from hybridppo.runners.samplers.on_device import DeviceSampler
+    from hybridppo.runners.device_sampler import DeviceSampler
 
     accelerator = accelerator_of(placement.sampling_device)
     distribution = cast("FusedDistribution", agent.distribution)

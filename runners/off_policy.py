@@ -21,7 +21,7 @@ from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.base import Placement
 from hybridppo.run_directory.appended import AppendedRows
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared import Piece
 from hybridppo.system.validation import whole
 

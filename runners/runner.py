@@ -17,10 +17,10 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite, with_nan
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared import Alone
 from hybridppo.runners.turns import turns_of
-from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
 from hybridppo.system.validation import part_of, real, whole

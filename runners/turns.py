@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.placements.base import Placement
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.sampler import BaseSampler
 
 
 class ByTurns:

@@ -14,7 +14,7 @@ updates. Matrix products consist of tiles (`tiles.py`, `tile_sizes.py`), and thr
 (`signals.py`).
 
 Samplers and agents are elsewhere: `compiled.py` and `on_device.py` in `environments/`, `fused.py` and `on_device.py` in
-`runners/samplers/`.
+`runners/filling.py`.
 """
 
 from typing import TYPE_CHECKING

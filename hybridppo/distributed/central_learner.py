@@ -23,8 +23,8 @@ from hybridppo.networks.normalization import Moments
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers.process import Trainer, main
+from hybridppo.runners.processes import Trainer, main
+from hybridppo.runners.sampler import Sampler
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.threads import limit_threads
 

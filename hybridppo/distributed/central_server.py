@@ -42,12 +42,10 @@ from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.workers.local import LocalProcesses
-from hybridppo.runners.workers.losses import Losses
-from hybridppo.runners.workers.pool import Pool
-from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.workers import Losses
 from hybridppo.runs.distributed_policies import Central
 from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from hybridppo.errors import DistributedError
-from hybridppo.runners.workers.interpreter import command_of, wait_for_ends
-from hybridppo.runners.workers.process import signals_blocked
+from hybridppo.runners.processes import command_of, signals_blocked, wait_for_ends
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from hybridppo.interfaces import Agent
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions
 

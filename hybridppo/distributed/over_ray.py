@@ -17,7 +17,7 @@ from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runs.distributed_policies import Environments as EnvironmentWorkers
 from hybridppo.runs.distributed_policies import SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.runs.options import RunOptions

@@ -15,8 +15,7 @@ import ray.exceptions
 from hybridppo.distributed.remote import RemoteActor, Servant, versions_here
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.errors import DistributedError, EnvError
-from hybridppo.runners.workers.pool import Pool
-from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners.processes import Pool, WorkerLostError
 
 SECONDS_BETWEEN_QUESTIONS = 1.0
 """Seconds between questions to an actor about its progress."""

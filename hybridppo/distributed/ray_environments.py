@@ -14,9 +14,8 @@ from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
-from hybridppo.runners.workers.losses import Losses
-from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.runners.workers.workers import divided, states_of_workers
+from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.workers import Losses, divided, states_of_workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.composite import map_parts
 

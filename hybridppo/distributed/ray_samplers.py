@@ -13,9 +13,8 @@ from hybridppo.distributed.ray_actors import Actors
 from hybridppo.distributed.remote import Fill, RemoteSampler, new_rows
 from hybridppo.distributions.state_dependent import noise_row
 from hybridppo.errors import DistributedError
-from hybridppo.runners.samplers.stepping import Flag
-from hybridppo.runners.workers.pool import Transport
-from hybridppo.runners.workers.transport import Work
+from hybridppo.runners.filling import Flag
+from hybridppo.runners.workers import Transport, Work
 from hybridppo.spaces.arrays import Array
 
 

@@ -22,7 +22,8 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.runners.workers.share import Share, parameters_of, text_of_failure
+from hybridppo.runners.processes import text_of_failure
+from hybridppo.runners.worker import Share, parameters_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 

@@ -60,10 +60,10 @@ from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.shards import ShardsSampler
+from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sharded_sampler import ShardsSampler
 from hybridppo.runners.shared import Alone, Company
-from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW
+from hybridppo.runners.workers import LOSSES_IN_A_ROW
 from hybridppo.runs.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.runs.job import Job
 from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.distributed.link import Link
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.shared_memory import SharedArrays
 from hybridppo.system.interruption import Interruption
 
 SECONDS_AWAKE = 0.002

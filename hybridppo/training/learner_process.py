@@ -19,7 +19,7 @@ from hybridppo.distributed.team import Team, start_timeout
 from hybridppo.environments.registration import import_modules, source_here
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.runners.workers.process import leave_signals_to_the_trainer
+from hybridppo.runners.processes import leave_signals_to_the_trainer
 from hybridppo.runs.job import Job
 from hybridppo.runs.observers import Reporting
 from hybridppo.runs.settings import Settings

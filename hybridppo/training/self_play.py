@@ -23,7 +23,7 @@ from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, sh
 from hybridppo.interfaces import Metrics
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runs.loading import load
 from hybridppo.runs.options import RunOptions
 from hybridppo.runs.self_play import SelfPlay

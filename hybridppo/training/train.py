@@ -43,8 +43,7 @@ from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_o
 from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.sampler import BaseSampler, Sampler
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
 from hybridppo.runs.loading import go_on, put_networks, start_from

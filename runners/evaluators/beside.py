@@ -6,7 +6,7 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.numpy_forms.actor import ArrayActor
 from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
 from hybridppo.runners.evaluation import Episodes, Evaluation
-from hybridppo.runners.workers.local import LocalProcesses
+from hybridppo.runners.processes import LocalProcesses
 from hybridppo.system.interruption import Stopped
 
 

@@ -25,7 +25,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import real, whole
 

@@ -19,7 +19,7 @@ from hybridppo.errors import DeviceError, TrainingError
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.runs.loading import load
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.interruption import Stopped

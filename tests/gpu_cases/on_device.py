@@ -18,7 +18,7 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice, has_launcher
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.samplers.on_device import DeviceSampler
+from hybridppo.runners.device_sampler import DeviceSampler
 from hybridppo.runs.distributed_policies import GPUOnly
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.recording import GraphRecorder

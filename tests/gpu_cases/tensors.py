@@ -14,7 +14,7 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.samplers.on_tensors import TensorSampler
+from hybridppo.runners.device_sampler import TensorSampler
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.tools.case import (
     SMALL,

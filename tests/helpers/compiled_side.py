@@ -7,8 +7,7 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.networks.forms import actor_form, arrays_of
 from hybridppo.rollouts.buffer import RolloutBuffer
-from hybridppo.runners.samplers.fused import fused
-from hybridppo.runners.samplers.stepping import Stepper
+from hybridppo.runners.filling import Stepper, fused
 
 
 class Side:

@@ -153,7 +153,7 @@ def started_processes() -> set[psutil.Process]:
 
 def worker_processes() -> list[psutil.Process]:
     """This process's workers."""
-    return processes_of("hybridppo.runners.workers.process")
+    return processes_of("hybridppo.runners.worker")
 
 
 def workers_of(pid: int) -> list[psutil.Process]:

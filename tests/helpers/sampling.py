@@ -11,7 +11,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.sampler import Sampler
 
 
 def sampler_of(

@@ -78,7 +78,7 @@ class Stops:
         from hybridppo.distributions.gaussian import DiagonalGaussian
         from hybridppo.distributions.joint import JointDistribution
         from hybridppo.runners.runner import Runner
-        from hybridppo.runners.workers.sampler import WorkerSampler
+        from hybridppo.runners.workers import WorkerSampler
 
         self.left, self.events, self.signal = -1, 0, signal.SIGINT
         for owner, name in (

@@ -55,9 +55,9 @@ def import_trainers() -> None:
 
 def import_workers() -> None:
     """Import what worker processes import: all that their module needs, but not the module, which is run."""
-    import hybridppo.runners.workers.process  # noqa: F401
+    import hybridppo.runners.worker  # noqa: F401
 
-    del sys.modules["hybridppo.runners.workers.process"]
+    del sys.modules["hybridppo.runners.worker"]
 
 
 SERVES = {

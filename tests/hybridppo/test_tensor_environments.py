@@ -30,7 +30,7 @@ from hybridppo.distributions.tensor_noise import TensorActions
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners.samplers.on_tensors import TensorSampler
+from hybridppo.runners.device_sampler import TensorSampler
 from hybridppo.tools.numpy_policy import Policy
 
 SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))

@@ -26,11 +26,11 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
+from hybridppo.runners.filling import Stepper
+from hybridppo.runners.processes import Pool
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import Stepper
-from hybridppo.runners.workers.pool import Pool
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.shared_memory import SharedArrays
 from hybridppo.system.interruption import Interruption
 from hybridppo.training.train import Job
 

@@ -23,7 +23,7 @@ import hybridppo
 from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners.samplers.stepping import Stepper
+from hybridppo.runners.filling import Stepper
 
 SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
 CONFIG = ppo_config(**SIZES)

@@ -23,7 +23,7 @@ import hybridppo
 from hybridppo import Callback, CallbackError, Mirrored, TD3Config
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.sampler import Sampler
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size

@@ -19,7 +19,7 @@ from hybridppo.agents import PPO
 from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvStateError
-from hybridppo.runners.samplers import stepping
+from hybridppo.runners import filling
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -95,10 +95,10 @@ KINDS: dict[str, Callable[[], Any]] = {"choice": lambda: Hunt, "choices": tag, "
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fused_rollout_agrees_with_the_plain_form(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, divided, plain = (side_of(KINDS[kind](), 70, threads=threads) for threads in (1, 3, 1))
-    assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
+    assert filling.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     filled, finals = ours.stepper.fill(ours.buffer, ours.actor)
     _, again = divided.stepper.fill(divided.buffer, divided.actor)
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     expected_filled, expected = plain.stepper.fill(plain.buffer, plain.actor)
     assert filled == expected_filled == 70
     there = ~plain.buffer.absent
@@ -133,9 +133,9 @@ def test_several_choices_of_one_agent_are_fused(monkeypatch: pytest.MonkeyPatch)
             out[0] = out[1] = state.x
 
     ours, plain = side_of(Choices, 40), side_of(Choices, 40)
-    assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
+    assert filling.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     ours.stepper.fill(ours.buffer, ours.actor)
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     plain.stepper.fill(plain.buffer, plain.actor)
     for name, array in ours.buffer.arrays.items():
         np.testing.assert_allclose(array, plain.buffer.arrays[name], atol=1e-5, err_msg=name)

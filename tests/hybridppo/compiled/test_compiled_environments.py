@@ -27,7 +27,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import RolloutBuffer
-from hybridppo.runners.samplers.stepping import Stepper
+from hybridppo.runners.filling import Stepper
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

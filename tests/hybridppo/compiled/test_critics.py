@@ -22,7 +22,7 @@ from hybridppo.agents.registry import critics_see
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions
 from hybridppo.interfaces import agents_of
-from hybridppo.runners.samplers import stepping
+from hybridppo.runners import filling
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -127,10 +127,10 @@ def side_of(observes: Any, num_steps: int = 70, threads: int = 1) -> Side:
 @pytest.mark.parametrize("observes", [*OBSERVES, ("all", "state"), ("own", "all")], ids=str)
 def test_the_fused_rollout_agrees_with_the_plain_form(observes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, divided, plain = (side_of(observes, threads=threads) for threads in (1, 3, 1))
-    assert stepping.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
+    assert filling.fused(ours.environments, ours.agent.distribution, ours.actor) is not None
     _, finals = ours.stepper.fill(ours.buffer, ours.actor)
     divided.stepper.fill(divided.buffer, divided.actor)
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     _, expected = plain.stepper.fill(plain.buffer, plain.actor)
     there = ~plain.buffer.absent
     assert not there.all()
@@ -151,7 +151,7 @@ def test_a_training_is_that_of_the_same_environment_in_python(
     name: str, observes: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, advantages and updates have the same bits if the same actor acts."""
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     one, other = (train(CONFIGS[name], observes, vectorization=each) for each in ("compiled", "sync"))
     np.testing.assert_array_equal(parameters(one), parameters(other))
     assert not np.array_equal(parameters(one), parameters(train(CONFIGS[name], observes, seed=4)))

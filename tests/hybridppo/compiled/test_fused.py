@@ -19,7 +19,7 @@ from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
-from hybridppo.runners.samplers import stepping
+from hybridppo.runners import filling
 
 numba = pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -62,7 +62,7 @@ def test_it_agrees_with_the_plain_form(
     ours, plain = side_of(env, 6, 70, **options), side_of(env, 6, 70, **options)
     assert ours.is_fused()
     filled, finals = ours.stepper.fill(ours.buffer, ours.actor)
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     expected_filled, expected = plain.stepper.fill(plain.buffer, plain.actor)
     assert filled == expected_filled == 70
     assert [final[:2] for final in finals] == [final[:2] for final in expected]

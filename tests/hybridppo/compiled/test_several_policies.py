@@ -34,7 +34,7 @@ from hybridppo.commands.parsing import EXIT_DONE, EXIT_USAGE
 from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.samplers import fused
+from hybridppo.runners import filling
 from hybridppo.system.figures import shown_return
 from hybridppo.tools import numpy_policy
 
@@ -153,11 +153,11 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
         def __getitem__(self, index: Any) -> Any:
             return stop.looked > after or stop() or super().__getitem__(index)
 
-    monkeypatch.setattr("hybridppo.runners.samplers.in_process.bytearray", Flag, raising=False)
+    monkeypatch.setattr("hybridppo.runners.sampler.bytearray", Flag, raising=False)
     monkeypatch.setattr(
         interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )
-    monkeypatch.setattr(fused, "MOST_ROWS", 8)
+    monkeypatch.setattr(filling, "MOST_ROWS", 8)
     stopped = train(run_dir=tmp_path / "run", on_interrupt="return")
     assert stopped.interrupted
     monkeypatch.undo()
@@ -181,7 +181,7 @@ def test_rollouts_filled_by_compiled_loops_agree_with_those_filled_row_by_row(mo
         return [{n: t.clone() for n, t in collect().tensors().items()} for _ in range(2)]
 
     compiled = rollouts()
-    monkeypatch.setattr(fused, "actors_of_kinds", lambda *_: None)
+    monkeypatch.setattr(filling, "actors_of_kinds", lambda *_: None)
     plain = rollouts()
     for one, other in zip(compiled, plain, strict=True):
         rows = one["valid_rows"]

@@ -37,7 +37,7 @@ from killed_driver import assert_nothing_outlives_it  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
 from hybridppo.distributed.remote import Fill  # noqa: E402
-from hybridppo.runners.workers import pool  # noqa: E402
+from hybridppo.runners import processes  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
@@ -290,7 +290,7 @@ def test_an_answer_for_other_parameters_than_were_asked_for_is_an_error(monkeypa
 
 
 def test_a_cluster_without_a_free_cpu_is_an_error_that_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SECONDS_TO_START", 3.0)
+    monkeypatch.setattr(processes, "SECONDS_TO_START", 3.0)
     with pytest.raises(EnvError, match=r"sampler \d .* has not begun within 3 s.*a CPU; the cluster has {'CPU': 6"):
         train(distributed="coarse:8", config=replace(CONFIG, num_envs=8), worker_timeout=3.0)
 

@@ -13,8 +13,7 @@ from hybridppo import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.pickling import pack
 from hybridppo.networks.forms import arrays_of
-from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.runners.workers.transport import Work
+from hybridppo.runners.workers import Work, WorkerSampler
 
 pytest.importorskip("ray")
 

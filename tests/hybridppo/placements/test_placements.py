@@ -438,7 +438,7 @@ def test_only_the_placement_moves_things() -> None:
     assert strays == {
         # What was sampled on a device is saved, and errors in it are explained on the host; bounds of actions go to it.
         "hybridppo/environments/on_device.py": {".cpu()", ".to(device)"},
-        "runners/samplers/on_device.py": {".cpu()"},
+        "runners/device_sampler.py": {".cpu()"},
         # Files are written from the host.
         "hybridppo/run_directory/checkpoints.py": {copied},
         "hybridppo/tools/exported_policy.py": {".cpu()"},

@@ -16,8 +16,8 @@ from processes import run_python, start_python, wait_until, worker_processes, wo
 
 import hybridppo
 from hybridppo import EnvError
-from hybridppo.runners.workers import pool
-from hybridppo.runners.workers.process import KEY_VARIABLE
+from hybridppo.runners import processes
+from hybridppo.runners.processes import KEY_VARIABLE
 
 pytestmark = pytest.mark.cold_workers  # started as they are elsewhere
 
@@ -110,7 +110,7 @@ def test_a_worker_that_never_connects_is_named(tmp_path: Path, monkeypatch: pyte
     hang_at_start(tmp_path, environment)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(pool, "SECONDS_TO_START", 0.5)
+    monkeypatch.setattr(processes, "SECONDS_TO_START", 0.5)
     with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 0\) has not connected within 1 s of its start"):
         hybridppo.train(
             "CartPole-v1", total_steps=64, config=SMALL, num_workers=2, worker_timeout=1.0, placement="cpu",
@@ -120,7 +120,7 @@ def test_a_worker_that_never_connects_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_worker_whose_trainer_is_gone_ends_without_a_word(tmp_path: Path) -> None:
-    code = "from hybridppo.runners.workers.process import main; main(print)"
+    code = "from hybridppo.runners.processes import main; main(print)"
     environment = {**os.environ, KEY_VARIABLE: "00"}
     with Listener() as listener:  # closed, its address leads nowhere
         address = listener.address

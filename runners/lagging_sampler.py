@@ -34,11 +34,10 @@ from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.page_locking import allocate
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.under_way import require_like
-from hybridppo.runners.workers.share import Filled
-from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.runners.workers.workers import Workers
+from hybridppo.runners.filling import Filled
+from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.sampler import BaseSampler, require_like
+from hybridppo.runners.workers import Workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import whole

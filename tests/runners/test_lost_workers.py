@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from hybridppo import DistributedError
-from hybridppo.runners.workers import pool as pools
-from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW, Losses
-from hybridppo.runners.workers.pool import Pool
-from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners import processes
+from hybridppo.runners.processes import Pool, WorkerLostError
+from hybridppo.runners.workers import LOSSES_IN_A_ROW, Losses
 
 
 class Starting(Pool):
@@ -137,7 +136,7 @@ def test_a_worker_is_not_lost_because_another_takes_long_to_begin(
 ) -> None:
     pool, found = Timetable(second_answers), dict[int, list[str]]()
     monkeypatch.setattr(Timetable, "asks_for_rows", asks_for_rows, raising=False)
-    monkeypatch.setattr(pools, "time", SimpleNamespace(monotonic=lambda: pool.now))
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: pool.now))
     for worker, answer in pool.answers([0, 1]):
         found.setdefault(worker, []).append(str(answer) if isinstance(answer, WorkerLostError) else answer[0])
         if worker == 0:

@@ -19,8 +19,8 @@ from hybridppo.agents import PPO
 from hybridppo.errors import DeviceError, EnvError, OutOfMemoryError
 from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
-from hybridppo.runners.samplers import stepping
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners import filling
+from hybridppo.runners.sampler import Sampler
 from hybridppo.system.accelerator import Accelerator
 from hybridppo.system.interruption import Stopped
 
@@ -41,7 +41,7 @@ from hybridppo.environments.making import make_environments  # noqa: E402
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed  # noqa: E402
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
-from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
+from hybridppo.runners.device_sampler import DeviceSampler  # noqa: E402
 
 ENVIRONMENTS: dict[str, Any] = {
     "CartPole-v1": "CartPole-v1",
@@ -151,7 +151,7 @@ def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("name", CRITICS)
 def test_critics_see_what_they_see_on_the_host(name: str, stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     observes, agent_for = CRITICS[name]
     ours, acting = device_sampler(Hunt, stand_in, agent_for=agent_for, observes=observes)
     theirs, acting_there = host_sampler(Hunt, agent_for, observes)
@@ -174,7 +174,7 @@ def test_critics_see_what_they_see_on_the_host(name: str, stand_in: str, monkeyp
 def test_rollouts_are_what_the_host_samples_with_the_same_noise(
     name: str, stand_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     ours, acting = device_sampler(ENVIRONMENTS[name], stand_in)
     theirs, acting_there = host_sampler(ENVIRONMENTS[name])
     ended = 0
@@ -343,7 +343,7 @@ def statistics_of(sampler: DeviceSampler) -> dict[str, Any]:
 def test_what_was_saved_on_a_device_goes_on_on_the_host_and_back(
     env: Any, stand_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    monkeypatch.setattr(filling, "fused", lambda *_: None)
     whole, acting = device_sampler(env, stand_in)
     expected = [on_host(whole.collect(acting)) for _ in range(3)]
     sampler, acting = device_sampler(env, stand_in)

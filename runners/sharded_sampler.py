@@ -17,8 +17,8 @@ from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
-from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.system.validation import part_of
 
 Gather = Callable[[bytes], list[bytes]]

@@ -1,31 +1,22 @@
-"""The environments of one worker, on any machine. Workers use this file without torch."""
+"""A worker process: steps its environments with its own actor, and writes its columns of the rollout.
 
-import traceback
+It loads neither torch nor the script that started the training.
+"""
+
+import contextlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hybridppo.environments.checks import describe_error, require_same_spaces
-from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.runners.samplers.stepping import Flag, Stepper
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.runners.filling import NEVER, Filled, Flag, Stepper
+from hybridppo.runners.processes import Trainer, main
+from hybridppo.runners.shared_memory import PublishedParameters
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
-
-
-class Filled(NamedTuple):
-    """A worker's answer when it has filled rows."""
-
-    rows: int
-    """The number of filled rows."""
-    finals: FinalObservations
-    """The final observations of the new rows."""
-    version: int
-    """The version of the parameters that acted."""
-    infos: Sums | None
-    """Sums of entries of infos, if they are measured."""
 
 
 class Share:
@@ -107,6 +98,31 @@ def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]
     return parameters
 
 
-def text_of_failure(error: BaseException) -> str:
-    """An error as its worker reports it: the library's own errors of environments need no traceback."""
-    return str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+def serve(trainer: Trainer) -> None:
+    """Make the environments; then fill rows, or answer other messages."""
+    setup, arrays = trainer.setup, trainer.arrays
+    with contextlib.closing(Share(setup, trainer.envs, trainer.seed)) as share:
+        whole = [
+            RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]})
+            for i in range(setup["num_buffers"])
+        ]
+        buffers = [buffer.of(share.columns) for buffer in whole]
+        published = PublishedParameters(arrays)
+        stop = arrays["stop"].data
+        share.stepper.heartbeat = trainer.heartbeat.data
+
+        def answer(kind: str, value: Any) -> tuple[Any, float]:
+            if kind != "fill":
+                return share.answer(kind, value), 0.0
+            turn, first, end = value
+            # A worker that is to catch up with others does not stop before their row.
+            flag = stop if end is None else NEVER
+            parameters, version = published.read()
+            filled = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
+            return filled, share.stepper.seconds
+
+        trainer.answer(answer)
+
+
+if __name__ == "__main__":
+    main(serve)

@@ -22,7 +22,7 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.rollouts.advantages import gae, next_values
-from hybridppo.runners.samplers.on_tensors import TensorSampler
+from hybridppo.runners.device_sampler import TensorSampler
 from hybridppo.system.interruption import Stopped
 
 SCRIPTS: tuple[Script, ...] = (

@@ -29,7 +29,7 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.vector import wrap
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.sampler import Sampler
 from hybridppo.system.interruption import Stopped
 
 SCRIPTS: tuple[Script, ...] = (

@@ -38,12 +38,12 @@ from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners.workers import lagging
-from hybridppo.runners.workers.lagging import LaggingSampler, Part, in_columns, steps_of_a_part
-from hybridppo.runners.workers.pool import Transport
-from hybridppo.runners.workers.share import Filled, Share, parameters_of
-from hybridppo.runners.workers.slowest import SlowestWorker
-from hybridppo.runners.workers.transport import Work, WorkerLostError
+from hybridppo.runners import lagging_sampler
+from hybridppo.runners.filling import Filled
+from hybridppo.runners.lagging_sampler import LaggingSampler, Part, in_columns, steps_of_a_part
+from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.worker import Share, parameters_of
+from hybridppo.runners.workers import SlowestWorker, Transport, Work
 from hybridppo.system.interruption import Stopped
 
 LENGTH = 7
@@ -509,7 +509,7 @@ def test_parts_are_few_and_not_too_short() -> None:
 def test_parts_of_a_run_stay_together() -> None:
     def counted(worker: int, number: int) -> Any:
         part = SimpleNamespace(worker=worker, number=number, is_anew=False)
-        return lagging.Counted(part, np.ones((1, 1)), np.zeros((1, 1)), True, np.zeros((1, 1)))  # type: ignore[arg-type]
+        return lagging_sampler.Counted(part, np.ones((1, 1)), np.zeros((1, 1)), True, np.zeros((1, 1)))  # type: ignore[arg-type]
 
     parts = [counted(*which) for which in ((0, 1), (1, 1), (0, 2), (0, 3), (2, 7), (0, 4), (2, 8), (0, 5), (2, 9))]
     columns = [[(c.part.worker, c.part.number) for c in column] for column in in_columns(parts, 3)]

@@ -22,7 +22,7 @@ from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, Si
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.shared_memory import SharedArrays
 
 SMALL = ppo_config(num_envs=6, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 
@@ -51,7 +51,7 @@ def test_environments_may_be_made_by_a_function_of_the_main_script() -> None:
 
 
 def test_workers_do_not_load_torch() -> None:
-    code = "import hybridppo.runners.workers.process, sys; assert 'torch' not in sys.modules"
+    code = "import hybridppo.runners.worker, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -29,8 +29,8 @@ from hybridppo.environments.vector import wrap
 from hybridppo.interfaces import Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.mirrored import Mirrored
-from hybridppo.runners.samplers import in_process as module
-from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners import sampler as module
+from hybridppo.runners.sampler import Sampler
 
 SCRIPT: Script = ((3, "truncated"), (1, "terminated"), (5, "both"), (2, "terminated"), (4, "truncated"))
 

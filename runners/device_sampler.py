@@ -1,0 +1,581 @@
+"""Sampling on the actor's device: rollout, actor, episode ends and statistics stay there."""
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.tensor_noise import TensorActions, words
+from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.on_device import EnvironmentsOnDevice
+from hybridppo.environments.tensor_agents import TensorStep
+from hybridppo.environments.tensors import TensorEnvironments
+from hybridppo.errors import DeviceError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.networks.rows import numbers_of
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.on_device import DeviceRollout
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.tensor_episodes import TensorStatistics
+from hybridppo.runners.filling import StepperState
+from hybridppo.runners.sampler import BaseSampler, PolicyCounts, RolloutUnderWay, require_like
+from hybridppo.spaces.arrays import Array
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.recording import Record, tried
+from hybridppo.system.validation import part_of, whole
+
+logger = logging.getLogger(__name__)
+
+
+ROWS = 16
+"""The rows of a recording, which are filled before a stop takes effect."""
+MOST_PLACES = 2
+"""The number of sets of addresses to record for; others would be recorded again in every rollout."""
+
+Place = tuple[int, ...]
+"""The addresses of parameters."""
+
+
+class RecordedRows:
+    """Fills rows by replays, if they are whole recordings.
+
+    Args:
+        queue_row: launches a row, on tensors at fixed addresses.
+        changed: the tensors that rows change and later rows read, except for the rollout.
+        rewards: `[T, N]`, of the rollout.
+        record: records; it may run the rows a few times first, which is undone.
+    """
+
+    def __init__(
+        self, queue_row: Callable[[int], None], changed: Sequence[Tensor], rewards: Tensor, record: Record
+    ) -> None:
+        self._queue_row, self._changed, self._rewards, self._record = queue_row, changed, rewards, record
+        self._replays: dict[Place, dict[int, Callable[[], object]]] = {}
+
+    def fill(self, t: int, place: Place) -> int:
+        """Fill row `t`, or the recording that begins with it; return the next row.
+
+        Raises:
+            DeviceError: if a replay does nothing.
+        """
+        if t % ROWS or (place not in self._replays and len(self._replays) == MOST_PLACES):
+            self._queue_row(t)
+            return t + 1
+        end = min(t + ROWS, len(self._rewards))
+        replays = self._replays.setdefault(place, {})
+        if t not in replays:
+            replays[t] = self._recorded(t, end)
+        replays[t]()
+        return end
+
+    def _recorded(self, first: int, end: int) -> Callable[[], object]:
+        """A tested recording of rows, which has changed nothing but these rows."""
+        rewards = self._rewards[first:end]
+
+        def rows() -> None:
+            for t in range(first, end):
+                self._queue_row(t)
+
+        def replay(recording: Callable[[], object]) -> None:
+            rewards.fill_(torch.nan)
+            recording()
+
+        def check() -> None:
+            if bool(rewards.isnan().all()):  # waits for the device once for each recording
+                raise DeviceError(
+                    f"rows {first} to {end - 1} of a rollout were recorded as a CUDA graph, but its replay filled "
+                    "none: train with fast_updates=False and cuda_graphs=False, and report this with the versions of "
+                    "torch and the driver"
+                )
+
+        return tried(lambda: self._record(rows), replay, check, self._changed)
+
+
+class ActorOnDevice(Protocol):
+    """An actor that takes observations on its device, see `TorchActor`."""
+
+    version: int
+
+    def on_device(self, observations: Tensor) -> Tensor:
+        """`[N, *row] -> [N, outputs]`."""
+
+    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for an actor with a memory: outputs and the next state, `[N, state]`."""
+
+    def addresses(self) -> list[int]:
+        """The addresses of its parameters and buffers."""
+
+
+class BaseDeviceSampler(BaseSampler):
+    """The base of samplers on a device. There is one rollout, which is valid until the next begins.
+
+    A subclass implements `_fill` and `_read`, and what environments need: `restart`, their state and the noise.
+
+    Args:
+        environments: closed with the sampler.
+        block: the tensors of the rollout.
+        distribution: distribution of the actions.
+        noise: generator of the seeds that determine the noise of actions.
+        memory: layout of the state of a recurrent actor.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        block: DeviceRollout,
+        distribution: Distribution,
+        *,
+        noise: np.random.Generator,
+        memory: MemoryLayout | None = None,
+    ) -> None:
+        buffers = [cast(RolloutBuffer, block)]  # the base only reads its shape
+        super().__init__(environments, bytearray(1), buffers, distribution, noise=noise, memory=memory)
+        self._block, self._device = block, block.rewards.device
+        self._accelerator = accelerator_of(self._device)
+        self.statistics = TensorStatistics(self.num_envs, self._device)
+
+    def _counts_of(self, columns: Array) -> PolicyCounts:
+        return PolicyCounts(columns, TensorStatistics(len(columns), self._device))
+
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        self._work: tuple[ActorOnDevice, int] = cast(ActorOnDevice, actor), first
+
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
+        start = time.perf_counter()
+        with self._accelerator.selected(), torch.no_grad():
+            filled = self._fill(*self._work)
+        self.seconds_filling = time.perf_counter() - start
+        return filled, []
+
+    @abstractmethod
+    def _fill(self, actor: ActorOnDevice, first: int) -> int:
+        """Fill rows from `first` on, up to the end or a stop; return the number of filled rows."""
+
+    def sample_wait(self) -> Rollout:  # noqa: D102 - as in the base
+        under_way = self._rollout_ended()
+        self._measure_rollout()
+        self._steer_what_is_due()
+        with self._accelerator.selected(), torch.no_grad():
+            return self._read(under_way.version)
+
+    @abstractmethod
+    def _read(self, version: int) -> Rollout:
+        """Count the steps of the rollout that has ended, refuse numbers that are not finite, and return it."""
+
+    def _rollout_with(
+        self, valid_rows: Tensor, final_rows: Tensor, final_observations: Tensor, version: int
+    ) -> Rollout:
+        block = self._block
+        actions = block.actions.reshape(*block.rewards.shape, *self._distribution.action_shape)
+        return Rollout(
+            observations=block.observations,
+            actions=actions,
+            # The behaviour log-probabilities, from the same outputs as the actions.
+            log_probs=self._distribution.log_prob(block.outputs, actions),
+            rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards,
+            terminated=block.terminated,
+            truncated=block.truncated,
+            valid_rows=valid_rows,
+            final_rows=final_rows,
+            final_observations=final_observations,
+            version=version,
+            starts=block.starts,
+            states=block.states,
+        )
+
+    def _on_host(self, numbers: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
+        """These numbers and the argument of `_count_told` on the host, with one wait for the device."""
+        counted = self._counted()
+        told = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).tolist()
+        ends = pairwise(accumulate((len(numbers), *map(len, counted)), initial=0))
+        first, *others = (told[slice(*own)] for own in ends)
+        return first, others
+
+    def _counted(self) -> list[Tensor]:
+        """For all columns and for those of each policy, the number of steps and the statistics of episodes."""
+        block = self._block
+        valid = torch.ones_like(block.terminated) if block.absent is None else ~block.absent
+        ended = (block.terminated | block.truncated) & valid
+        found = []
+        for statistics, own in self._statistics_of_columns():
+            episodes = statistics.measured(block.rewards[:, own], ended[:, own], valid[:, own])
+            steps = self._rows_of_steps(valid) if isinstance(own, slice) else valid[:, own]
+            found += [steps.sum().to(episodes.dtype)[None], episodes]
+        return found
+
+    def _statistics_of_columns(self) -> list[tuple[TensorStatistics, Any]]:
+        """The statistics of all columns, and of each policy's."""
+        of_policies = [(cast(TensorStatistics, each.statistics), each.columns) for each in self.by_policy.values()]
+        return [(cast(TensorStatistics, self.statistics), slice(None)), *of_policies]
+
+    def _count_told(self, told: list[list[float]]) -> None:
+        """Count steps and episodes, from the result of `_counted` on the host."""
+        for (statistics, _), episodes in zip(self._statistics_of_columns(), told[1::2], strict=True):
+            statistics.read(episodes)
+        (steps,), *of_policies = told[::2]
+        self.env_steps += int(steps)
+        for policy, (agent_steps,) in zip(self.by_policy.values(), of_policies, strict=True):
+            policy.agent_steps += int(agent_steps)
+
+    @property
+    def steps_sampled(self) -> int:  # noqa: D102 - as in the base
+        filled = 0 if self._under_way is None else self._under_way.filled
+        absent = self._block.absent
+        new = filled * self.num_envs if absent is None else self._num_steps_in(~absent[:filled])
+        return int(self.env_steps + new)
+
+    # Checkpoints
+
+    @abstractmethod
+    def _noise_under_way(self, filled: int) -> dict[str, Any]:
+        """The data of a rollout under way that a checkpoint needs besides its rows, as JSON."""
+
+    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        under_way = self._under_way
+        if under_way is None:
+            return {}, None
+        assert not under_way.is_running, "a rollout is being sampled: pause it first"
+        rows = self._block.rows_that_matter(under_way.filled, self._memory)
+        saved = {"version": under_way.version, "filled": under_way.filled, **self._noise_under_way(under_way.filled)}
+        return {f"buffer.{name}": part.clone() for name, part in rows.items()}, saved
+
+    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        filled = whole(state, "filled")
+        if filled > self.num_steps:
+            raise ValueError(f"filled is {filled}, but a rollout has {self.num_steps} rows")
+        for name, part in self._block.rows_that_matter(filled, self._memory).items():
+            load_into(f"buffer.{name}", part, tensors)
+        self._under_way = RolloutUnderWay(self._next_buffer(), whole(state, "version"), filled)
+
+
+def load_into(name: str, mine: Tensor, tensors: dict[str, Tensor]) -> None:
+    """Write a saved tensor into `mine`."""
+    require_like(name, tensors.get(name), mine)
+    mine.copy_(tensors[name])
+
+
+WORD = 2**32
+
+
+class DeviceSampler(BaseDeviceSampler):
+    """Samples compiled environments on a device.
+
+    Args:
+        on_device: the environments, closed with the sampler.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+        noise: generator of a seed for each rollout's noise.
+        record: records rows as graphs, for actors that can be recorded; None to launch them one by one.
+    """
+
+    def __init__(
+        self,
+        on_device: EnvironmentsOnDevice,
+        *,
+        env_seed: int,
+        noise: np.random.Generator,
+        record: Record | None = None,
+    ) -> None:
+        super().__init__(on_device.host, on_device.rollout, on_device.distribution, noise=noise)
+        self._on_device, self._environments = on_device, on_device.host
+        self._noise_seed = [0, 0]
+        self._recorded: RecordedRows | None = None
+        if record is not None:
+            self._recorded = RecordedRows(self._queue_row, on_device.changed, self._block.rewards, record)
+        self._observation = self._block.observations[0].clone()
+        self.restart(env_seed)
+
+    def _draw_noise(self, buffer: RolloutBuffer) -> None:
+        self._noise_seed = self._noise.integers(WORD, size=2).tolist()
+
+    def _fill(self, actor: ActorOnDevice, first: int) -> int:
+        """As in the base; the device has finished when this returns, so that the host's clock measures it."""
+        t, place = first, tuple(actor.addresses()) if self._recorded is not None else ()
+        self._on_device.set_seed(*self._noise_seed)
+        self._block.observations[t].copy_(self._observation)
+        while t < self.num_steps and not self._stop[0]:
+            if self._recorded is not None:
+                t = self._recorded.fill(t, place)
+            else:
+                self._queue_row(t)
+                t += 1
+        self._observation.copy_(self._block.observations[t])
+        self._accelerator.wait()
+        return t
+
+    def _queue_row(self, t: int) -> None:
+        self._block.outputs[t].copy_(self._work[0].on_device(self._block.observations[t]))
+        self._on_device.act(t)
+        self._on_device.step(t)
+
+    def _read(self, version: int) -> Rollout:
+        """As in the base; only statistics of episodes and numbers of rows are copied to the host."""
+        block = self._block
+        assert block.absent is not None  # of compiled environments
+        valid_rows = (~block.absent).flatten().nonzero().squeeze(-1)
+        final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
+        finals = self._on_device.finals(final_rows)
+        sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards, finals)]
+        (is_finite,), counted = self._on_host([torch.isfinite(torch.stack(sums).sum())])
+        if not is_finite:
+            self._refuse_numbers()
+        self._count_told(counted)
+        if not self._has_warned:
+            self._look_at_bounds(block.observations[-2:-1].cpu().numpy(), block.absent[-1:].cpu().numpy())
+            self._has_warned = True  # only one row, and only once, because it is copied to the host
+        return self._rollout_with(valid_rows, final_rows, finals, version)
+
+    def _refuse_numbers(self) -> None:
+        """Raise an error that names the first number that is not finite."""
+        block, when = self._block, f"in the {self.num_steps} steps of a rollout"
+        environments = self._environments
+        environments.require_finite(self._on_device.written.cpu().numpy(), block.rewards.cpu().numpy(), when)
+        rows = (block.truncated & ~block.terminated).cpu().numpy()
+        environments.require_finite_finals(block.finals.cpu().numpy()[rows], np.nonzero(rows)[1], when)
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._on_device.restart(env_seed)
+        self._observation.copy_(self._block.observations[0])
+
+    def _stepper_state(self) -> StepperState:
+        self._on_device.take()
+        observations = self._observation.cpu().numpy()
+        return self._environments.state(), observations, np.zeros((self.num_envs, 0), np.float32)
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
+        try:
+            self._environments.load_state(states)
+        finally:
+            self._on_device.put()
+        self._observation.copy_(torch.from_numpy(np.ascontiguousarray(observation)))
+
+    def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
+        is_other = under_way and "device_noise" not in under_way
+        return "a rollout was under way on the host, not on a device" if is_other else None
+
+    def _noise_under_way(self, filled: int) -> dict[str, Any]:
+        return {"device_noise": self._noise_seed}
+
+    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        seed = state["device_noise"]
+        if len(seed) != 2 or not all(type(word) is int and 0 <= word < WORD for word in seed):
+            raise ValueError("device_noise is not two words of 32 bits")
+        super()._load_under_way(tensors, state)
+        self._noise_seed = seed
+
+
+class TensorSampler(BaseDeviceSampler):
+    """Steps an environment of tensors with an actor on its device.
+
+    The noise of an action depends only on the run's seed, the number of the rollout, its row and the number of the
+    environment. It is the same on every device, up to the rounding of a logarithm.
+
+    If the environment does not return the final observation of a truncated episode, the value of the observation before
+    the last action replaces that of the final one, as in rsl_rl ("last observation"); a warning says so once.
+
+    Args:
+        environments: closed with the sampler.
+        distribution: distribution of the actions.
+        num_steps: `T`.
+        env_seed: seed of the environments.
+        noise: generator, whose next two numbers are the key of all noise.
+        memory: layout of the state of a recurrent actor.
+        first: number of the first environment among those of the run.
+    """
+
+    def __init__(
+        self,
+        environments: TensorEnvironments,
+        distribution: Distribution,
+        *,
+        num_steps: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        memory: MemoryLayout | None = None,
+        first: int = 0,
+    ) -> None:
+        low, high = noise.integers(2**32, size=2).tolist()
+        self._key, self._first = (int(low), int(high)), first
+        self._actions = TensorActions.of(distribution, environments.device)
+        row = environments.encode.shape, environments.on_device.dtype
+        layout = DeviceRollout.layout(
+            num_steps, environments.num_envs, row=row, action=(distribution.action_shape, self._actions.dtype),
+            num_outputs=distribution.output_size, finals=(0, environments.num_envs, *row[0]),
+            can_be_absent=bool(environments.agents), memory=memory,
+        )  # fmt: skip
+        block = DeviceRollout.zeros(layout, environments.device)
+        super().__init__(environments, block, distribution, noise=noise, memory=memory)
+        self._environments = environments
+        self._all_rows = torch.arange(num_steps * self.num_envs, device=self._device)
+        self._number = 0
+        self._observation: Tensor
+        self._state_of_actor: Tensor
+        self._finals_given: list[bool] = []
+        self._has_told = False
+        self.restart(env_seed)
+
+    # Filling
+
+    def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
+        self._number += not self.is_under_way
+        super().sample_async(actor)
+
+    def _draw_noise(self, buffer: RolloutBuffer) -> None:
+        self._noise_of_rollout = self._actions.noise(
+            words(
+                self._key, self._number, num_steps=self.num_steps, num_envs=self.num_envs,
+                num_words=self._actions.num_words, device=self._device, first=self._first,
+            )
+        )  # fmt: skip
+
+    def _fill(self, actor: ActorOnDevice, first: int) -> int:
+        block, actions = self._block, self._actions
+        del self._finals_given[first:]
+        block.observations[first].copy_(self._observation)
+        filled: int = self.num_steps
+        for t in range(first, self.num_steps):
+            if self._stop[0]:
+                filled = t
+                break
+            outputs = self._outputs(actor, t)
+            drawn = actions.sample(outputs, self._noise_of_rollout[t])
+            block.outputs[t].copy_(outputs)
+            block.actions[t].copy_(drawn)
+            self._keep(t, self._environments.advance(actions.to_env(drawn)))
+        self._observation = block.observations[filled].clone()
+        return filled
+
+    def _outputs(self, actor: ActorOnDevice, t: int) -> Tensor:
+        block, rows = self._block, self._block.observations[t]
+        if self._memory is None:
+            return actor.on_device(rows)
+        assert block.starts is not None  # the layout has both with a memory
+        assert block.states is not None
+        block.starts[t].copy_(self._starts)
+        if t % self._memory.sequence_length == 0:
+            block.states[t // self._memory.sequence_length].copy_(
+                self._state_of_actor.masked_fill(self._starts[:, None], 0.0)
+            )
+        outputs, self._state_of_actor = actor.on_device_with(rows, self._state_of_actor, self._starts)
+        return outputs
+
+    def _keep(self, t: int, step: TensorStep) -> None:
+        block = self._block
+        block.observations[t + 1].copy_(step.observations)
+        block.rewards[t].copy_(step.rewards)
+        block.terminated[t].copy_(step.terminated)
+        block.truncated[t].copy_(step.truncated)
+        if block.absent is not None:
+            assert step.absent is not None  # of environments with agents
+            block.absent[t].copy_(step.absent)
+        self._finals_given.append(step.finals is not None)
+        if step.finals is not None:
+            if not len(block.finals):
+                self._block = block = block.with_finals()
+            block.finals[t].copy_(step.finals)
+        elif len(block.finals):
+            block.finals[t].copy_(block.observations[t])
+        if self._memory is not None:
+            self._starts = step.terminated | step.truncated
+
+    # Reading
+
+    def _read(self, version: int) -> Rollout:
+        block, environments = self._block, self._environments
+        is_cut = block.truncated & ~block.terminated
+        layout = environments.encode.layout
+        finals = block.finals if len(block.finals) else block.observations[:-1]
+        rows_unknown = [t for t, is_given in enumerate(self._finals_given) if not is_given]
+        is_unknown = is_cut
+        if len(rows_unknown) < self.num_steps:
+            is_unknown = is_cut.index_select(0, self._all_rows.new_tensor(rows_unknown)) if rows_unknown else is_cut[:0]
+        cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers_of(finals, layout).ndim - 2)))
+        counts = (
+            is_cut.sum(),
+            is_unknown.sum(),
+            (~numbers_of(block.observations[1:], layout).isfinite()).sum(),
+            (~block.rewards.isfinite()).sum(),
+            (~numbers_of(finals, layout).isfinite() & cut_finals).sum(),
+        )
+        # The rollout's one wait for the device, except for the search of truncated rows if there are any.
+        (num_cut, num_unknown, *bad), counted = self._on_host(counts)
+        if any(bad):
+            environments.require_finite("observation", block.observations[1:])
+            environments.require_finite("reward", block.rewards)
+            environments.require_finite("final observation", finals.masked_fill(~cut_finals, 0.0))
+        if num_unknown and not self._has_told:
+            self._has_told = True
+            logger.warning(
+                "%s gives no final observations (infos['final_obs']) of episodes that are truncated: the value of the "
+                'observation before the last action stands for theirs (the approximation "last observation", as in '
+                "rsl_rl)",
+                environments.name,
+            )
+        self._count_told(counted)
+        rows = is_cut.flatten().nonzero().squeeze(1) if num_cut else self._all_rows[:0]
+        # It waits for the device, like the search of truncated rows; without agents, all rows are steps.
+        valid = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
+        return self._rollout_with(valid, rows, finals.flatten(0, 1).index_select(0, rows), version)
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._observation = self._environments.begin(env_seed).clone()
+        if self._memory is not None:
+            self._state_of_actor = torch.zeros((self.num_envs, self._memory.state_size), device=self._device)
+            self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
+
+    # Checkpoints
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
+        tensors, state = super().state()
+        is_dropped = self._under_way is not None and "not_saved" in state["environments"]
+        return tensors, {
+            **state, "key": list(self._key), "number": self._number - is_dropped, "has_told": self._has_told
+        }  # fmt: skip
+
+    def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        environment = self._environments.tensors_of_state()
+        tensors = {f"environment.{name}": tensor for name, tensor in environment.items()}
+        return {**tensors, **self._own_tensors()}, {"is_saved": True}
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """The tensors that the sampler carries from step to step, by name."""
+        own = {"observation": self._observation}
+        if self._environments.of_agents is not None:
+            own["present"] = self._environments.of_agents.present
+        if self._memory is not None:
+            own |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
+        return own
+
+    def _noise_under_way(self, filled: int) -> dict[str, Any]:
+        return {"finals_given": self._finals_given[:filled]}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
+        """As in the base, for a run in the same kind of environment."""
+        if "key" not in state:
+            raise ValueError("it was sampled in environments that are not tensors")
+        low, high = state["key"]
+        self._key = whole({"key": low}, "key"), whole({"key": high}, "key")
+        self._number, self._has_told = whole(state, "number"), bool(state["has_told"])
+        return super().load_state(tensors, state, env_seed=env_seed)
+
+    def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
+        self._environments.load_tensors(part_of(tensors, "environment."))
+        for name, mine in self._own_tensors().items():
+            load_into(name, mine, tensors)
+
+    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        filled, given = whole(state, "filled"), state["finals_given"]
+        if len(given) != filled:
+            raise ValueError(f"filled is {filled}, and finals_given has {len(given)}")
+        self._finals_given = [bool(value) for value in given]
+        if any(given) and not len(self._block.finals):
+            self._block = self._block.with_finals()
+        super()._load_under_way(tensors, state)
+        self._draw_noise(self._buffers[0])

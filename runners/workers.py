@@ -1,0 +1,555 @@
+"""The workers of a sampler: each steps some of the environments with its own actor, and may be lost and replaced."""
+
+import contextlib
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hybridppo.distributions.base import Distribution
+from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.making import to_send
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.steering import Steering, latest
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.networks.forms import actor_form, arrays_of
+from hybridppo.networks.numpy_forms.actor import ArrayActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
+from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.page_locking import PageLock, allocate
+from hybridppo.runners.filling import Flag, StepperState
+from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError, name_of
+from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.shared_memory import PublishedParameters
+from hybridppo.spaces.arrays import Array
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.seeds import seed_of
+
+logger = logging.getLogger(__name__)
+
+
+class Transport(Pool):
+    """A pool that also carries parameters and rollouts, between workers and a sampler."""
+
+    buffers: list[RolloutBuffer]
+    """The arrays of rollouts."""
+    stop: Flag
+    """Set to 1 to stop workers before their next step."""
+
+    @abstractmethod
+    def publish(self, parameters: Sequence[Array], version: int) -> None:
+        """Publish the actor's parameters for all rows that workers begin from now on."""
+
+    @abstractmethod
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:
+        """Let a worker fill its columns of a buffer from row `first` on; with `end`, it does not stop before that row.
+
+        It answers with a `Filled` (`share.py`). It raises as `ask` does.
+        """
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a group of workers."""
+
+    shares: Sequence[slice]
+    """The environments of each worker."""
+    columns: Sequence[slice]
+    """The columns of each worker; an environment has a column for each of its agents."""
+    layout: Layout
+    """The layout of a buffer: of a rollout, or of a part of one."""
+    num_buffers: int
+    """The number of buffers."""
+    num_parameters: int
+    """The number of the actor's parameters."""
+    setup: dict[str, Any]
+    """Sent to all workers (`Share`)."""
+    options: EnvironmentOptions
+    pin_for: torch.device | None
+    """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""
+
+    def allocate(self) -> RolloutBuffer:
+        """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
+        return allocate(self.layout, self.pin_for)
+
+    def name(self, worker: int) -> str:
+        """A worker, for messages."""
+        return name_of("worker", worker, self.shares[worker])
+
+
+FEWEST_ROLLOUTS = 5
+"""Rollouts before the first warning, because the first ones load and compile."""
+SHARE_THAT_COUNTS = 0.5
+"""There is a warning if a usual worker has waited for at least this share of the time."""
+SECONDS_THAT_COUNT = 1.0
+"""There is a warning if a usual worker has also waited for at least this number of seconds in all."""
+
+
+class SlowestWorker:
+    """Sums the time that each worker takes to fill its columns, and warns once if a usual worker waits long.
+
+    Args:
+        work: the work of the workers.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._seconds = np.zeros(len(work.shares))
+        self._rollouts = 0
+        self._is_logged = False
+
+    def add(self, seconds: Sequence[float]) -> None:
+        """Count a rollout with the seconds of each worker."""
+        self._seconds += seconds
+        self._rollouts += 1
+        if self._is_logged or self._rollouts < FEWEST_ROLLOUTS:
+            return
+        slowest, usual = int(self._seconds.argmax()), float(np.median(self._seconds))
+        longest = float(self._seconds[slowest])
+        if longest - usual < max(SECONDS_THAT_COUNT, SHARE_THAT_COUNTS * longest):
+            return
+        self._is_logged = True
+        logger.warning(
+            "%s took %.3g s for %d rollouts and a usual worker %.3g s, which waited for %.0f %% of the time. With "
+            "placement=Auto(max_lag=2) or more (--placement auto --max-lag 2), workers need not wait for each other",
+            self._work.name(slowest), longest, self._rollouts, usual, 100.0 * (1.0 - usual / longest),
+        )  # fmt: skip
+
+
+LOSSES_IN_A_ROW = 3
+"""How often in a row a worker may be lost and replaced before it has done its work."""
+
+
+class Losses:
+    """Counts how often each worker was lost, and starts others.
+
+    Args:
+        pool: the workers.
+        num_workers: their number.
+        error: the type of error if a worker is lost too often.
+        work: the work that ends a row of losses, for messages: "a whole rollout".
+        dropped: what a loss drops, for messages: "its unfinished episodes are".
+    """
+
+    def __init__(self, pool: Pool, num_workers: int, error: type[HybridPPOError], work: str, dropped: str) -> None:
+        self._pool, self._error, self._work, self._dropped = pool, error, work, dropped
+        self._losses, self._in_a_row = [0] * num_workers, [0] * num_workers
+
+    def end_row(self, worker: int) -> None:
+        """Count losses from 0 again, because the worker has done its work."""
+        self._in_a_row[worker] = 0
+
+    def replace(self, worker: int, lost: WorkerLostError, seed: int, begin: Callable[[int], None]) -> None:
+        """Start another worker in place of a lost one, and another again if that one is lost, too.
+
+        Args:
+            worker: its number.
+            lost: the error of the loss.
+            seed: the seed of the lost worker. The new worker has another seed, because this one might fail again.
+            begin: called with the seed of the new worker when its environments are made.
+
+        Raises:
+            HybridPPOError: if it was lost too often in a row.
+        """
+        while True:
+            self._losses[worker] += 1
+            self._in_a_row[worker] += 1
+            if self._in_a_row[worker] > LOSSES_IN_A_ROW:
+                times = self._in_a_row[worker]
+                raise self._error(f"lost {times} times without {self._work} between, the last: {lost}") from lost
+            logger.warning("%s\nAnother is started in its place, and %s dropped.", lost, self._dropped)
+            env_seed = seed_of(seed, f"after loss {self._losses[worker]}")
+            try:
+                self._pool.end(worker)
+                self._pool.start(worker, env_seed)
+                self._pool.wait_until_ready([worker])
+                begin(env_seed)
+            except WorkerLostError as again:
+                lost = again
+            else:
+                return
+
+
+class Processes(LocalProcesses, Transport):
+    """A `Transport` to processes of this machine. `close` ends them and frees the memory.
+
+    Args:
+        work: the work of the workers.
+    """
+
+    def __init__(self, work: Work) -> None:
+        numbers = range(work.num_buffers)
+        layout = {f"{name}{i}": spec for i in numbers for name, spec in work.layout.items()}
+        super().__init__(
+            "hybridppo.runners.worker",
+            "worker",
+            work.shares,
+            {**work.setup, "num_buffers": work.num_buffers},
+            work.options.worker_timeout,
+            layout={**layout, **PublishedParameters.layout(work.num_parameters)},
+            restarts=work.options.restarts,
+        )
+        self._published = PublishedParameters(self.arrays)
+        self.buffers = [RolloutBuffer(**{name: self.arrays[f"{name}{i}"] for name in work.layout}) for i in numbers]
+        self.stop: Flag = self.arrays["stop"].data
+        self._pin_for = work.pin_for
+        self._page_lock: PageLock | None = None
+
+    def all_ready(self) -> None:  # noqa: D102 - as in the base
+        super().all_ready()
+        if self._pin_for is not None and self._page_lock is None:
+            assert self.arrays.memory is not None  # not closed yet
+            self._page_lock = PageLock(self.arrays.memory, accelerator_of(self._pin_for))
+
+    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the base
+        self._published.write(parameters, version)
+
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the base
+        self.ask(worker, "fill", (turn, first, end))
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        if self._page_lock is not None:  # before the memory is freed
+            self._page_lock.close()
+        super().close()
+
+
+class Workers:
+    """Steps environments in processes of their own, started by a `Transport`.
+
+    A worker is a fresh interpreter that loads gymnasium and NumPy, not torch. Environments are seeded by their number,
+    so the number of workers changes no result, except for an environment's own vectorised form, whose copies share one
+    generator.
+
+    Args:
+        source: makes the environments, as for `make_environments`.
+        template: environments made in this process, for their spaces and autoreset mode; not stepped.
+        distribution: distribution of the actions.
+        network: the actor, for the shapes of its parameters.
+        lost: called with the number of a worker that was lost and replaced.
+        num_envs: number of environments; None for as many as in the template.
+        num_workers: processes, at most as many as environments, which are divided as evenly as possible.
+        num_steps: steps that a worker fills at a time.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+        options: how the environments are made and stepped.
+        pin_for: the device that rollouts are copied to, if it copies faster from page-locked memory; else None.
+        memory: layout of the state of a recurrent actor.
+        transport: starts the workers, and carries messages and rollouts.
+        num_buffers: number of buffers.
+
+    Raises:
+        EnvError: if a worker fails, dies or hangs; it names the worker, and has its traceback or signal.
+    """
+
+    def __init__(
+        self,
+        source: EnvSource,
+        template: Environments,
+        distribution: Distribution,
+        network: nn.Module,
+        lost: Callable[[int], None],
+        *,
+        num_envs: int | None = None,
+        num_workers: int,
+        num_steps: int,
+        env_seed: int,
+        options: EnvironmentOptions | None = None,
+        pin_for: torch.device | None = None,
+        memory: MemoryLayout | None = None,
+        transport: Callable[[Work], Transport] = Processes,
+        num_buffers: int = 2,
+    ) -> None:
+        self.encode, self.num_agents = template.encode, template.num_agents
+        self.skips_row_after_end, self.clips_rewards = template.skips_row_after_end, template.clips_rewards
+        agents = template.num_agents
+        num_envs = num_envs if num_envs is not None else template.num_envs // agents
+        options = options if options is not None else EnvironmentOptions()
+        shares = divided(num_envs, num_workers)
+        self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
+        """The columns of each worker; the agents of an environment are together."""
+        layout = RolloutBuffer.layout(num_steps, num_envs * agents, template.encode, distribution, memory)
+        form, arrays = _form_of(network), arrays_of(network)
+        setup = {
+            "source": to_send(source),
+            "options": options,
+            "fields": list(layout),
+            "shapes": [tuple(array.shape) for array in arrays],
+            "form": form,
+            "distribution": distribution,
+            "memory": memory,
+            "num_envs": num_envs,
+            "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
+        }
+        size = sum(array.numel() for array in arrays)
+        self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, pin_for)
+        self.pool = transport(self.work)
+        self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
+        self.infos: list[Sums] = []
+        """Sums of entries of infos, of the rollout under way."""
+        self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
+        self._info_names: Sequence[str] = ()
+        self._steering: list[Steering] = []
+        self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
+
+    def _seed_of(self, worker: int) -> int:
+        """The seed of a worker's first environment."""
+        return self._env_seed + int(self.work.shares[worker].start)
+
+    def publish(self, actor: SamplingActor) -> None:
+        """Let workers use a copy of this actor's parameters in everything that they begin from now on."""
+        # The form of such a network on the CPU.
+        assert isinstance(actor, ArrayActor)
+        self.pool.publish(actor.parameters, actor.version)
+
+    def fill(self, worker: int, turn: int, first: int) -> bool:
+        """Let a worker fill its columns of a buffer from row `first` on; False if it was lost and replaced instead."""
+        try:
+            self.pool.fill(worker, turn, first)
+        except WorkerLostError as lost:
+            self.replace(worker, lost)
+            return False
+        return True
+
+    def replace(self, worker: int, error: WorkerLostError) -> None:
+        """Start another worker in place of a lost one, if `on_env_error` is "restart"; else raise the error."""
+        if not self._restarts:
+            raise error
+
+        def begin(seed: int) -> None:
+            again: list[tuple[str, Any]] = [("steer", (steering,)) for steering in self._steering]
+            if self._info_names:
+                again.append(("measure_infos", (self._info_names,)))
+            for message in again:
+                self.pool.ask(worker, *message)
+                for _, answer in self.pool.answers([worker]):
+                    if isinstance(answer, WorkerLostError):
+                        raise answer
+                    (_, problem), _ = answer
+                    if problem is not None:
+                        raise problem
+
+        try:
+            self.losses.replace(worker, error, self._seed_of(worker), begin)
+        except Stopped:  # there is no time to start another
+            raise error from None
+        self._lost(worker)
+
+    def _ask(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method in each worker (`Share.answer`), each with its arguments; return the results.
+
+        A worker that is lost is replaced, and asked again.
+        """
+        answers: dict[int, tuple[Any, float]] = {}
+        while waiting := [worker for worker in self.pool.workers if worker not in answers]:
+            for worker in waiting:
+                with contextlib.suppress(WorkerLostError):  # `answers` returns it
+                    self.pool.ask(worker, kind, arguments[worker])
+            for worker, answer in self.pool.answers(waiting):
+                if isinstance(answer, WorkerLostError):
+                    self.replace(worker, answer)
+                else:
+                    answers[worker] = answer
+        results = [answers[worker][0] for worker in self.pool.workers]
+        for _, error in results:
+            if error is not None:
+                raise error
+        return [result for result, _ in results]
+
+    def measure_infos(self, names: Sequence[str]) -> None:
+        """As `Environments.measure_infos`."""
+        self._ask("measure_infos", [(names,)] * len(self.columns))
+        self._info_names = names
+
+    def take_infos(self) -> Sums:
+        """As `Environments.take_infos`, of all workers."""
+        found, self.infos = self.infos, []
+        return {
+            name: np.sum([[0.0] * 4, *(sums[name] for sums in found)], axis=0).tolist() for name in self._info_names
+        }
+
+    def steer(self, steering: Steering) -> list[Any]:
+        """As `Environments.steer`."""
+        found = self._ask("steer", [(steering,)] * len(self.columns))
+        self._steering = latest(self._steering, steering)
+        return [result for of_worker in found for result in of_worker]
+
+    def restart(self, env_seed: int) -> None:
+        """Reset every environment, the `i`-th with `env_seed + i`."""
+        self._env_seed = env_seed
+        self._ask("restart", [(self._seed_of(worker),) for worker in range(len(self.columns))])
+
+    def state(self) -> StepperState:
+        """As `Stepper.state`."""
+        parts = self._ask("state", [()] * len(self.columns))
+        states, observations, remembered = zip(*parts, strict=True)
+        return [state for part in states for state in part], np.concatenate(observations), np.concatenate(remembered)
+
+    def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
+        """As `Stepper.load_state`, also for another number of workers if each environment was saved separately."""
+        apart = states_of_workers(states, self.columns, f": num_workers={len(states)} goes on exactly")
+        pairs = zip(apart, self.columns, strict=True)
+        self._ask("load_state", [(own, observation[columns], remembered[columns]) for own, columns in pairs])
+
+    def close(self) -> None:
+        """End all workers; a second call does nothing."""
+        self._lost = lambda worker: None  # the owner's function would keep its owner alive
+        self.pool.close()
+
+
+def divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
+    """The environments of each worker, divided as evenly as possible."""
+    if not 1 <= num_workers <= num_envs:
+        raise ConfigurationError(
+            f"num_workers must be 0 (this process), or 1 to num_envs = {num_envs}, got {num_workers}"
+        )
+    bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
+    return [slice(start, end) for start, end in pairwise(bounds)]
+
+
+def states_of_workers(states: list[EnvState], columns: Sequence[slice], remedy: str = "") -> list[list[EnvState]]:
+    """The saved states of each worker's columns.
+
+    Raises:
+        EnvStateError: if a state belongs to several workers; `remedy` ends its message.
+    """
+    ends = list(accumulate(state["num_envs"] for state in states))
+    if not {own.stop for own in columns} <= set(ends):
+        raise EnvStateError(
+            f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
+            f"cannot be divided among {len(columns)} workers{remedy}"
+        )
+    return [[state for state, end in zip(states, ends, strict=True) if own.start < end <= own.stop] for own in columns]
+
+
+def _form_of(network: nn.Module) -> NumpyForm | PoliciesForm:
+    form = actor_form(network)
+    if form is None:
+        raise ConfigurationError(
+            "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
+            "layer_norm, a3c and impala convolutions: choose such a network, or num_workers=0"
+        )
+    return form
+
+
+class WorkerSampler(BaseSampler):
+    """Each worker fills its columns of a rollout; the rollout is complete when the slowest has done so.
+
+    Args:
+        source: as for `Workers`.
+        template: as for `Workers`.
+        distribution: distribution of the actions.
+        network: as for `Workers`.
+        noise: generator of the actions' randomness.
+        discounts: as for `BaseSampler`.
+        **options: as for `Workers`.
+    """
+
+    def __init__(
+        self,
+        source: EnvSource,
+        template: Environments,
+        distribution: Distribution,
+        network: nn.Module,
+        *,
+        noise: np.random.Generator,
+        discounts: Any = None,
+        **options: Any,
+    ) -> None:
+        self._first: int | None = None
+        """The row from which workers fill the rollout under way; None if they do not."""
+        self._replaced: set[int] = set()
+        """Workers that were lost since, whose rows do not count."""
+        workers = self._workers = self._stepper = Workers(
+            source, template, distribution, network, self._forget, **options
+        )
+        stop, buffers = workers.pool.stop, workers.pool.buffers
+        memory = options.get("memory")
+        super().__init__(workers, stop, buffers, distribution, noise=noise, memory=memory, discounts=discounts)
+        self._slowest = SlowestWorker(workers.work)
+        self._turn_begun = 0
+
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        workers = self._workers
+        workers.publish(actor)
+        self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
+        for worker in workers.pool.workers:
+            if not workers.fill(worker, self._turn_begun, first):
+                workers.pool.fill(worker, self._turn_begun, first)
+        self._first = first
+
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
+        workers, pool = self._workers, self._workers.pool
+        assert self._first is not None, "no rollout was begun"
+        first = self._first
+        answers: dict[int, tuple[int, FinalObservations]] = {}
+        seconds = [0.0] * len(workers.columns)
+
+        def wait_for(numbers: Sequence[int]) -> None:
+            for worker, answer in pool.answers(numbers):
+                if isinstance(answer, WorkerLostError):
+                    workers.replace(worker, answer)
+                else:
+                    filled, took = answer
+                    answers[worker] = filled.rows, answers.get(worker, (0, []))[1] + filled.finals
+                    seconds[worker] += took
+                    if filled.infos is not None:
+                        workers.infos.append(filled.infos)
+
+        wait_for(pool.workers)
+        filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
+        # Workers that were stopped continue to the row of the one that is ahead.
+        behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
+        for worker, rows in behind.items():
+            with contextlib.suppress(WorkerLostError):  # `answers` returns it
+                pool.fill(worker, self._turn_begun, rows, filled)
+        wait_for(list(behind))
+        replaced, self._replaced, self._first = self._replaced, set(), None
+        for worker in replaced:
+            self._drop(worker, first, filled)
+        for worker in answers.keys() - replaced:
+            workers.losses.end_row(worker)
+        self.seconds_filling = max(seconds)
+        self._slowest.add(seconds)
+        finals = [
+            (step, workers.columns[worker].start + env, observation)
+            for worker, (_, part) in answers.items()
+            if worker not in replaced
+            for step, env, observation in part
+        ]
+        return filled, sorted(finals, key=lambda final: final[:2])  # in the order of one process
+
+    def _forget(self, worker: int) -> None:
+        """Drop the rows and the unfinished episodes of a worker that was lost."""
+        if self._first is not None:
+            self._replaced.add(worker)  # when it is known how many rows there are
+            return
+        done = self._under_way.filled if self._under_way is not None else 0
+        self._drop(worker, done, done)
+
+    def _drop(self, worker: int, first: int, end: int) -> None:
+        """Drop what a lost worker wrote to rows `first` to `end`, and the episodes that it was in."""
+        columns = self._workers.columns[worker]
+        if end == 0:  # the rollout had no rows yet
+            self.drop_running(columns)
+            self.env_restarts += (columns.stop - columns.start) // self._num_agents
+            return
+        part = self._buffers[self._turn_begun].of(columns)
+        for array in (
+            part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted, part.absent,
+            part.waiting,
+        ):  # fmt: skip
+            array[first:end] = 0
+        if part.starts is not None:
+            part.starts[first:end] = False
+        part.observations[first + 1 if first else 0 : end + 1] = 0
+        part.restarted[end - 1] += 1

@@ -1,4 +1,4 @@
-"""Agents, a folder each; their common parts are in `common/`, their names in `registry.py`.
+"""Agents, a folder each; the files here are what they share, and `registry.py` has their names.
 
 Begin with `ppo/`.
 """

@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 
 import hybridppo
 from hybridppo import TD3, TD3Config
-from hybridppo.agents.ddpg.backend import critic_loss, targets
+from hybridppo.agents.ddpg.by_autograd import critic_loss, targets
 from hybridppo.agents.ddpg.networks import Critics
 from hybridppo.distributions.deterministic import DeterministicActions, GaussianExploration, deterministic_actions
 from hybridppo.rollouts.replay import Transitions

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
-from hybridppo.agents.common.schedules import check_schedules, parsed
+from hybridppo.agents.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
+from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import Precision

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
-from hybridppo.agents.common.checks import (
+from hybridppo.agents.checks import (
     MOST_ROWS,
     MOST_THREADS,
     check_encoders,
@@ -13,7 +13,7 @@ from hybridppo.agents.common.checks import (
     check_types,
     require,
 )
-from hybridppo.agents.common.schedules import check_schedules, parsed
+from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions

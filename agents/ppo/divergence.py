@@ -9,7 +9,7 @@ from torch import Tensor
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.normalizing import Normalization
+from hybridppo.agents.ppo.normalization import Normalization
 from hybridppo.errors import TrainingError
 from hybridppo.networks.rows import numbers_of
 from hybridppo.rollouts.rollout import Rollout

@@ -6,8 +6,8 @@ Change the loss here. A custom loss is a function like `ppo_loss`, for `hybridpp
 of a subclass, `PPO.loss`. Autograd differentiates both. If the loss is an object with `state_dict` and
 `load_state_dict`, such as one with an adaptive coefficient, its state is saved with the agent.
 
-For the library's own loss, small networks on a CPU learn by the gradient that `numpy_backend.py` computes by hand. At
-the start of every run it is compared with autograd's (`backends.py`): if you change a formula only here, a warning says
+For the library's own loss, small networks on a CPU learn by the gradient that `by_numpy.py` computes by hand. At
+the start of every run it is compared with autograd's (`choosing.py`): if you change a formula only here, a warning says
 so, and autograd is used.
 
 Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details after Huang et al., "The 37

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridppo.agents.ppo.backend import Backend, Optimized
-from hybridppo.agents.ppo.numpy_backend import Passes, clipped, has_known_networks, stacked, views_of
+from hybridppo.agents.ppo.by_autograd import Backend, Optimized
+from hybridppo.agents.ppo.by_numpy import Passes, clipped, has_known_networks, stacked, views_of
 from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.networks.recurrent import RecurrentNetwork

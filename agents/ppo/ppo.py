@@ -8,8 +8,8 @@ implementations share: Huang et al., "The 37 Implementation Details of PPO", 202
 values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
 mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 
-The update reads from top to bottom in four files: this one, `batch.py`, `backend.py` and `loss.py`. Its loop is that of
-every agent, `agents/common/loop.py`.
+The update reads from top to bottom in four files: this one, `batch.py`, `by_autograd.py` and `loss.py`. Its loop is
+that of every agent, `agents/loop.py`.
 """
 
 import copy
@@ -24,20 +24,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import rows_of
-from hybridppo.agents.common.agent import PolicyAgent
-from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.saving import load_optimizer, tensors_by_part
-from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
-from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
+from hybridppo.agents.acting import rows_of
+from hybridppo.agents.agent import PolicyAgent
+from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.choosing import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, has_state, ppo_loss
-from hybridppo.agents.ppo.normalizing import Normalization
+from hybridppo.agents.ppo.normalization import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
+from hybridppo.agents.saving import load_optimizer, tensors_by_part
+from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, shown

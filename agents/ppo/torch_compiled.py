@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend, Optimized
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import place_of
 from hybridppo.networks.modes import depend_on_training

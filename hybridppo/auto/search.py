@@ -344,7 +344,7 @@ def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
 
 def _is_compiled(training: Training) -> bool:
     agent = training.agent
-    from hybridppo.agents.ppo import compiled_backend as of_ppo
+    from hybridppo.agents.ppo import by_numba as of_ppo
 
     fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent))
     return of_ppo.MODULE.is_kept() and fits

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO
-from hybridppo.agents.common.loop import Exchange
-from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.loop import Exchange
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.common.schedules import ADAPTIVE
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.schedules import ADAPTIVE
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distributed.choosing import choose_for_learners
 from hybridppo.distributed.cluster import Cluster

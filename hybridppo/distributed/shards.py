@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.common.loop import Draw, Exchange
-from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.loop import Draw, Exchange
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.distributed.wires import Wire
 from hybridppo.networks.normalization import Moments, joint_moments, moments_of
 from hybridppo.networks.parameters import FlatParameters

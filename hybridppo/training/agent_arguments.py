@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.common.schedules import ScheduleFunction, Schedules, parsed
 from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, policy_by_name
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, critics_see, default_config, make_agent
+from hybridppo.agents.schedules import ScheduleFunction, Schedules, parsed
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_critics

@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 from typing_extensions import Unpack
 
-from hybridppo.agents.common.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distributed.teams import run_directory_of
 from hybridppo.environments.checks import require_spaces_of

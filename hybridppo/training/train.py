@@ -18,11 +18,11 @@ from torch import nn
 from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.common.schedules import Schedules
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
+from hybridppo.agents.schedules import Schedules
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distributed.local import LocalTeam
 from hybridppo.environments.action_masks import has_mask
@@ -139,7 +139,7 @@ def train(
             which are trained at the actor's learning rate, saved and moved with it.
         schedules: schedules of numbers in the configuration, by field: a function that takes the share of the training
             that is done, 0 to 1, and returns the value; or a name, as in `PPOConfig.schedules`. See
-            `hybridppo.agents.common.schedules`.
+            `hybridppo.agents.schedules`.
         policy_of: a function from an agent's name to its policy's name, if there are several policies; None removes the
             number from the agent's name: `tagger_3` has the policy `tagger`.
         run_dir: a folder to make and write to; None writes nothing.

@@ -28,8 +28,8 @@ from hybridppo import (
     PPOConfig,
     TD3Config,
 )
-from hybridppo.agents.common.schedules import AdaptiveRate, parsed, share_left
 from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.schedules import AdaptiveRate, parsed, share_left
 from hybridppo.commands.main import main
 from hybridppo.training.agent_arguments import with_schedules
 

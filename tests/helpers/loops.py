@@ -3,9 +3,9 @@
 from typing import Any
 
 from hybridppo.agents import PPO
-from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.recorded_step import RecordedStep
-from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.loop import Exchange, OptimizationLoop
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.recorded_step import RecordedStep
 from hybridppo.system.recording import Record
 
 

@@ -26,8 +26,8 @@ from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
-from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.serialization import space_from_json, space_to_json

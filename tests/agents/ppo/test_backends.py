@@ -14,14 +14,14 @@ from ppo_settings import ppo_config
 
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.common.loop import OptimizationLoop
-from hybridppo.agents.ppo import compiled_backend
-from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.backends import difference
+from hybridppo.agents.loop import OptimizationLoop
+from hybridppo.agents.ppo import by_numba
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.compiled_backend import CompiledBackend
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numba import CompiledBackend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
+from hybridppo.agents.ppo.choosing import difference
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.compiled import tile_sizes, update_modules
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.networks.actors import MaskedActor
@@ -295,8 +295,8 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     expected = steps()
     assert expected[-1] == 3.0
     for module, name, value in (
-        (compiled_backend, "BLOCK_BYTES", 1),
-        (compiled_backend, "PRODUCTS_OF_A_CALL", 1),
+        (by_numba, "BLOCK_BYTES", 1),
+        (by_numba, "PRODUCTS_OF_A_CALL", 1),
         (tile_sizes, "tiles_for", lambda features: (8, 16)),
     ):
         with monkeypatch.context() as patch:

@@ -16,9 +16,9 @@ from sampling import collecting
 from selection import only_by_default
 
 from hybridppo import PPO
-from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.compiled_backend import CompiledBackend
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numba import CompiledBackend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.precision import supports_bf16
 from hybridppo.rollouts.rollout import Rollout

@@ -19,7 +19,7 @@ from selection import only_by_default
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.tools import export as exporting
 
 SMALL = ppo_config(

@@ -20,10 +20,10 @@ from torch import nn
 import hybridppo
 from hybridppo import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
-from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.loss import Loss, LossInputs, clipped_value_loss, policy_loss, ppo_loss, value_loss
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.errors import ConfigurationError
 
 CONFIG = ppo_config(
@@ -81,7 +81,7 @@ def test_a_formula_that_was_changed_alone_takes_effect_and_a_warning_names_both_
     module, name, changed = CHANGES[change]
     monkeypatch.setattr(module, name, changed)
     agent = train(env=lambda: Still(space)).agent
-    assert len(re.findall(r"loss\.py.*numpy_backend\.py.*loss=my_loss", caplog.text)) == 1
+    assert len(re.findall(r"loss\.py.*by_numpy\.py.*loss=my_loss", caplog.text)) == 1
     assert type(agent.loop().backend) is Backend
     plain = train(env=lambda: Still(space), config=replace(CONFIG, fast_updates=False)).agent
     torch.testing.assert_close(agent.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-5)
@@ -150,7 +150,7 @@ def test_formulas_that_agree_pass_whatever_is_learned_from(space: gym.Space[Any]
 def test_the_comparison_is_made_once_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     expected = train().agent.parameters.values
-    monkeypatch.setattr("hybridppo.agents.ppo.backends.difference", lambda *inputs: compared.append(inputs))
+    monkeypatch.setattr("hybridppo.agents.ppo.choosing.difference", lambda *inputs: compared.append(inputs))
     found = train().agent.parameters.values
     assert len(compared) == 1
     assert torch.equal(found, expected)

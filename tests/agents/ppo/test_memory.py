@@ -29,8 +29,8 @@ from toy_environments import (
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.backends import difference
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.choosing import difference
 from hybridppo.agents.ppo.numpy_memory import NumpyMemory
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
@@ -552,14 +552,14 @@ def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing() -> None:
 @pytest.mark.parametrize(
     "distributed", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2"), pytest.mark.slow)
 )
-def test_restarts_and_agents_that_leave_end_no_training(distribution: str) -> None:
+def test_restarts_and_agents_that_leave_end_no_training(distributed: str) -> None:
     # Minibatches of a single sequence; of two, one for each of two learners.
-    config = replace(SMALL, num_steps=16, sequence_length=4, num_minibatches=8 if distribution == "multi:2" else 16)
-    options: Any = {"config": config, "total_steps": 64 * 2, "distributed": distribution, "vectorization": "auto"}
+    config = replace(SMALL, num_steps=16, sequence_length=4, num_minibatches=8 if distributed == "multi:2" else 16)
+    options: Any = {"config": config, "total_steps": 64 * 2, "distributed": distributed, "vectorization": "auto"}
     faulty = partial(FaultyEnv, failing_now_and_then, 10)
     result = train(env=faulty, on_env_error="restart", **options)
     assert result.metrics["env_restarts"] > 0
-    if distribution == "local":
+    if distributed == "local":
         result = train(env=partial(ScriptedAgents, [[(16, "terminated")], [(1, "terminated")]]), **options)
         assert np.isfinite(result.metrics["policy_loss"])
 

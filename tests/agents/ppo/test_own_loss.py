@@ -21,9 +21,9 @@ from torch import nn
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
-from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.backends import NumpyNetworks, backend_for
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.choosing import NumpyNetworks, backend_for
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.networks.making import actor_and_critic
 from hybridppo.rollouts.advantages import gae

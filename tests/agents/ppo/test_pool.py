@@ -14,10 +14,10 @@ from stop_after import assert_stopped_update_changes_nothing
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.loss import policy_loss
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions

@@ -13,14 +13,13 @@ from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 
 import hybridppo
-from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.common import recorded_step
-from hybridppo.agents.common.loop import Exchange
-from hybridppo.agents.common.recorded_step import padded_size
-from hybridppo.agents.ppo import backends
-from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents import PPO, PPOConfig, recorded_step
+from hybridppo.agents.loop import Exchange
+from hybridppo.agents.ppo import choosing
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import ppo_loss
+from hybridppo.agents.recorded_step import padded_size
 from hybridppo.errors import DeviceError
 from hybridppo.rollouts.advantages import gae
 
@@ -135,7 +134,7 @@ def test_rows_of_padding_may_be_anything_finite() -> None:
 def test_minibatches_of_the_librarys_loss_alone_are_padded(
     options: dict[str, Any], is_padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backends, "recorder_for", lambda agent: PretendedRecorder())
+    monkeypatch.setattr(choosing, "recorder_for", lambda agent: PretendedRecorder())
     config = ppo_config(hidden_sizes=(8,), fast_updates=False)
     agent = PPO(gym.spaces.Box(-1.0, 1.0, (4,)), SPACES["discrete"], config, **options)
     step = agent.loop().whole_step

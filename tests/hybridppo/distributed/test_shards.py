@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
-from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.distributed.shards import ShardedBatch, ShardedUpdate
 from hybridppo.distributed.wires import Wire

@@ -14,8 +14,8 @@ from toy_environments import Catch
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.backend import Backend
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.convolutions import a3c, impala
 from hybridppo.networks.forms import numpy_form

@@ -10,7 +10,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import DeviceError
-from hybridppo.agents.common import agent
+from hybridppo.agents import agent
 from hybridppo.agents.ppo import ppo
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.training import evaluate as evaluating

@@ -19,8 +19,8 @@ from space_kinds import KINDS, KindOfSpace
 
 import hybridppo
 from hybridppo import EnvError, PPOConfig, SingleDevice
-from hybridppo.agents.ppo.backend import Backend
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.serialization import space_from_json, space_to_json

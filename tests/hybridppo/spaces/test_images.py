@@ -17,8 +17,8 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.common.acting import rows_of
-from hybridppo.agents.ppo.backend import Backend
+from hybridppo.agents.acting import rows_of
+from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor

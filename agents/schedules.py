@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from hybridppo.agents.common.checks import LARGEST_FLOAT, require
+from hybridppo.agents.checks import LARGEST_FLOAT, require
 from hybridppo.errors import ConfigurationError, shown
 
 ScheduleFunction = Callable[[float], float]

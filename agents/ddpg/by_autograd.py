@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.loop import Extras, fill_gradient
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.ddpg.networks import Critics
+from hybridppo.agents.loop import Extras, fill_gradient
 from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.parameters import FlatParameters

@@ -1,8 +1,8 @@
 """The gradient of PPO's loss by autograd, and the step along it.
 
-A backend computes the gradient of a minibatch for the loop (`agents/common/loop.py`): `Backend` by autograd, for any
+A backend computes the gradient of a minibatch for the loop (`agents/loop.py`): `Backend` by autograd, for any
 loss and any networks; `NumpyBackend` and `CompiledBackend`, written out by hand, for the library's own loss and MLPs on
-a CPU. `backends.py` chooses.
+a CPU. `choosing.py` chooses.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.loop import Extras, LearningAgent, fill_gradient
+from hybridppo.agents.loop import Extras, LearningAgent, fill_gradient
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import (
     STATISTICS,

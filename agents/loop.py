@@ -164,7 +164,7 @@ class OptimizationLoop:
 
     Args:
         agent: whose parameters learn.
-        backend: computes gradients (`gradient`) and steps along them (`descend`), such as `agents/ppo/backend.py`.
+        backend: computes gradients (`gradient`) and steps along them (`descend`), such as `agents/ppo/by_autograd.py`.
         exchange: what the update shares with other processes.
     """
 

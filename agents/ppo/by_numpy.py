@@ -16,8 +16,8 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.backend import Backend, Optimized
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
@@ -30,7 +30,7 @@ from hybridppo.system.threads import one_blas_thread, one_torch_thread
 class NumpyBackend(Backend):
     """Forward and backward passes in NumPy, of actor and critic together."""
 
-    written_in = "agents/ppo/numpy_backend.py"
+    written_in = "agents/ppo/by_numpy.py"
 
     def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)

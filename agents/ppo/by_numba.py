@@ -1,7 +1,7 @@
 """The optimizer steps of PPO compiled, for MLPs on a CPU; equal to autograd's up to rounding.
 
 A step is one call: gather, forward, loss, backward, clipping and Adam, in blocks of rows that fit into the cache
-closest to a core. Numba compiles `compiled_loops.py` once and keeps it (`hybridppo/compiled/modules.py`).
+closest to a core. Numba compiles `numba_loops.py` once and keeps it (`hybridppo/compiled/modules.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo import compiled_loops as loops
-from hybridppo.agents.ppo.backend import Backend, Optimized
+from hybridppo.agents.ppo import numba_loops as loops
+from hybridppo.agents.ppo.by_autograd import Backend, Optimized
+from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
@@ -72,7 +72,7 @@ class CompiledBackend(Backend):
         ConfigurationError: if Numba is missing or cannot compile it.
     """
 
-    written_in = "agents/ppo/compiled_loops.py"
+    written_in = "agents/ppo/numba_loops.py"
 
     def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.ppo.backend import Backend, Optimized
+from hybridppo.agents.loop import Exchange, OptimizationLoop
+from hybridppo.agents.ppo.by_autograd import Backend, Optimized
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.numpy_memory import NumpyMemory
+from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.networks.parameters import FlatParameters
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> Optimiz
 def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
     """The fastest backend."""
     if by_hand and agent.config.compiled_updates:
-        from hybridppo.agents.ppo.compiled_backend import CompiledBackend
+        from hybridppo.agents.ppo.by_numba import CompiledBackend
 
         if CompiledBackend.supports(agent):
             return CompiledBackend

@@ -1,6 +1,6 @@
 """The optimizer step of PPO that is compiled: the terms of `loss.py`, their gradients, clipping and Adam.
 
-Python never calls these functions; `compiled_backend.py` compiles and calls them.
+Python never calls these functions; `by_numba.py` compiles and calls them.
 """
 
 import math

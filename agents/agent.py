@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
-from hybridppo.agents.common.loop import Exchange, OptimizationLoop
-from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.agents.acting import NO_STATE, answer, chosen, remind, rows_of
+from hybridppo.agents.loop import Exchange, OptimizationLoop
+from hybridppo.agents.saving import save_agent
+from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.adam import FlatAdam

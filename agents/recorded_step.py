@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.common.loop import Extras, LearningAgent, OptimizationLoop
+from hybridppo.agents.loop import Extras, LearningAgent, OptimizationLoop
 from hybridppo.errors import DeviceError
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record, tried

@@ -20,9 +20,9 @@ from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.base import Placement
 from hybridppo.run_directory.appended import AppendedRows
+from hybridppo.runners.process_group import Piece
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runners.shared import Piece
 from hybridppo.system.validation import whole
 
 
@@ -62,7 +62,7 @@ class OffPolicyRunner(Runner):
                 f"{sampler.num_envs // num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
             )
         self.replay = agent.new_replay(sampler.columns.stop - sampler.columns.start, sampler.num_parts)
-        self._company.offer(rows=self._collected_rows)
+        self._group.offer(rows=self._collected_rows)
         if placement.max_lag > 1 and agent.config.n_steps > 1:
             raise ConfigurationError(
                 f"n_steps={agent.config.n_steps} does not work with max_lag={placement.max_lag}, under which the steps "
@@ -149,7 +149,7 @@ class OffPolicyRunner(Runner):
 
     def _leaves_agent_whole(self, error: BaseException) -> bool:
         """As in the base. Rows that other processes have are lost with them: the last checkpoint stays the newest."""
-        return self._company.is_only_one and super()._leaves_agent_whole(error)
+        return self._group.is_single and super()._leaves_agent_whole(error)
 
     def _collected_rows(self, start: int, end: int) -> dict[str, Tensor]:
         """Time rows of the replay buffer, of all processes."""
@@ -164,7 +164,7 @@ class OffPolicyRunner(Runner):
             rows.append(
                 max(rows.end, self.replay.total - self.replay.size),
                 self.replay.total,
-                partial(self._company.call, "rows"),
+                partial(self._group.call, "rows"),
                 self.replay.bytes_per_row * self.sampler.num_envs // self.replay.num_envs,
             )
         except OSError as error:
@@ -222,7 +222,7 @@ class OffPolicyRunner(Runner):
         loop = state["runner"]
         replay = loop["replay"]
         own = self.sampler.columns
-        pieces = self._company.sent(self._saved_rows(replay))
+        pieces = self._group.from_first(self._saved_rows(replay))
         self.replay.load_state(
             {**replay, "must_begin": replay["must_begin"][own]},
             ((first, {name: rows[:, own] for name, rows in piece.items()}) for first, piece in pieces),

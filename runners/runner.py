@@ -17,9 +17,9 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite, with_nan
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
+from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runners.shared import Alone
 from hybridppo.runners.turns import turns_of
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
@@ -52,7 +52,7 @@ class Runner:
         evaluation: evaluates the agent from time to time; None for never.
         interruption: requests a stop.
         clock: the clock for checkpoints, in seconds.
-        company: the other processes that train together with this one; None for no other.
+        group: the other processes that train together with this one; None for no other.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Runner:
         evaluation: EvaluationDuringTraining | None = None,
         interruption: Interruption | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        company: Alone | None = None,
+        group: SingleProcess | None = None,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
         self._turns = turns_of(agent, sampler, placement)
@@ -83,9 +83,9 @@ class Runner:
         self.interrupted = False
         self.saved = False
         """Whether the last checkpoint is on the disk."""
-        self._company = company if company is not None else Alone()
-        self._company.offer(collected=self._collected, steered=self._steered)
-        self._is_rescued = not self._company.is_first
+        self._group = group if group is not None else SingleProcess()
+        self._group.offer(collected=self._collected, steered=self._steered)
+        self._is_rescued = not self._group.is_first
         """Whether an error was already handled (`rescuing`); those of other processes go to the first."""
         self.run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
@@ -112,10 +112,10 @@ class Runner:
     def run(self) -> Metrics:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
         with stoppable(self.agent, self._interruption), self.rescuing(between_updates=False):
-            with self._apart():
+            with self._first_only():
                 pass  # callbacks get the start
             metrics = self._run()
-        self._company.leave()  # the others have ended or are about to, and everything is saved
+        self._group.leave()  # the others have ended or are about to, and everything is saved
         return metrics
 
     def _run(self) -> Metrics:
@@ -128,7 +128,7 @@ class Runner:
         )  # fmt: skip
         self._ended_at = time.perf_counter()
         with bar:
-            with self._apart():
+            with self._first_only():
                 if self._evaluation is not None:
                     with self.rescuing():
                         self._add(self._evaluation.go_on(self))
@@ -137,14 +137,14 @@ class Runner:
                     self.metrics = self.iterate()
                 except Stopped:
                     break
-                with self._apart(), self.rescuing():
+                with self._first_only(), self.rescuing():
                     self._account()
                 if self._clock() - saved_at > self._checkpoint_seconds:
                     self.save()
                     saved_at = self._clock()
                 bar.move_to(min(self.sampler.env_steps, self.total_steps), _summary(self.metrics))
             self.interrupted = self.share_done < 1.0 and self.stopped_by is None
-            with self._apart():
+            with self._first_only():
                 if self._evaluation is not None and not self.interrupted:
                     try:
                         with self.rescuing():
@@ -187,13 +187,13 @@ class Runner:
         is_of_another = isinstance(error, DistributedError) and not isinstance(error, LearnerLostError)
         if not (is_of_environments or (is_of_another and self._rollout is None)):
             return False
-        self._company.leave()
+        self._group.leave()
         self.sampler.give_up(str(error))
         return True
 
-    def _apart(self) -> AbstractContextManager[None]:
+    def _first_only(self) -> AbstractContextManager[None]:
         """A context for work that only the first process does while the others wait."""
-        return self._company.apart(self._callbacks.run)
+        return self._group.first_only(self._callbacks.run)
 
     def _add(self, found: Metrics) -> None:
         """Add the figures of an evaluation to the last iteration's metrics, also in their file."""
@@ -319,19 +319,19 @@ class Runner:
     def save(self) -> None:
         """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved.
 
-        All processes call it together, or the first within `_apart`.
+        All processes call it together, or the first within `_first_only`.
         """
-        if self.run_directory is None or (self._company.has_left and self.sampler.failure is None):
+        if self.run_directory is None or (self._group.has_left and self.sampler.failure is None):
             return
-        with self._apart():
-            if self._company.is_first:
+        with self._first_only():
+            if self._group.is_first:
                 self._write()
 
     def _collected(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the state of a checkpoint, of all processes."""
         self.sampler.pause()
         tensors, agent_state = self.agent.state()
-        tensors = self._company.of_all(tensors)
+        tensors = self._group.gathered(tensors)
         parts = {"sampler": self.sampler.state(), "placement": self.placement.state(), "runner": self.state()}
         for part, (of_part, _) in parts.items():
             tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
@@ -339,7 +339,7 @@ class Runner:
 
     def _write(self) -> None:
         assert self.run_directory is not None  # `save` has seen to that
-        tensors, state = self._company.call("collected")
+        tensors, state = self._group.call("collected")
         evaluated, awaited = self._evaluated, None
         if self._evaluation is not None:
             evaluated, awaited = self._evaluation.state(), self._evaluation.awaited
@@ -356,10 +356,10 @@ class Runner:
                 self._callbacks.checkpoint(folder)
 
     def steer(self, steering: Steering) -> list[Any]:
-        """As `BaseSampler.steer`, in all processes; only the first calls it, within `_apart`."""
-        if self._company.has_left:
+        """As `BaseSampler.steer`, in all processes; only the first calls it, within `_first_only`."""
+        if self._group.has_left:
             raise refused("environments of other learners after the training", "steer them before its end")
-        found: list[Any] = self._company.call("steered", *steering)
+        found: list[Any] = self._group.call("steered", *steering)
         return found
 
     def _steered(self, *steering: Any) -> list[Any]:
@@ -369,7 +369,7 @@ class Runner:
 
     def _of_all(self, part: str, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of a rollout, or of rows of a replay buffer, with the columns of all processes."""
-        found = self._company.of_all({f"{part}.{name}": tensor for name, tensor in own.items()})
+        found = self._group.gathered({f"{part}.{name}": tensor for name, tensor in own.items()})
         return part_of(found, f"{part}.")
 
     @property

@@ -30,7 +30,7 @@ from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distributed.choosing import choose_for_learners
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies, require_shareable
-from hybridppo.distributed.local import LocalTeam
+from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
@@ -375,8 +375,8 @@ def _pool_of(envs: list[slice], setup: dict[str, Any], options: EnvironmentOptio
     return Actors(RemoteLearner, "learner", envs, setup, options.worker_timeout)
 
 
-class ServerOfParameters(LocalTeam):
-    """The team of a training with a server, on the server's side.
+class ServerOfParameters(Strategy):
+    """The strategy of a training with a server, on the server's side.
 
     Args:
         policy: the policy, with the number of learners and the limit of the lag.

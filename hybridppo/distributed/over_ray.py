@@ -8,7 +8,7 @@ from hybridppo.auto.auto import Auto, Choice, Within
 from hybridppo.auto.trials import Name
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies
-from hybridppo.distributed.local import LocalTeam
+from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -24,7 +24,7 @@ from hybridppo.runs.options import RunOptions
 from hybridppo.system.threads import cpu_cores
 
 
-class OverRay(LocalTeam):
+class OverRay(Strategy):
     """The learner of a training whose environments are in Ray actors. As a context, it connects to Ray.
 
     Args:

@@ -14,8 +14,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.launching import join_store
+from hybridppo.distributed.learners import MultiLearnerStrategy, start_timeout
 from hybridppo.distributed.link import Link, text_of
-from hybridppo.distributed.team import Team, start_timeout
 from hybridppo.environments.registration import import_modules, source_here
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
@@ -52,21 +52,21 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
     import_modules(settings.environment.imports)  # a module may register the device
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
-    kind: type[Team] = setup["team"]
-    with kind(setup["policy"], rank, timeout, settings.run.address) as team:
-        placement = team.placement(placement_from_settings(settings.placement))
+    kind: type[MultiLearnerStrategy] = setup["strategy"]
+    with kind(setup["policy"], rank, timeout, settings.run.address) as strategy:
+        placement = strategy.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")
         options = for_seats(settings.environment, settings.run, settings.config)
-        environments = team.environments(source, settings.config.num_envs, options, settings.run.num_workers)
+        environments = strategy.environments(source, settings.config.num_envs, options, settings.run.num_workers)
         try:
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")
             agent = make_agent(setup["kind"], *spaces, settings.config, seed=seed, **setup["own"])
-            team.link = Link(store, rank, size, timeout=timeout, start_timeout=start_timeout(timeout))
+            strategy.link = Link(store, rank, size, timeout=timeout, start_timeout=start_timeout(timeout))
             quiet = Reporting(progress=False)
             job = Job(source, settings, environments, agent, placement, Interruption(), reporting=quiet)
-            run_to_the_end(job, team)
+            run_to_the_end(job, strategy)
         finally:
             environments.close()
 

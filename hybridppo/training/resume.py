@@ -15,7 +15,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distributed.teams import run_directory_of
+from hybridppo.distributed.choosing_strategy import run_directory_of
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
@@ -124,7 +124,7 @@ def resume(
         try:
             with staged(source, settings.config, settings.environment, settings.run, where) as stage:
                 job = _resumed(stage, directory, before, settings, checkpoint, parts)
-                return run_by_groups(replace(job, reporting=reporting), stage.team)
+                return run_by_groups(replace(job, reporting=reporting), stage.strategy)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options
                 directory.update_config(kept)
@@ -165,7 +165,7 @@ def _resumed(
         name: directory.config[name] for name in ("versions", "origin") if name in directory.config
     }
     directory.update_config({**kept.to_json(), **of_start})
-    if stage.team.rank == 0:  # the other learners get the checkpoint from it
+    if stage.strategy.rank == 0:  # the other learners get the checkpoint from it
         _go_back(directory, before, settings, agent, checkpoint)
     # The number of workers is a part of the choice of `auto`, as its placement is.
     settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))

@@ -10,8 +10,8 @@ import torch
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distributed.local import LocalTeam
-from hybridppo.distributed.teams import team_of
+from hybridppo.distributed.choosing_strategy import strategy_of
+from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
@@ -26,7 +26,7 @@ class Stage:
     """The processes, environments and options with which a training is prepared and runs."""
 
     env: EnvSource
-    team: LocalTeam
+    strategy: Strategy
     options: EnvironmentOptions
     """The options of the environments in every process."""
     run: RunOptions
@@ -42,7 +42,7 @@ class Stage:
         """The placement that was asked for, or the one that `auto` chooses for so many steps."""
         if isinstance(self.placement, Placement):
             return Choice(self.placement, self.run.num_workers, config.torch_threads or 1, table={})
-        return self.team.choose(
+        return self.strategy.choose(
             self.placement,
             source=self.env,
             environments=self.environments,
@@ -82,20 +82,20 @@ def staged(
             that changes gradients.
     """
     _refuse_modes_of_torch()
-    team = team_of(run, options.worker_timeout)
-    team.check(config, options, run)
-    options, placement = team.dividing(env, options), team.placement(placement)
+    strategy = strategy_of(run, options.worker_timeout)
+    strategy.check(config, options, run)
+    options, placement = strategy.dividing(env, options), strategy.placement(placement)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(team)
-        run = team.settled(run)
+        stack.enter_context(strategy)
+        run = strategy.settled(run)
         interruption = stack.enter_context(Interruption(saves=saves))
         begun = time.perf_counter()
         seats = for_seats(options, run, config, policy_of)
-        environments = team.environments(env, config.num_envs, seats, run.num_workers)
+        environments = strategy.environments(env, config.num_envs, seats, run.num_workers)
         stack.callback(environments.close)
         options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun
-        yield Stage(env, team, options, run, environments, seconds, placement, interruption)
+        yield Stage(env, strategy, options, run, environments, seconds, placement, interruption)
 
 
 def _refuse_modes_of_torch() -> None:

@@ -24,7 +24,7 @@ from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.agents.schedules import Schedules
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distributed.local import LocalTeam
+from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
@@ -191,9 +191,9 @@ def train(
     saves = run_dir is not None
     with staged(env, asked.config, environment_options, run, where, policy_of=policy_of, saves=saves) as stage:
         job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
-        if run_dir is None or stage.team.rank > 0:
-            return run_by_groups(job, stage.team)
-        return _run_in(run_dir, job, stage.team, table)
+        if run_dir is None or stage.strategy.rank > 0:
+            return run_by_groups(job, stage.strategy)
+        return _run_in(run_dir, job, stage.strategy, table)
 
 
 def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bool) -> tuple[Job, dict[str, Any]]:
@@ -238,64 +238,64 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
     return replace(job, profile=profile), choice.table
 
 
-def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
+def _run_in(run_dir: str | Path, job: Job, strategy: Strategy, table: dict[str, Any]) -> TrainResult:
     """Run a job in a new run directory, and write the table of trials of its placement, if there is one."""
     with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
                 directory.write("placements.json", table)
-            return run_by_groups(replace(job, directory=directory), team)
+            return run_by_groups(replace(job, directory=directory), strategy)
         except BaseException:
             directory.discard()  # a training that could not begin leaves no folder
             raise
 
 
-def run_by_groups(job: Job, team: LocalTeam) -> TrainResult:
+def run_by_groups(job: Job, strategy: Strategy) -> TrainResult:
     """As `run_to_the_end`; if a learner is lost and may be replaced, all continue from the last checkpoint."""
     while True:
         try:
-            return run_to_the_end(job, team)
+            return run_to_the_end(job, strategy)
         except LearnerLostError as lost:
-            job = team.regrouped(job, lost)
+            job = strategy.regrouped(job, lost)
 
 
-def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
+def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
     """Train to the goal in the settings, from the start or from a checkpoint; evaluate; write the result."""
-    job = team.begin(job)
+    job = strategy.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config = agent.config
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), explaining_memory(), products, contextlib.ExitStack() as stack:
         stack.enter_context(np.errstate(under="ignore"))  # a program may let it raise: probabilities may become zero
         placement.prepare(agent)
-        sampler = _sampler(job, team)
+        sampler = _sampler(job, strategy)
         stack.callback(sampler.close)
         if isinstance(sampler, Sampler) and settings.run.distributed == "local":
             _warn_of_unused(settings.environment, job.environments)
         callbacks = _callbacks(job)
-        runner = _runner(job, team, sampler, callbacks, stack)
+        runner = _runner(job, strategy, sampler, callbacks, stack)
         callbacks.run.environments = RunEnvironments(runner.steer)
         stack.callback(callbacks.run.environments.close)
         if names := settings.environment.info_metrics:
             sampler.measure_infos(names)
             runner.measures.append(sampler.info_metrics)
         if job.checkpoint is not None and directory is not None:
-            go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
+            go_on(runner, job.checkpoint, settings.seed, directory, tells=strategy.rank == 0)
         if settings.run.self_play is not None:
-            _begin_self_play(settings.run.self_play, job, team, runner, stack)
+            _begin_self_play(settings.run.self_play, job, strategy, runner, stack)
         callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
-        if directory is not None and team.rank == 0 and runner.share_done < 1.0:
+        if directory is not None and strategy.rank == 0 and runner.share_done < 1.0:
             directory.remove_result()  # of a run that trains on
         with callbacks.called():
             metrics = _run(runner, job)
             stopped_by = runner.stopped_by  # not by the evaluation that follows
-            team.end()
+            strategy.end()
             callbacks.run.has_ended = True
             with runner.rescuing():
                 evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
                 directory.write("result.json", _result(settings, runner, evaluation, placement))
-    run_dir = directory.given if directory is not None and team.rank == 0 else None
+    run_dir = directory.given if directory is not None and strategy.rank == 0 else None
     result = TrainResult(
         agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by, settings.policy
     )
@@ -304,9 +304,9 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
     return result
 
 
-def _sampler(job: Job, team: LocalTeam) -> BaseSampler:
+def _sampler(job: Job, strategy: Strategy) -> BaseSampler:
     settings, config = job.settings, job.agent.config
-    return team.sampler(
+    return strategy.sampler(
         job.env,
         job.environments,
         job.agent,
@@ -346,13 +346,13 @@ def _callbacks(job: Job) -> Callbacks:
 
 
 def _runner(
-    job: Job, team: LocalTeam, sampler: BaseSampler, callbacks: Callbacks, stack: contextlib.ExitStack
+    job: Job, strategy: Strategy, sampler: BaseSampler, callbacks: Callbacks, stack: contextlib.ExitStack
 ) -> Runner:
     """The loop, with evaluations during the training if they were asked for."""
     run, evaluation = job.settings.run, None
     if run.evaluate_every:
         evaluation = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
-    return team.runner(
+    return strategy.runner(
         job.agent,
         sampler,
         job.placement,
@@ -369,11 +369,11 @@ def _runner(
 
 
 def _begin_self_play(
-    options: dict[str, Any], job: Job, team: LocalTeam, runner: Runner, stack: contextlib.ExitStack
+    options: dict[str, Any], job: Job, strategy: Strategy, runner: Runner, stack: contextlib.ExitStack
 ) -> None:
     folder = None if job.directory is None else job.directory.path / "snapshots"
-    is_alone = team.size == 1
-    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=team.rank == 0, is_alone=is_alone)
+    is_alone = strategy.size == 1
+    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=strategy.rank == 0, is_alone=is_alone)
     stack.enter_context(contextlib.closing(ladder)).begin()
     runner.between_rollouts.append(ladder.look)
     runner.measures.append(ladder.metrics)

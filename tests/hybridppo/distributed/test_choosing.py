@@ -23,7 +23,7 @@ from hybridppo.auto.trials import Candidate, Training, Trial
 from hybridppo.commands.main import main
 from hybridppo.distributed import choosing
 from hybridppo.distributed.choosing import choose_for_learners, share_of
-from hybridppo.distributed.team import Team
+from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.tools import comparing
@@ -121,7 +121,7 @@ def test_the_first_measures_and_all_take_what_it_found() -> None:
     agent = hybridppo.PPO(environments.observation_space, environments.action_space, config)
     found = []
     for rank in range(2):
-        team = Team(MultiLearner(2), rank, 60.0)
+        team = MultiLearnerStrategy(MultiLearner(2), rank, 60.0)
         team.link = Told(words)  # type: ignore[assignment]
         options: dict[str, Any] = {"agent": agent, "total_steps": 10**9, "options": COPIES, "num_workers": None}
         found.append(team.choose(Auto(), source="CartPole-v1", environments=environments, config=config, **options))

@@ -39,7 +39,7 @@ import hybridppo
 from hybridppo import ConfigurationError, DistributedError, EnvError, MultiLearner, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.reporting.callbacks import TrainingRun
-from hybridppo.runners.shared import Company
+from hybridppo.runners.process_group import ProcessGroup
 
 CONFIG = ppo_config(
     num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
@@ -357,14 +357,14 @@ def test_others_take_settings_that_a_callback_of_the_first_changes(kind: Any) ->
     }
     space = gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (2,)), b=gym.spaces.Box(-1, 1, (2,)))
     runs = [TrainingRun(kind(space, gym.spaces.Box(-1, 1, (1,)), own[kind]), {}) for _ in range(2)]
-    first, other = (Company(rank, commands, lambda tensors: tensors, lambda data: data) for rank in range(2))
+    first, other = (ProcessGroup(rank, commands, lambda tensors: tensors, lambda data: data) for rank in range(2))
     agents: list[Any] = [run.agent for run in runs]
     for changes in ({}, {"gamma": 0.5}, {}, {"gamma": 0.25}):
         before = agents[1].config
-        with first.apart(runs[0]):
+        with first.first_only(runs[0]):
             if changes:
                 agents[0].config = replace(agents[0].config, **changes)
-        with other.apart(runs[1]):
+        with other.first_only(runs[1]):
             pass
         assert agents[1].config == agents[0].config
         assert (agents[1].config is before) == (not changes)
@@ -493,9 +493,9 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
 
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Let this process look as if torchrun had started it; returns the port at which learners meet."""
-    from hybridppo.distributed import team
+    from hybridppo.distributed import learners
 
-    monkeypatch.setattr(team, "SECONDS_TO_START", 1.0)
+    monkeypatch.setattr(learners, "SECONDS_TO_START", 1.0)
     port = free_port()
     variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in variables.items():

@@ -8,7 +8,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import MultiLearner
-from hybridppo.distributed.team import Team
+from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.distributed.wires import Collective, InSharedMemory, Wire
 
 CONFIG = ppo_config(
@@ -17,7 +17,7 @@ CONFIG = ppo_config(
 )  # fmt: skip
 
 
-class Apart(Team):
+class Apart(MultiLearnerStrategy):
     """Learners that do not know that they are on one machine. The others have the class of the first."""
 
     way: type = Collective
@@ -47,10 +47,12 @@ def test_gloo_brings_the_same_rows_together_as_shared_memory(monkeypatch: pytest
     found = []
     for kind in (Beside, Apart):
 
-        def of(policy: Any, timeout: float, address: Any, kind: type[Team] = kind) -> Team:
+        def of(
+            policy: Any, timeout: float, address: Any, kind: type[MultiLearnerStrategy] = kind
+        ) -> MultiLearnerStrategy:
             return kind(policy, 0, timeout)
 
-        monkeypatch.setattr(Team, "of", of)
+        monkeypatch.setattr(MultiLearnerStrategy, "of", of)
         found.append(train(MultiLearner(2, shards=4)))
     beside, apart = found
     assert torch.equal(apart.agent.parameters.values, beside.agent.parameters.values)

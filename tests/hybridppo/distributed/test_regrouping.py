@@ -17,8 +17,8 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import DistributedError, MultiLearner, PPOConfig, TD3Config
-from hybridppo.distributed import team
-from hybridppo.distributed.team import Losses
+from hybridppo.distributed import learners
+from hybridppo.distributed.learners import Losses
 from hybridppo.errors import LearnerLostError
 from hybridppo.run_directory.directory import RunDirectory
 
@@ -117,7 +117,7 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
         "CartPole-v1", total_steps=128, config=CONFIG, seed=5, placement="cpu", progress=False, run_dir=tmp_path / "run"
     )
     steps = [128, 128, 256, 256, 256, 256]
-    monkeypatch.setattr(team, "rewind_to", lambda directory, checkpoint: steps.pop(0))
+    monkeypatch.setattr(learners, "rewind_to", lambda directory, checkpoint: steps.pop(0))
     lost, losses = LearnerLostError("learner 1"), Losses()
     loaded: list[int] = []
     job: Any = SimpleNamespace(
@@ -126,7 +126,7 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
         interruption=SimpleNamespace(requested=False),
         directory=RunDirectory.open(tmp_path / "run"),
     )
-    monkeypatch.setattr(team, "replace", lambda job, **changes: changes)
+    monkeypatch.setattr(learners, "replace", lambda job, **changes: changes)
     for _ in range(5):
         assert losses.next(job, lost, may=True)["checkpoint"] is not None
     assert loaded == [2] * 5  # the checkpoint's version, whatever the agent had become

@@ -1,11 +1,11 @@
-"""The team of a way to distribute, and the run directory that it resumes."""
+"""The strategy of a way to distribute, and the run directory that it resumes."""
 
 import logging
 import os
 from pathlib import Path
 
 from hybridppo.distributed.launching import is_joining
-from hybridppo.distributed.local import LocalTeam
+from hybridppo.distributed.strategy import Strategy
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.distributed_policies import (
     Central,
@@ -32,19 +32,19 @@ def run_directory_of(run_dir: str | Path, distributed: str | Distributed | None)
     """
     is_multi = distributed is None or isinstance(distributed_from(distributed), MultiLearner)
     if is_multi and is_joining() and os.environ["WORLD_SIZE"] != "1":
-        from hybridppo.distributed.team import run_directory_of_first
+        from hybridppo.distributed.learners import run_directory_of_first
 
         return run_directory_of_first(run_dir, distributed)
     return RunDirectory.open_to_train(run_dir)
 
 
-def team_of(run: RunOptions, timeout: float) -> LocalTeam:
-    """The team of the run. A process without an answer for `timeout` seconds is lost."""
+def strategy_of(run: RunOptions, timeout: float) -> Strategy:
+    """The strategy of the run. A process without an answer for `timeout` seconds is lost."""
     policy = distributed_from(run.distributed)
     if isinstance(policy, MultiLearner):
-        from hybridppo.distributed.team import Team  # loads torch.distributed
+        from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
 
-        return Team.of(policy, timeout, run.address)
+        return MultiLearnerStrategy.of(policy, timeout, run.address)
     if isinstance(policy, SingleLearnerCoarse):
         from hybridppo.distributed.over_ray import Coarse
 
@@ -63,4 +63,4 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
             "such as distributed='coarse' (--distributed coarse)",
             run.address,
         )
-    return LocalTeam()
+    return Strategy()

@@ -1,4 +1,4 @@
-"""The team of a training makes its environments, sampler and loop. Here, it is one process."""
+"""The strategy of a training makes its environments, sampler and loop. Here, it is one process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +21,11 @@ from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions
 
 
-class LocalTeam:
-    """The team of a training in this process. A team is a context, whose end stops everything that the team started.
+class Strategy:
+    """The strategy of a training in this process. It is a context, whose end stops all that it has started.
 
     Args:
-        connect: connects to a Ray cluster when the context begins; None if the team needs none.
+        connect: connects to a Ray cluster when the context begins; None if the strategy needs none.
     """
 
     rank = 0

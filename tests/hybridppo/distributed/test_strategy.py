@@ -16,11 +16,11 @@ from hybridppo import ConfigurationError, DistributedError, MultiLearner, TD3Con
 from hybridppo.agents import PPO
 from hybridppo.agents.ddpg.ddpg import TD3
 from hybridppo.distributed import launching
-from hybridppo.distributed import team as teams
+from hybridppo.distributed import learners as teams
+from hybridppo.distributed.choosing_strategy import strategy_of
 from hybridppo.distributed.launching import in_background
+from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.distributed.link import is_gone
-from hybridppo.distributed.team import Team
-from hybridppo.distributed.teams import team_of
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.options import RunOptions
@@ -42,8 +42,8 @@ class Wire:
         return [self.said.get(rank, data) for rank in (0, 1)]
 
 
-def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[Team]]:
-    wire, learners = Wire(), [Team(MultiLearner(2), rank, 5.0) for rank in (0, 1)]
+def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[MultiLearnerStrategy]]:
+    wire, learners = Wire(), [MultiLearnerStrategy(MultiLearner(2), rank, 5.0) for rank in (0, 1)]
     for learner, seed in zip(learners, seeds, strict=True):
         learner.link = wire  # type: ignore[assignment]
         learner._agent = PPO(
@@ -53,7 +53,7 @@ def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[Team]]:
     return wire, learners
 
 
-def say(wire: Wire, learner: Team, data: bytes) -> list[bytes]:
+def say(wire: Wire, learner: MultiLearnerStrategy, data: bytes) -> list[bytes]:
     wire.rank = learner.rank
     return learner.gather(data)
 
@@ -119,7 +119,7 @@ def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:
 
 
 def test_each_learner_makes_the_environments_of_its_shards() -> None:
-    learner = Team(MultiLearner(2, shards=4), 1, 5.0)
+    learner = MultiLearnerStrategy(MultiLearner(2, shards=4), 1, 5.0)
     environments = learner.environments("CartPole-v1", 8, EnvironmentOptions(vectorization="sync"))
     assert isinstance(environments, EnvironmentShards)
     indices = [[each.index for each in part.sub_environments] for part in environments.parts]
@@ -129,7 +129,7 @@ def test_each_learner_makes_the_environments_of_its_shards() -> None:
 
 def test_numbers_that_follow_from_others_are_written_down() -> None:
     run = RunOptions(total_steps=1, seed=4, distributed="multi:2")
-    settled = Team.of(MultiLearner(2), 5.0).settled(run)
+    settled = MultiLearnerStrategy.of(MultiLearner(2), 5.0).settled(run)
     assert (settled.distributed, settled.seed) == ("multi:2:2", 4)
 
 
@@ -137,7 +137,7 @@ def test_numbers_that_follow_from_others_are_written_down() -> None:
 def test_an_address_of_a_training_without_a_distribution_is_a_warning(
     address: str | None, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    team_of(RunOptions(64, address=address), 5.0)
+    strategy_of(RunOptions(64, address=address), 5.0)
     assert ("address=auto has no effect with distributed='local'" in caplog.text) == warns
 
 

@@ -22,12 +22,12 @@ Piece = tuple[int, dict[str, Tensor]]
 """Rows of a replay buffer from a file: the number of the first, and their tensors."""
 
 
-class Alone:
-    """The company of a runner that trains alone."""
+class SingleProcess:
+    """The group of a runner that trains alone."""
 
     def __init__(self) -> None:
         self._calls: dict[str, WeakMethod[Callable[..., Any]]] = {}
-        self.is_first = self.is_only_one = True
+        self.is_first = self.is_single = True
         self.has_left = False
         """Whether the other processes cannot be reached any more."""
 
@@ -36,7 +36,7 @@ class Alone:
         self._calls |= {name: WeakMethod(call) for name, call in calls.items()}
 
     @contextmanager
-    def apart(self, run: TrainingRun) -> Iterator[None]:
+    def first_only(self, run: TrainingRun) -> Iterator[None]:
         """A context for work that only the first does.
 
         At its end the others make the calls of the first, stop if a callback of the first has ended its `run`, and take
@@ -45,7 +45,7 @@ class Alone:
         yield
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call an offered method in all processes, with arguments that JSON can hold; only the first does, in `apart`.
+        """Call an offered method in all processes; only the first does, in `first_only`. JSON must hold its arguments.
 
         Returns:
             The result in this process.
@@ -57,11 +57,11 @@ class Alone:
     def leave(self) -> None:
         """Do not communicate with the others from now on (`has_left`)."""
 
-    def of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of all processes, from those of this process; some have a column for each environment."""
         return tensors
 
-    def sent(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def from_first(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """The pieces of the first process, in all processes; the pieces of the others are ignored."""
         yield from pieces
 
@@ -76,13 +76,13 @@ class Commands(Protocol):
         """Wait for the next command; the other learners call this."""
 
 
-class Company(Alone):
-    """The company of a runner that trains together with others.
+class ProcessGroup(SingleProcess):
+    """The group of a runner that trains together with others.
 
     Args:
         rank: number of this process.
         commands: carries commands from the first process to the others.
-        of_all: as the method of this name.
+        gathered: as the method of this name.
         from_first: returns the bytes of the first process; those of the others are ignored.
     """
 
@@ -90,17 +90,17 @@ class Company(Alone):
         self,
         rank: int,
         commands: Commands,
-        of_all: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+        gathered: Callable[[dict[str, Tensor]], dict[str, Tensor]],
         from_first: Callable[[bytes], bytes],
     ) -> None:
         super().__init__()
-        self.is_first, self.is_only_one, self._commands = rank == 0, False, commands
-        self._of_all, self._from_first, self._is_apart = of_all, from_first, False
+        self.is_first, self.is_single, self._commands = rank == 0, False, commands
+        self._gathered, self._from_first, self._is_apart = gathered, from_first, False
         self._configs: list[Any] = []
         """The settings that the others have, policy by policy."""
 
     @contextmanager
-    def apart(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
+    def first_only(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
         if self._is_apart or self.has_left:
             yield
             return
@@ -132,10 +132,10 @@ class Company(Alone):
     def leave(self) -> None:  # noqa: D102 - as in the base
         self.has_left = True
 
-    def of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102 - as in the base
-        return tensors if self.has_left else self._of_all(tensors)
+    def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102 - as in the base
+        return tensors if self.has_left else self._gathered(tensors)
 
-    def sent(self, pieces: Iterable[Piece]) -> Iterator[Piece]:  # noqa: D102 - as in the base
+    def from_first(self, pieces: Iterable[Piece]) -> Iterator[Piece]:  # noqa: D102 - as in the base
         if self.is_first:
             for first, tensors in pieces:
                 self._from_first(first.to_bytes(8, "little") + safetensors.torch.save(tensors))

@@ -42,8 +42,8 @@ from hybridppo.distributed.launching import (
     store_of_torchrun,
 )
 from hybridppo.distributed.link import Link, host_copy, text_of
-from hybridppo.distributed.local import LocalTeam
-from hybridppo.distributed.shards import ShardedUpdate
+from hybridppo.distributed.reduce import ShardedUpdate
+from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed.wires import Collective, InSharedMemory, Wire
 from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
@@ -59,10 +59,10 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.runners.process_group import ProcessGroup, SingleProcess
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.sharded_sampler import ShardsSampler
-from hybridppo.runners.shared import Alone, Company
 from hybridppo.runners.workers import LOSSES_IN_A_ROW
 from hybridppo.runs.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.runs.job import Job
@@ -92,7 +92,7 @@ def start_timeout(timeout: float) -> float:
     return min(max(timeout, SECONDS_TO_START), 10.0**6)
 
 
-class Team(LocalTeam):
+class MultiLearnerStrategy(Strategy):
     """One of the learners. As a context, it ends the learners that it has started.
 
     Args:
@@ -127,7 +127,7 @@ class Team(LocalTeam):
         self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
 
     @classmethod
-    def of(cls, policy: MultiLearner, timeout: float, address: str | None = None) -> "Team":
+    def of(cls, policy: MultiLearner, timeout: float, address: str | None = None) -> "MultiLearnerStrategy":
         """The learner of this process: the first, or the one that torchrun says.
 
         Raises:
@@ -147,7 +147,7 @@ class Team(LocalTeam):
             )
         return cls(policy, 0, timeout, address)
 
-    def __enter__(self) -> "Team":
+    def __enter__(self) -> "MultiLearnerStrategy":
         super().__enter__()
         if self._joins:
             seconds = start_timeout(self._timeout)
@@ -382,7 +382,7 @@ class Team(LocalTeam):
         setup = {
             "source": to_send(job.env),
             "settings": job.settings,
-            "team": type(self),
+            "strategy": type(self),
             "policy": self.policy,
             "kind": type(job.agent),
             "own": {name: value for name, value in job.agent.own.items() if name != "agent"},
@@ -435,13 +435,13 @@ class Team(LocalTeam):
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
         """A loop that stops and saves together with all learners."""
-        company = Alone()
+        group = SingleProcess()
         if self.link is not None:
-            company = Company(self.rank, self.link, self._of_all, self._from_first)
-        options |= {"interruption": self._agreed, "clock": lambda: self._seconds, "company": company}
+            group = ProcessGroup(self.rank, self.link, self._gathered, self._from_first)
+        options |= {"interruption": self._agreed, "clock": lambda: self._seconds, "group": group}
         return make_runner(agent, sampler, placement, **options)
 
-    def _of_all(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of an agent or a rollout with the columns of all learners."""
         if self.link is None:
             return tensors
@@ -461,7 +461,7 @@ class Team(LocalTeam):
         """Give the first learner's agent the tensors of all environments."""
         if self.size > 1:
             tensors, state = self._agent.state()
-            self._agent.load_state(self._of_all(tensors), state)
+            self._agent.load_state(self._gathered(tensors), state)
 
     def gather(self, data: bytes) -> list[bytes]:
         """The data of each learner. All also receive requests to stop, and the first learner's clock.
@@ -554,18 +554,18 @@ class Losses:
 
 def run_directory_of_first(run_dir: str | Path, distributed: object) -> RunDirectory:
     """As `teams.run_directory_of`, for learners of torchrun."""
-    with Team.of(MultiLearner(), EnvironmentOptions().worker_timeout) as team:
-        if team.rank > 0:
-            return Elsewhere(json.loads(team._from_first(b"")))
+    with MultiLearnerStrategy.of(MultiLearner(), EnvironmentOptions().worker_timeout) as strategy:
+        if strategy.rank > 0:
+            return Elsewhere(json.loads(strategy._from_first(b"")))
         config = RunDirectory.open(run_dir).config
         own = config.get("distributed", "local") if distributed is None else distributed
         if not isinstance(distributed_from(own), MultiLearner):
             raise ConfigurationError(
-                f"torchrun has started {team.size} learners, and the run has distributed= {own}: give "
+                f"torchrun has started {strategy.size} learners, and the run has distributed= {own}: give "
                 f"distributed='multi', or resume it without torchrun"
             )
         directory = RunDirectory.open_to_train(run_dir)
-        team._from_first(json.dumps(directory.config, allow_nan=False).encode())
+        strategy._from_first(json.dumps(directory.config, allow_nan=False).encode())
         return directory
 
 

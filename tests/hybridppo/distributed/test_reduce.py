@@ -19,7 +19,7 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import Loss, LossInputs
-from hybridppo.distributed.shards import ShardedBatch, ShardedUpdate
+from hybridppo.distributed.reduce import ShardedBatch, ShardedUpdate
 from hybridppo.distributed.wires import Wire
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments

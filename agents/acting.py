@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.state_dependent import Drawing
 from hybridppo.errors import BadValueError, EnvError, shown
-from hybridppo.placements.acting import TorchActor, TorchRecurrentActor
+from hybridppo.placements.placement import TorchActor, TorchRecurrentActor
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of

@@ -20,8 +20,7 @@ from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products
-from hybridppo.placements.acting import torch_actor
-from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.placements.placement import Counters, Crossing, torch_actor
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.validation import require_bools
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from hybridppo.errors import RunDirectoryError as RunDirectoryError
     from hybridppo.errors import TrainingError as TrainingError
     from hybridppo.errors import TrainingInterrupted as TrainingInterrupted
-    from hybridppo.placements.base import Placement as Placement
     from hybridppo.placements.migrating import Migrating as Migrating
     from hybridppo.placements.mirrored import Mirrored as Mirrored
+    from hybridppo.placements.placement import Placement as Placement
     from hybridppo.placements.single_device import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
@@ -82,7 +82,7 @@ _NAMES = {
         "CallbackError CheckpointError ConfigurationError DeviceError DistributedError EnvError "
         "HybridPPOError OutOfMemoryError RunDirectoryError TrainingError TrainingInterrupted"
     ),
-    "hybridppo.placements.base": "Placement",
+    "hybridppo.placements.placement": "Placement",
     "hybridppo.placements.migrating": "Migrating",
     "hybridppo.placements.mirrored": "Mirrored",
     "hybridppo.placements.single_device": "SingleDevice",

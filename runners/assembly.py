@@ -15,8 +15,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
 from hybridppo.networks.forms import actor_form
-from hybridppo.placements.base import Placement
-from hybridppo.placements.crossing import available_device
+from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.runner import Runner

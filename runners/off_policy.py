@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.run_directory.appended import AppendedRows
 from hybridppo.runners.process_group import Piece
 from hybridppo.runners.runner import Runner

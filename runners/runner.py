@@ -10,7 +10,7 @@ from torch import Tensor
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import DistributedError, EnvError, LearnerLostError, add_advice, command
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from hybridppo.interfaces import Agent, SamplingActor
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import BaseSampler
 

@@ -22,7 +22,7 @@ LEFT_OUT = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "__pycach
 
 EVERYWHERE = {
     "hybridppo/__init__.py",
-    "hybridppo/placements/base.py",
+    "hybridppo/placements/placement.py",
     "hybridppo/py.typed",
     "hybridppo/agents/__init__.py",
     "hybridppo/agents/ppo/ppo.py",

@@ -19,7 +19,7 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.networks.forms import actor_form
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.accelerator import num_cuda_devices
 from hybridppo.system.threads import cpu_cores

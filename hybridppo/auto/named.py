@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from hybridppo.auto.auto import Auto
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
+from hybridppo.placements.placement import Placement
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
 PlacementChoice = str | Placement | Auto

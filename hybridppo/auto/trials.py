@@ -18,9 +18,9 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.precision import float32_products
-from hybridppo.placements.base import Placement
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
+from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.system.accelerator import accelerator_of

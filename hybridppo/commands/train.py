@@ -20,8 +20,8 @@ from hybridppo.commands.runs import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
-from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import require_devices
+from hybridppo.placements.placement import Placement
 from hybridppo.reporting.advice import advice
 from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
 from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made

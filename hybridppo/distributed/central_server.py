@@ -39,7 +39,7 @@ from hybridppo.environments.pickling import ALONE
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError

@@ -53,8 +53,8 @@ from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError, LearnerLostError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
-from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory

@@ -15,7 +15,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import actor_form
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runs.distributed_policies import Environments as EnvironmentWorkers

@@ -13,7 +13,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import LearnerLostError
 from hybridppo.interfaces import Agent
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler

@@ -3,10 +3,9 @@
 from typing import Any, Literal
 
 from hybridppo.errors import ConfigurationError, DeviceError
-from hybridppo.placements.base import Placement
-from hybridppo.placements.crossing import available_device
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
+from hybridppo.placements.placement import Placement, available_device
 from hybridppo.placements.single_device import SingleDevice
 
 KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}

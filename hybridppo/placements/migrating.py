@@ -9,9 +9,7 @@ from torch import Tensor
 
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.networks.parameters import bind
-from hybridppo.placements.acting import sampling_actor
-from hybridppo.placements.base import Placement
-from hybridppo.placements.crossing import CopyTimer
+from hybridppo.placements.placement import CopyTimer, Placement, sampling_actor
 from hybridppo.system.validation import require_bools
 
 

@@ -12,9 +12,7 @@ from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor, agents_of
 from hybridppo.networks.of_policies import actors_of
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.placements.acting import sampling_actor
-from hybridppo.placements.base import Placement
-from hybridppo.placements.crossing import CopyTimer
+from hybridppo.placements.placement import CopyTimer, Placement, sampling_actor
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.validation import require_bools, require_whole, whole
 

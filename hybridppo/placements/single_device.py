@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from hybridppo.interfaces import Agent, SamplingActor
-from hybridppo.placements.acting import sampling_actor
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement, sampling_actor
 
 
 class SingleDevice(Placement):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.observers import Reporting

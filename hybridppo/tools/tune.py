@@ -24,7 +24,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked

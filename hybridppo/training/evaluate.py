@@ -39,7 +39,7 @@ from hybridppo.interfaces import agents_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.networks.precision import float32_products
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.agent_file import read_agent_file

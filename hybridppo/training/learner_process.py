@@ -17,8 +17,8 @@ from hybridppo.distributed.launching import join_store
 from hybridppo.distributed.learners import MultiLearnerStrategy, start_timeout
 from hybridppo.distributed.link import Link, text_of
 from hybridppo.environments.registration import import_modules, source_here
-from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.placements.placement import Placement
 from hybridppo.runners.processes import leave_signals_to_the_trainer
 from hybridppo.runs.job import Job
 from hybridppo.runs.observers import Reporting

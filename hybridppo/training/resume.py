@@ -21,8 +21,8 @@ from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks
-from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Loggers
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders

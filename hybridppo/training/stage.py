@@ -15,7 +15,7 @@ from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
 from hybridppo.training.self_play import for_seats

@@ -33,7 +33,7 @@ from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInter
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
 from hybridppo.reporting.progress import say
 from hybridppo.rollouts.advantages import AdvantageFunction

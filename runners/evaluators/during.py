@@ -18,8 +18,7 @@ import numpy as np
 
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Agent, Metrics, has_policies
-from hybridppo.placements.base import Placement
-from hybridppo.placements.snapshot import snapshot
+from hybridppo.placements.placement import Placement, snapshot
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation

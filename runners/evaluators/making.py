@@ -8,7 +8,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import actor_form
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.runners.evaluation import Episodes
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween

@@ -16,7 +16,7 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import DeviceError, TrainingError
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import Sampler

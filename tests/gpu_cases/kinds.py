@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.tools.case import (
     SMALL,

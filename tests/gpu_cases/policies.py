@@ -10,7 +10,7 @@ from toy_agents import Matching, Unlike
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.interfaces import agents_of
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.tools.case import (
     SMALL,
     Bench,

@@ -20,7 +20,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environment import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.placements.base import Placement
+from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout

@@ -19,8 +19,7 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian, noise_rows
 from hybridppo.networks.actors import StateDependentActor
 from hybridppo.networks.forms import arrays_of, numpy_form
-from hybridppo.placements.acting import torch_actor
-from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.placements.placement import Counters, Crossing, torch_actor
 
 ACTIONS = Box(-1.0, 1.0, (2,), np.float32)
 ROWS = Box(-10.0, 10.0, (3,), np.float32)

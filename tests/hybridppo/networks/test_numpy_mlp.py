@@ -12,8 +12,7 @@ from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.mlp import MLP, Activation
 from hybridppo.networks.numpy_forms import actor as numpy_mlp
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN, NumpyActor
-from hybridppo.placements.acting import TorchActor, sampling_actor
-from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
 

@@ -25,8 +25,7 @@ from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, ImageNetwork, features_of, nature
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
-from hybridppo.placements.acting import TorchActor, sampling_actor
-from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder

@@ -1,0 +1,542 @@
+"""The base of placements: two devices, the actors on them, and every copy between them, counted and timed.
+
+Only the actor ever crosses: sampling needs nothing else. Every crossing is counted in `Placement.counters`.
+"""
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hybridppo.errors import DeviceError, shown
+from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of, has_policies
+from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
+from hybridppo.networks.forms import actor_form, arrays_of, cell_of
+from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
+from hybridppo.networks.of_policies import PoliciesActor, actors_of
+from hybridppo.system.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
+from hybridppo.system.validation import part_of, real, whole
+
+_COUNTING = Lock()
+
+
+@dataclass
+class Counters:
+    """The copies between devices since the placement was made."""
+
+    publishes: int = 0
+    """Copies of the actor's parameters to the sampling device."""
+    bytes_copied: int = 0
+    """The bytes of parameters, rollouts and single observations, in either direction."""
+    seconds_copying: float = 0.0
+    """The seconds of all copies: of the host, or of the GPU if a GPU copies."""
+    seconds_crossing: float = 0.0
+    """The seconds of copies within rollouts, of single observations and the actor's outputs."""
+
+    def add(self, *, num_bytes: int, seconds: float, within_rollout: bool = False, publishes: int = 0) -> None:
+        """Count a copy. The threads of sampler and learner may count at the same time."""
+        with _COUNTING:
+            self.publishes += publishes
+            self.bytes_copied += num_bytes
+            self.seconds_copying += seconds
+            if within_rollout:
+                self.seconds_crossing += seconds
+
+    @property
+    def seconds_between_rollouts(self) -> float:
+        """The seconds of publishes and of copies of rollouts to the learner."""
+        return self.seconds_copying - self.seconds_crossing
+
+
+def available_device(device: str | torch.device) -> torch.device:
+    """The device, if this machine has it; "cuda" becomes the current CUDA device with its number, and "cpu:0" the CPU.
+
+    A tensor on `cuda` has the device `cuda:0`, and one on `cpu:0` has the device `cpu`. Such names are not equal, and
+    devices are compared with those of tensors.
+
+    Raises:
+        DeviceError: if the machine does not have it, with the remedy; no other device is used instead.
+    """
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, ValueError, TypeError) as error:  # no name, too large a number, or neither
+        raise DeviceError(f"{shown(device)} is no device: write cpu, cuda or cuda:0") from error
+    if resolved.type == "cuda":
+        count = num_cuda_devices()
+        if count == 0:
+            raise DeviceError(
+                f"device {str(resolved)!r} was asked for, but torch {torch.__version__} sees no CUDA device: "
+                "use placement 'cpu', or install a CUDA build of torch and check `nvidia-smi`"
+            )
+        index: int | None = resolved.index  # torch's documentation says it is never None
+        if index is None:
+            return torch.device("cuda", current_cuda_index())
+        if index >= count:
+            raise DeviceError(
+                f"device {str(resolved)!r} was asked for, but this machine has {count} "
+                f"CUDA device(s): use cuda:0 to cuda:{count - 1}"
+            )
+    elif resolved.type == "cpu":
+        return torch.device("cpu")
+    else:
+        _require_available(resolved)
+    return resolved
+
+
+def _require_available(device: torch.device) -> None:
+    """Refuse a device that is neither CPU nor CUDA if torch has no module for it, or the module finds none."""
+    try:
+        module = torch.get_device_module(device)
+        count = module.device_count() if module.is_available() else 0
+    except (RuntimeError, AttributeError):  # a name without a module, or with one that has no devices
+        count = 0
+    if count == 0:
+        raise DeviceError(
+            f"device {str(device)!r} was asked for, but torch {torch.__version__} sees no device of type "
+            f"{device.type!r}: use placement 'cpu', or install what brings it to torch"
+        )
+    if device.index is not None and device.index >= count:
+        raise DeviceError(
+            f"device {str(device)!r} was asked for, but this machine has {count} device(s) of type {device.type!r}: "
+            f"use {device.type}:0 to {device.type}:{count - 1}"
+        )
+
+
+def wait_for(*devices: torch.device) -> None:
+    """Wait until the devices have done the work of this thread."""
+    for device in devices:
+        accelerator_of(device).wait()
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. A host tensor is copied from page-locked memory, so that nothing waits for the copy.
+
+    The tensor must not change before the device has made the copy.
+    """
+    accelerator = accelerator_of(device)
+    if accelerator.is_asynchronous and tensor.device.type == "cpu" and not accelerator.is_page_locked(tensor):
+        tensor = accelerator.page_locked(tensor)
+    return tensor.to(device, non_blocking=True)
+
+
+class CopyTimer:
+    """Measures the copies within a context, which are finished at its end.
+
+    On a GPU, the time is that between two events in its stream. It excludes earlier work of the GPU, although the host
+    waits for that, too.
+
+    Args:
+        devices: the devices of the copies.
+        waits: whether the end of the context waits for the copies. If not, read `seconds` after something else has
+            waited.
+    """
+
+    def __init__(self, *devices: torch.device, waits: bool = True) -> None:
+        self._seconds = 0.0
+        self._devices, self._waits = devices, waits
+        accelerators = map(accelerator_of, devices)
+        self._gpu = next((accelerator for accelerator in accelerators if accelerator.is_asynchronous), None)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the copies; the device must have made them."""
+        return self._seconds if self._gpu is None else 1e-3 * self._begun.elapsed_time(self._ended)
+
+    def __enter__(self) -> "CopyTimer":
+        if self._gpu is None:
+            self._start = time.perf_counter()
+        else:
+            self._begun, self._ended = self._gpu.timing_event(), self._gpu.timing_event()
+            self._begun.record(self._gpu.current_stream())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is not None:  # a device that has failed would raise a second error
+            return
+        if self._gpu is not None:
+            self._ended.record(self._gpu.current_stream())
+        if self._waits:
+            wait_for(*self._devices)
+        if self._gpu is None:
+            self._seconds = time.perf_counter() - self._start
+
+
+class Crossing:
+    """Copies host arrays to one device and back, and counts them. On the CPU, both directions are views."""
+
+    def __init__(self, device: torch.device, counters: Counters) -> None:
+        self._device = device
+        self._counters = counters
+        self._stream: Any = None
+        self.takes_tensors = False
+        """Whether actors are called with tensors on the device, so that nothing is copied."""
+        self._kept: dict[int, Tensor] | None = None
+
+    def use_a_stream_of_its_own(self) -> None:
+        """From now on, use a separate stream within `queue`, so that its work waits for no other work on the device."""
+        self._stream = accelerator_of(self._device).stream()
+
+    def queue(self) -> AbstractContextManager[Any]:
+        """A context in which this thread uses the stream of this object."""
+        return nullcontext() if self._stream is None else accelerator_of(self._device).using(self._stream)
+
+    def to_device(self, array: NDArray[Any]) -> Tensor:
+        """The array as a tensor on the device."""
+        tensor = torch.from_numpy(array)
+        return tensor if self._device.type == "cpu" else self._counted(lambda: tensor.to(self._device))
+
+    def to_host(self, tensor: Tensor) -> NDArray[Any]:
+        """The tensor as an array on the host."""
+        if self._device.type == "cpu":
+            return tensor.numpy()
+        wait_for(self._device)  # computing the array is not part of the copy
+        return self._counted(tensor.cpu).numpy()
+
+    def _counted(self, copy: Callable[[], Tensor]) -> Tensor:
+        """The result of a copy."""
+        start = time.perf_counter()
+        copied = copy()
+        self._count(copied.nbytes, time.perf_counter() - start)
+        return copied
+
+    def _count(self, num_bytes: int, seconds: float) -> None:
+        self._counters.add(num_bytes=num_bytes, seconds=seconds, within_rollout=True)
+
+    def through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any], into: Tensor | None) -> Tensor:
+        """Copy observations to the device, and copy the outputs of `compute` back. The host waits once.
+
+        Args:
+            compute: from observations on the device to the actor's outputs there.
+            observations: `[N, obs]`.
+            into: the result of the last call, which is overwritten if its shape fits; else None.
+        """
+        rows = torch.from_numpy(observations)
+        if self._device.type == "cpu":
+            return compute(rows)
+        with CopyTimer(self._device, waits=False) as there:
+            moved = rows.to(self._device, non_blocking=True)
+        if self._kept is not None:
+            self._kept[rows.data_ptr()] = moved
+        outputs = compute(moved)
+        if into is None or into.shape != outputs.shape:
+            into = accelerator_of(self._device).page_locked(torch.empty(outputs.shape, dtype=outputs.dtype))
+        with CopyTimer(self._device) as back:
+            into.copy_(outputs, non_blocking=True)
+        self._count(moved.nbytes + outputs.nbytes, there.seconds + back.seconds)
+        return into
+
+    def keep(self, keeps: bool) -> None:
+        """Whether to keep the observations of later calls on the device, for `kept`; earlier ones are dropped."""
+        self._kept = {} if keeps and self._device.type != "cpu" else None
+
+    def kept(self, rows: Tensor) -> list[Tensor]:
+        """The first of some rows on the device, as far as an actor got them there."""
+        found: list[Tensor] = []
+        if self._kept and rows.device.type == "cpu" and len(rows):
+            step = rows.stride(0) * rows.itemsize
+            while len(found) < len(rows):
+                row = self._kept.get(rows.data_ptr() + len(found) * step)
+                if row is None or row.shape != rows.shape[1:]:
+                    break
+                found.append(row)
+        return found
+
+
+def sampling_actor(network: nn.Module, crossing: Crossing, version: int) -> SamplingActor:
+    """The fastest form of an actor, with its present parameters on their present device."""
+    form = actor_form(network) if not crossing.takes_tensors else None
+    if form is not None:
+        arrays = arrays_of(network)
+        if all(array.device.type == "cpu" for array in arrays):
+            return form.actor([array.numpy() for array in arrays], version)
+    if isinstance(network, PoliciesActor) and any(map(cell_of, network.actors)):
+        return RememberingPolicies(network, crossing, version)
+    return torch_actor(network, crossing, version)
+
+
+def torch_actor(network: nn.Module, crossing: Crossing, version: int = 0) -> "TorchActor":
+    """The torch form of an actor."""
+    exploring = exploring_actor_of(network)
+    if exploring is not None:
+        return TorchExploringActor(network, crossing, version, exploring)
+    cell = cell_of(network)
+    if cell is None:
+        return TorchActor(network, crossing, version)
+    return TorchRecurrentActor(network, crossing, version, cell.state_size)
+
+
+class TorchActor:
+    """An actor of any torch module on any device; only `crossing` knows the device."""
+
+    def __init__(self, network: nn.Module, crossing: Crossing, version: int = 0) -> None:
+        self.version = version
+        self._network = network
+        self._crossing = crossing
+        self._outputs: Tensor | None = None
+        if network.training:  # a custom network may still be in train()
+            network.eval()
+
+    @torch.no_grad()
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """`[N, obs] -> [N, outputs]`."""
+        return self._through(self._network, observations)
+
+    def _through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any]) -> NDArray[Any]:
+        with self._crossing.queue():
+            self._outputs = self._crossing.through(compute, observations, self._outputs)
+            return self._outputs.numpy()
+
+    @torch.no_grad()
+    def on_device(self, observations: Tensor) -> Tensor:
+        """`[N, obs] -> [N, outputs]` for tensors on the network's device, without copies."""
+        with self._crossing.queue():
+            outputs: Tensor = self._network(observations)
+            return outputs
+
+    def addresses(self) -> list[int]:
+        """The addresses of the network's parameters and buffers."""
+        return [tensor.data_ptr() for tensor in (*self._network.parameters(), *self._network.buffers())]
+
+
+class RememberingPolicies(NumpyPoliciesActor):
+    """The actors of several policies, some of them recurrent; also for tensors on their device."""
+
+    def __init__(self, network: PoliciesActor, crossing: Crossing, version: int) -> None:
+        actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
+        self._network, self._cells = network, [cell_of(actor) for actor in network.actors]
+        state_sizes = [0 if cell is None else cell.state_size for cell in self._cells]
+        super().__init__(actors, network.agents, network.sizes, state_sizes)
+        self.version = version
+
+    @torch.no_grad()
+    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `TorchRecurrentActor.on_device_with`; the state of a policy comes first in its rows, and then zeros."""
+        network, states = self._network, torch.zeros_like(state)
+
+        def act(number: int, rows: Tensor) -> Tensor:
+            actor, cell = network.actors[number], self._cells[number]
+            if cell is None:
+                return cast(Tensor, actor(rows))
+            before = network.rows_of(number, state)[:, : cell.state_size]
+            outputs, after = actor(rows.unsqueeze(0), before, network.rows_of(number, starts).unsqueeze(0))
+            network.put(states, number, after[0])
+            return cast(Tensor, outputs[0])
+
+        return network.outputs_by(act, observations), states
+
+
+class TorchExploringActor(TorchActor):
+    """An actor with state-dependent exploration; its noise matrices are on the device."""
+
+    def __init__(self, network: nn.Module, crossing: Crossing, version: int, exploring: StateDependentActor) -> None:
+        super().__init__(network, crossing, version)
+        self._exploring, self._size = exploring, len(exploring.log_std)
+        self._matrices: torch.Tensor | None = None
+        self.perturbation: NDArray[Any] = np.zeros((0, self._size), np.float32)
+        """The noise that the last call added, `[N, d]`."""
+
+    @torch.no_grad()
+    def explore(self, noise: NDArray[Any]) -> None:
+        """Use standard normal noise `[N, d * L]` for the next calls."""
+        with self._crossing.queue():
+            self._matrices = self._exploring.scaled(self._crossing.to_device(noise))
+
+    @torch.no_grad()
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """`[N, obs] -> [N, outputs]`."""
+        if self._matrices is None or len(self._matrices) != len(observations):
+            return super().__call__(observations)
+        everything = self._through(lambda rows: self._network(rows, self._matrices), observations)
+        self.perturbation = everything[:, 2 * self._size :]
+        return everything[:, : 2 * self._size]
+
+
+class TorchRecurrentActor(TorchActor):
+    """A recurrent actor, whose state stays on the device; each call advances it."""
+
+    def __init__(self, network: nn.Module, crossing: Crossing, version: int, state_size: int) -> None:
+        super().__init__(network, crossing, version)
+        self.state_size = state_size
+        self._num_rows = -1
+
+    @property
+    def state(self) -> NDArray[Any]:
+        """`[N, state_size]`, a copy."""
+        with self._crossing.queue():
+            return self._crossing.to_host(self._state).copy()
+
+    @state.setter
+    def state(self, state: NDArray[Any]) -> None:
+        self._num_rows = len(state)
+        with self._crossing.queue():
+            self._state = self._crossing.to_device(state.copy())
+            self._starts = self._crossing.to_device(np.zeros((1, len(state)), np.bool_))
+
+    def forget(self, envs: NDArray[Any]) -> None:
+        """Set the state of some environments, `[N]` bool, to zero."""
+        with self._crossing.queue():
+            self._state = self._state.masked_fill(self._crossing.to_device(envs)[:, None], 0.0)
+
+    @torch.no_grad()
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """`[N, obs] -> [N, outputs]`."""
+        if len(observations) != self._num_rows:
+            self.state = np.zeros((len(observations), self.state_size), np.float32)
+        return self._through(self._advance, observations)
+
+    def _advance(self, rows: Tensor) -> Tensor:
+        outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
+        self._state = states[0]
+        first: Tensor = outputs[0]
+        return first
+
+    @torch.no_grad()
+    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and the next state for tensors on the network's device, without copies; the actor keeps no state.
+
+        Args:
+            observations: `[N, obs]`.
+            state: `[N, state_size]`.
+            starts: `[N]` bool, which observations are the first of an episode.
+        """
+        outputs, states = self._network(observations.unsqueeze(0), state, starts.unsqueeze(0))
+        return outputs[0], states[0]
+
+
+class Placement(ABC):
+    """The base of placements: two devices, the counters, and the copy of a rollout to the learner."""
+
+    name: ClassVar[str]
+    """Its name on the command line."""
+    max_lag: int = 0
+    """How many updates the sampling parameters may be behind, because sampling and learning overlap."""
+    changes_result: ClassVar[Mapping[str, Any]] = {}
+    """The settings that can change the result of a seed beyond rounding, each with the value that does not."""
+
+    def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
+        self.sampling_device = available_device(sampling)
+        self.learning_device = available_device(learning)
+        self._count_from_zero()
+
+    def _count_from_zero(self) -> None:
+        self.counters = Counters()
+        self._crossing = Crossing(self.sampling_device, self.counters)
+
+    @property
+    def pins_rollouts(self) -> bool:
+        """Whether rollouts should be in page-locked host memory, from which a GPU copies fastest."""
+        return accelerator_of(self.learning_device).is_asynchronous
+
+    def prepare(self, agent: Agent) -> None:
+        """Move the agent to the learning device. Call it once for each training, before the first `sampling`."""
+        self._count_from_zero()
+        for each in agents_of(agent):
+            parameters = each.parameters
+            laid_out = parameters.align(accelerator_of(self.learning_device).alignment)
+            parameters.rebind(parameters.values.data.to(self.learning_device))
+            for module in each.modules:
+                module.to(self.learning_device)  # buffers, which the flat tensor does not hold
+            for slots in each.optimizer.state.values():
+                for name, slot in slots.items():
+                    if isinstance(slot, Tensor):
+                        slots[name] = laid_out(slot).to(self.learning_device)
+        agent.actor.to(self.learning_device)  # an agent of several policies has its own buffers
+
+    def act_on_tensors(self) -> None:
+        """Let actors be modules on the sampling device that take tensors (`TorchActor.on_device`)."""
+        self._crossing.takes_tensors = True
+
+    @abstractmethod
+    def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """A context with the actor on the sampling device, for a sampler to call."""
+
+    def resuming(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """Like `sampling`, but with the parameters of the last `sampling`, to finish a rollout that was broken off."""
+        return self.sampling(agent)
+
+    def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """Like `sampling`, but always with the agent's latest parameters."""
+        return self.sampling(agent)
+
+    @contextmanager
+    def learning(self, agent: Agent) -> Iterator[None]:
+        """A context in which the agent is on the learning device.
+
+        Its end waits for the device, so that the host's clock measures learning.
+        """
+        yield
+        wait_for(self.learning_device)
+
+    def to_learner(self, rollout: SomeExperience) -> SomeExperience:
+        """The rollout, or other data to learn from, on the learning device; the same object if it is already there."""
+        if rollout.observations.device == self.learning_device:
+            return rollout
+        num_bytes = 0
+
+        def move(tensor: Tensor) -> Tensor:
+            nonlocal num_bytes
+            kept = self._crossing.kept(tensor)
+            rest = tensor[len(kept) :]
+            num_bytes += rest.nbytes
+            there = moved(rest, self.learning_device)
+            return torch.cat([torch.stack(kept), there]) if kept else there
+
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            learned: SomeExperience = rollout.map(move)
+            self._crossing.keep(False)
+        # The copy is over: the sampler may overwrite its buffers as soon as this returns.
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds)
+        return learned
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The state for `load_state`: tensors by name, and a JSON object."""
+        return {}, {"settings": self.settings(), "counters": asdict(self.counters)}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore the state of a placement with the same settings, after `prepare`; the state of another is ignored."""
+        if state["settings"] == self.settings():
+            counted = state["counters"]
+            self.counters.publishes = whole(counted, "publishes")
+            self.counters.bytes_copied = whole(counted, "bytes_copied")
+            for name in ("seconds_copying", "seconds_crossing"):
+                setattr(self.counters, name, real(counted[name], name))
+            self._load(tensors, state)
+
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing more
+        """Restore the state of a subclass."""
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make an equal placement, as JSON."""
+        return {"name": self.name, "sampling": str(self.sampling_device), "learning": str(self.learning_device)}
+
+    def __repr__(self) -> str:
+        settings = self.settings()
+        del settings["name"]
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
+
+
+def snapshot(agent: Agent, device: torch.device, tensors: dict[str, Tensor] | None = None) -> SamplingActor:
+    """A copy of the agent's actor on a device; the counters do not count it.
+
+    The training's own replica and its publishes stay as they are, so an evaluation during training changes nothing.
+
+    Args:
+        agent: an agent that is not updating.
+        device: device of the copy.
+        tensors: tensors of another time, with the names of `Agent.state`; None for the present ones.
+    """
+    network = copy.deepcopy(agent.actor).to(device)
+    if tensors is not None:
+        parts = [f"policies.{name}.actor." for name in agent.agents] if has_policies(agent) else ["actor."]
+        for actor, part in zip(actors_of(network), parts, strict=True):
+            actor.load_state_dict(part_of(tensors, part))
+    return sampling_actor(network, Crossing(device, Counters()), agent.version)

@@ -20,7 +20,7 @@ from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
 """Draws minibatches from one part of a replay buffer: takes its number, a generator, and their number and size."""

@@ -31,7 +31,7 @@ from hybridppo.networks.of_policies import PoliciesActor
 from hybridppo.networks.rows import own_rows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.run_directory.lines import finite, with_nan
+from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from hybridppo.agents.loop import Extras, LearningAgent, OptimizationLoop
 from hybridppo.errors import DeviceError
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.recording import GraphRecorder, Record, tried
+from hybridppo.system.devices import GraphRecorder, Record, accelerator_of, tried
 
 MAX_RECORDINGS = 32
 """How many minibatch sizes are recorded. A recording never replaces another: all recordings share a stream and its

@@ -9,7 +9,7 @@ from torch import Tensor
 from hybridppo.errors import CheckpointError, shown_name
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.run_directory.agent_file import write_agent_file
+from hybridppo.run_directory.checkpoints import write_agent_file
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.system.validation import require_path
 

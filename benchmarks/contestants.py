@@ -12,7 +12,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hybridppo.system.blas import choose_kernels
+from hybridppo.system.threads import choose_kernels
 
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 

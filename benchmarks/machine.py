@@ -51,7 +51,7 @@ def save(name: str, payload: dict[str, Any], folder: Path = RESULTS) -> Path:
     Raises:
         TypeError: if `runs` is no list, such as a dict, of which only the keys would be written.
     """
-    from hybridppo.run_directory.lines import as_json
+    from hybridppo.run_directory.files import as_json
 
     runs = payload.get("runs", [])
     if not isinstance(runs, list):

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 
 from hybridppo._lazy import importing_torch
-from hybridppo.system.blas import choose_kernels
-from hybridppo.system.interruption import flushed
+from hybridppo.system.signals import flushed
+from hybridppo.system.threads import choose_kernels
 
 EXIT_INTERRUPTED = 130  # as in `commands/parsing.py`, which is not imported yet
 

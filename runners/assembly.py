@@ -21,8 +21,7 @@ from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, Sampler
 from hybridppo.runners.workers import Processes, Transport, Work, WorkerSampler
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.recording import GraphRecorder
+from hybridppo.system.devices import GraphRecorder, accelerator_of
 from hybridppo.system.threads import cpu_cores
 
 if TYPE_CHECKING:

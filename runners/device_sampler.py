@@ -28,8 +28,7 @@ from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.filling import StepperState
 from hybridppo.runners.sampler import BaseSampler, PolicyCounts, RolloutUnderWay, require_like
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.recording import Record, tried
+from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
 
 logger = logging.getLogger(__name__)

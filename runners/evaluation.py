@@ -22,7 +22,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor

@@ -39,7 +39,7 @@ from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import BaseSampler, require_like
 from hybridppo.runners.workers import Workers
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import whole
 
 FEWEST_STEPS = 16

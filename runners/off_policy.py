@@ -19,7 +19,7 @@ from torch import Tensor
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.placement import Placement
-from hybridppo.run_directory.appended import AppendedRows
+from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.process_group import Piece
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
@@ -72,7 +72,7 @@ class OffPolicyRunner(Runner):
         self._is_update_due = False
         """Whether there is a sampled turn that was not learned from."""
         self._restarts_seen = sampler.env_restarts
-        self._rows: AppendedRows | None = None
+        self._rows: ReplayRows | None = None
         self._needed_from: list[int] = []
         """The total of rows at each of the newest checkpoints."""
 
@@ -185,7 +185,7 @@ class OffPolicyRunner(Runner):
         except OSError as error:
             self.run_directory.save_failed(error)
 
-    def _files(self) -> AppendedRows:
+    def _files(self) -> ReplayRows:
         if self._rows is None:
             self._rows = self._files_of([])  # without the rest of a process that was killed before its first checkpoint
         return self._rows
@@ -240,8 +240,8 @@ class OffPolicyRunner(Runner):
         self._rows = self._files_of(replay["pieces"])
         yield from self._rows.read(whole(replay, "oldest"))
 
-    def _files_of(self, pieces: Sequence[dict[str, Any]]) -> AppendedRows:
+    def _files_of(self, pieces: Sequence[dict[str, Any]]) -> ReplayRows:
         assert self.run_directory is not None  # only a run that is saved has files
-        rows = self.run_directory.appended_rows(self.replay.capacity)
+        rows = self.run_directory.replay_rows()
         rows.cut_back(pieces)
         return rows

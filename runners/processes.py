@@ -27,7 +27,7 @@ from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import Layout
 from hybridppo.runners.shared_memory import SharedArrays
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.interruption import give_up_if_stopped, requests_to_end
+from hybridppo.system.signals import give_up_if_stopped, requests_to_end
 
 _PACKAGE_ROOT = str(Path(_version.__file__).resolve().parent.parent)
 

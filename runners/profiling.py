@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from hybridppo.environments.base import Environments
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.runners.runner import Runner
-from hybridppo.system.accelerator import num_cuda_devices
+from hybridppo.system.devices import num_cuda_devices
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.lines import finite, with_nan
+from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.turns import turns_of
-from hybridppo.system.figures import shown_return
-from hybridppo.system.interruption import Interruption, Stopped, stoppable
+from hybridppo.system.messages import shown_return
+from hybridppo.system.signals import Interruption, Stopped, stoppable
 from hybridppo.system.validation import part_of, real, whole
 
 

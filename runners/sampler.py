@@ -32,7 +32,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.turns import steps_by_turns
 from hybridppo.runners.filling import Flag, Stepper, StepperState
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 from hybridppo.system.validation import reals, whole
 

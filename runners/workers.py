@@ -32,9 +32,9 @@ from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError, n
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_memory import PublishedParameters
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.devices import accelerator_of
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)
 

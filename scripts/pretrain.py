@@ -26,8 +26,8 @@ import hybridppo
 from hybridppo import PPOConfig, tuned
 from hybridppo.agents.registry import AnyConfig, name_of, replaced
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.run_directory.lines import as_json, read_lines
-from hybridppo.system.figures import markdown_table, shown_number
+from hybridppo.run_directory.files import as_json, read_lines
+from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.tools.gallery import cards, file_of
 from hybridppo.tools.play import _filmed, _play
 

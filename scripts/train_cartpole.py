@@ -10,7 +10,7 @@ directory.
 
 import sys
 
-from hybridppo.system.blas import choose_kernels
+from hybridppo.system.threads import choose_kernels
 
 choose_kernels()  # before NumPy is loaded
 

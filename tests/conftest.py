@@ -11,7 +11,7 @@ import shutil
 import signal
 from pathlib import Path
 
-from hybridppo.system.blas import choose_kernels
+from hybridppo.system.threads import choose_kernels
 
 choose_kernels()  # as the command line does, whose bits are compared with those of these processes
 
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
     from second_device import announce
 
-    from hybridppo.system.blas import libraries
+    from hybridppo.system.threads import libraries
 
     # Small networks on a shared machine: more threads only get in each other's way. NumPy's spin while they wait.
     torch.set_num_threads(1)

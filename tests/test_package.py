@@ -158,7 +158,7 @@ def test_json_is_by_the_standard() -> None:
     ]
     assert calls
     wrong = [module for module, call in calls if "allow_nan" not in {keyword.arg for keyword in call.keywords}]
-    assert wrong == [], "use as_json of run_directory/lines.py"
+    assert wrong == [], "use as_json of run_directory/files.py"
 
 
 def test_every_room_is_installed() -> None:

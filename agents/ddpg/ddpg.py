@@ -42,8 +42,8 @@ from hybridppo.networks.modes import share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.devices import accelerator_of
+from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
 

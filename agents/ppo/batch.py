@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
-from hybridppo.system.accelerator import sent
+from hybridppo.system.devices import sent
 
 
 @dataclass

@@ -28,7 +28,7 @@ from hybridppo.distributions.joint import leaves_of
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import columns_seen, layers_in, numpy_form, place_of
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_torch_thread
 
 KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)

@@ -52,7 +52,7 @@ from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, v
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.rows import OWN
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import real, whole
 

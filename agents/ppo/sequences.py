@@ -16,7 +16,7 @@ from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.networks.recurrent import RecurrentNetwork, Segments
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.system.accelerator import sent
+from hybridppo.system.devices import sent
 
 Flags = NDArray[np.bool_]
 

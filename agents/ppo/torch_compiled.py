@@ -16,7 +16,7 @@ from hybridppo.agents.ppo.by_autograd import Backend, Optimized
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import place_of
 from hybridppo.networks.modes import depend_on_training
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)
 

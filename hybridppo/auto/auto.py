@@ -21,7 +21,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.system.accelerator import num_cuda_devices
+from hybridppo.system.devices import num_cuda_devices
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 

@@ -13,8 +13,8 @@ from hybridppo.auto.trials import PARTS, Candidate, Training, Trial
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError
-from hybridppo.system.accelerator import num_cuda_devices
-from hybridppo.system.figures import markdown_table
+from hybridppo.system.devices import num_cuda_devices
+from hybridppo.system.messages import markdown_table
 from hybridppo.system.validation import require_bools, require_seconds, require_whole
 
 LEFT_OUT = "Left out: cuda, migrate and hybrid (no CUDA device here); overlap is of two CPU cores."

@@ -15,9 +15,9 @@ from hybridppo.auto.trials import Candidate, Name, Training, Trial
 from hybridppo.compiled.modules import has_numba
 from hybridppo.errors import HybridPPOError
 from hybridppo.networks.precision import supports_bf16
-from hybridppo.system.accelerator import is_cuda_awake
-from hybridppo.system.figures import shown_seconds
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.devices import is_cuda_awake
+from hybridppo.system.messages import shown_seconds
+from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)
 

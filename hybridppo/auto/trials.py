@@ -23,7 +23,7 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_runner, make_sampler
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.threads import limit_threads
 

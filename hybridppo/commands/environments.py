@@ -13,9 +13,9 @@ from hybridppo.environments.checking.check import SECONDS_TO_STEP, check_env
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.placements.by_name import make_placement
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 from hybridppo.runs.options import fields_of
-from hybridppo.system.figures import shown_number
+from hybridppo.system.messages import shown_number
 
 
 @dataclass(frozen=True)

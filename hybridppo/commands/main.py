@@ -47,7 +47,7 @@ from hybridppo.commands.parsing import (
 from hybridppo.commands.runs import Agents, Evaluate, Export, Play, Plot, Report, Watch
 from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
 from hybridppo.errors import ConfigurationError, HybridPPOError
-from hybridppo.system.interruption import as_keyboard_interrupts, flushed
+from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,

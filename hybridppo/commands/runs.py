@@ -13,11 +13,11 @@ from hybridppo.agents.registry import AnyConfig
 from hybridppo.commands.parsing import Command, RunDir
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.runs.settings import Settings
-from hybridppo.system.figures import markdown_table, shown_number, shown_returns
+from hybridppo.system.messages import markdown_table, shown_number, shown_returns
 from hybridppo.training.evaluate import environment_of, evaluate
 
 if TYPE_CHECKING:

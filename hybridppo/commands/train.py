@@ -26,7 +26,7 @@ from hybridppo.reporting.advice import advice
 from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
 from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
 from hybridppo.runs.settings import Settings
-from hybridppo.system.figures import shown_return
+from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training.resume import resume
 from hybridppo.training.train import TrainResult, train

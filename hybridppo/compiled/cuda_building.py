@@ -214,7 +214,7 @@ class CudaLauncher:
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:  # noqa: D102
         from numba.core.errors import NumbaError
 
-        from hybridppo.system.accelerator import accelerator_of
+        from hybridppo.system.devices import accelerator_of
 
         stream = accelerator_of(self._device).current_stream().cuda_stream
         with self._selected():

@@ -49,8 +49,8 @@ from hybridppo.runners.workers import Losses
 from hybridppo.runs.distributed_policies import Central
 from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions
-from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)
 

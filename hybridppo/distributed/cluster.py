@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.errors import ConfigurationError, DistributedError, pip_install, shown
-from hybridppo.system.interruption import handlers_kept
+from hybridppo.system.signals import handlers_kept
 
 logger = logging.getLogger(__name__)
 

@@ -68,9 +68,9 @@ from hybridppo.runs.distributed_policies import GPUOnly, MultiLearner, distribut
 from hybridppo.runs.job import Job
 from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
 from hybridppo.runs.options import RunOptions
-from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
+from hybridppo.system.signals import Interruption
 from hybridppo.system.validation import part_of
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defin
 
 from hybridppo.distributed.launching import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
 from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOError, LearnerLostError
-from hybridppo.system.accelerator import accelerator_of
-from hybridppo.system.interruption import give_up_if_stopped
+from hybridppo.system.devices import accelerator_of
+from hybridppo.system.signals import give_up_if_stopped
 
 T = TypeVar("T")
 SECONDS_TO_EXPLAIN = 5.0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hybridppo.distributed.link import Link
 from hybridppo.runners.shared_memory import SharedArrays
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 
 SECONDS_AWAKE = 0.002
 """Seconds to wait for the others without sleep, because they are about as far, and waking up takes as long as a good

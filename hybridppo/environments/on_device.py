@@ -18,7 +18,7 @@ from hybridppo.compiled.drawing import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.errors import OutOfMemoryError
 from hybridppo.rollouts.on_device import DeviceRollout
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 
 
 def _layout(

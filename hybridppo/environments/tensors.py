@@ -24,7 +24,7 @@ from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 
 Found = TypeVar("Found")
 

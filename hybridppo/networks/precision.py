@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.errors import DeviceError
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 
 Precision = Literal["fp32", "bf16", "tf32"]
 

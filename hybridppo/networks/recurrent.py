@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.rows import RowLayout
-from hybridppo.system.accelerator import sent
+from hybridppo.system.devices import sent
 
 Recurrent = Literal["lstm", "gru", "mingru"]
 

@@ -13,7 +13,7 @@ from hybridppo.interfaces import Agent, SamplingActor, agents_of
 from hybridppo.networks.of_policies import actors_of
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.placement import CopyTimer, Placement, sampling_actor
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 from hybridppo.system.validation import require_bools, require_whole, whole
 
 

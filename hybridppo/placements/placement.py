@@ -23,7 +23,7 @@ from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
 from hybridppo.networks.forms import actor_form, arrays_of, cell_of
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.networks.of_policies import PoliciesActor, actors_of
-from hybridppo.system.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
+from hybridppo.system.devices import accelerator_of, current_cuda_index, num_cuda_devices
 from hybridppo.system.validation import part_of, real, whole
 
 _COUNTING = Lock()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hybridppo.system.figures import shown_number
+from hybridppo.system.messages import shown_number
 
 LITTLE_EXPLAINED = 0.1
 """If the explained variance of returns is below this, the critic hardly helps."""

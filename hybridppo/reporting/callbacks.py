@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from hybridppo.environments.options import is_held_by_json
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import CallbackError, ConfigurationError, shown, shown_name
-from hybridppo.system.figures import shown_number
-from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.system.messages import ThrottledWarning, shown_number
 from hybridppo.system.validation import plain
 
 if TYPE_CHECKING:

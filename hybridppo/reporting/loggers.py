@@ -24,7 +24,7 @@ from typing import Any
 from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.names import meant_by
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.system.messages import ThrottledWarning
 
 _MOST_PARAMS, _LONGEST_PARAM = 100, 500
 """MLflow's limits: the parameters of one call, and the length of a parameter."""

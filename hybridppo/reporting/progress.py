@@ -8,8 +8,7 @@ from typing import Any
 import tqdm.std
 from tqdm.auto import tqdm as tqdm_of_here
 
-from hybridppo.system.figures import shown_clock
-from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.system.messages import ThrottledWarning, shown_clock
 
 _WRITING = ThrottledWarning("writing lines to stderr")
 _NO_STREAM = (OSError, ValueError, AttributeError)

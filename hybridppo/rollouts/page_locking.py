@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import DeviceError
 from hybridppo.rollouts.buffer import Layout, RolloutBuffer, arrays_in, size_of
-from hybridppo.system.accelerator import Accelerator, accelerator_of
+from hybridppo.system.devices import Accelerator, accelerator_of
 
 logger = logging.getLogger(__name__)
 

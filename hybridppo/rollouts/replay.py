@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.arrays import Array
-from hybridppo.system.accelerator import sent
+from hybridppo.system.devices import sent
 from hybridppo.system.validation import whole
 
 

@@ -25,12 +25,16 @@ import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.files import other_format, replace_synced, sync_folder, write_synced
+from hybridppo.run_directory.files import making, other_format, replace_synced, sync_folder, write_synced
 
 logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 6
 """The format version of `config.json` and of checkpoints."""
+
+AGENT_FILE_VERSION = 1
+"""The format version of an agent's file."""
+_AGENT_FILE_KEY = "hybridppo"
 
 Header = dict[str, Any]
 
@@ -265,3 +269,34 @@ def _as_it_was(value: Any) -> Any:
 
 def _reason(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write a file, and replace an existing one.
+
+    Raises:
+        RunDirectoryError: if it cannot be written; an existing file stays.
+    """
+    header = {_AGENT_FILE_KEY: json.dumps({"format_version": AGENT_FILE_VERSION, **description}, allow_nan=False)}
+    with making(path):
+        replace_synced(path, serialized(tensors, header))
+
+
+def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description in a file.
+
+    Raises:
+        CheckpointError: if it is no such file, damaged, or of another format.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})[_AGENT_FILE_KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        version = header["format_version"]
+    except OSError as error:
+        raise CheckpointError(f"{path} is neither a run directory nor an agent's file: {error}") from error
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no file that agent.save has written, or is damaged: {error}") from error
+    if version != AGENT_FILE_VERSION:
+        raise CheckpointError(other_format(path, version, AGENT_FILE_VERSION))
+    return tensors, header

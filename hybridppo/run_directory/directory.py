@@ -27,11 +27,11 @@ from torch import Tensor
 
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command, shown
 from hybridppo.run_directory import checkpoints, files
-from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
-from hybridppo.run_directory.lines import append, as_json, truncate_after
+from hybridppo.run_directory.files import append, as_json, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
-from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.run_directory.replay_rows import ReplayRows, require_whole
+from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_path
 
 logger = logging.getLogger(__name__)
@@ -244,9 +244,9 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             files.replace_synced(self.path / "config.json", as_json(self.config).encode())
 
-    def appended_rows(self, capacity: int) -> AppendedRows:
-        """The files of a replay buffer of this capacity in rows."""
-        return AppendedRows(self.path / "replay", capacity)
+    def replay_rows(self) -> ReplayRows:
+        """The files of a replay buffer."""
+        return ReplayRows(self.path / "replay")
 
     def save_failed(self, error: OSError) -> None:
         """Log that a checkpoint could not be written."""

@@ -1,12 +1,21 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all; JSON, and files of JSON lines such as `metrics.jsonl`."""
 
 import contextlib
+import errno
+import io
+import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from hybridppo.errors import RunDirectoryError
+import numpy as np
+
+from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.system.validation import is_number
 
 
 @contextlib.contextmanager
@@ -74,3 +83,164 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class Tail:
+    """Reads a file of lines that grows, and that `resume` may cut.
+
+    Args:
+        path: the path of the file, which need not exist yet.
+        most: the number of newest lines to keep; None for all.
+        numbers: fields of every line that are finite numbers.
+        optional: fields that are finite numbers, unless they are missing or null.
+    """
+
+    def __init__(
+        self, path: Path, most: int | None = None, *, numbers: Sequence[str] = (), optional: Sequence[str] = ()
+    ) -> None:
+        self.lines: deque[dict[str, Any]] = deque(maxlen=most)
+        """The lines read so far, oldest first."""
+        self._path, self._end, self._last = path, 0, b""
+        self._numbers, self._optional = numbers, optional
+
+    def read(self) -> bool:
+        """Read the new complete lines; return whether there are any.
+
+        Raises:
+            RunDirectoryError: if the file cannot be read, or a line is no JSON object, or has another field.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
+                    self.lines.clear()
+                    self._end, self._last = 0, b""
+                    file.seek(0)
+                complete, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+        lines = complete.splitlines()
+        self.lines.extend([_object_in(line, self._path, self._numbers, self._optional) for line in lines])
+        if newline:
+            self._end += len(complete) + len(newline)
+            self._last = complete.rpartition(b"\n")[2] + newline
+        return bool(newline)
+
+
+def read_lines(path: Path, *, numbers: Sequence[str] = (), optional: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """All complete lines of a file; none if it does not exist. Arguments are as for `Tail`.
+
+    Raises:
+        RunDirectoryError: as `Tail.read`.
+    """
+    tail = Tail(path, numbers=numbers, optional=optional)
+    tail.read()
+    return list(tail.lines)
+
+
+def read_object(path: Path, *, optional: Sequence[str] = ()) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file does not exist. `optional` is as for `Tail`.
+
+    Raises:
+        RunDirectoryError: if the file cannot be read, or is damaged.
+    """
+    try:
+        return _object_in(path.read_bytes(), path, (), optional)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> RunDirectoryError:
+    return RunDirectoryError(f"{path} cannot be read: {error}")
+
+
+def _object_in(text: bytes, path: Path, numbers: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RunDirectoryError(f"{path} is damaged: no JSON object: {text[:80]!r}")
+    for name in (*numbers, *optional):
+        value = found.get(name)
+        if not is_number(value) and (value is not None or name in numbers):
+            rule = "must be a finite number" if name in found else "is missing"
+            raise RunDirectoryError(f"{path} is damaged: {name} {rule}: {text[:80]!r}")
+    return found
+
+
+def append(path: Path, value: dict[str, Any]) -> None:
+    """Append a line to a file, whole or not at all; numbers that are not finite become null.
+
+    Raises:
+        OSError: if the disk does not take it.
+    """
+    line = as_json(value, indent=None).encode()
+    with io.FileIO(path, "a") as file:  # unbuffered: the line is in the file at once
+        end = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(end)  # no half of a line
+            raise
+
+
+def truncate_after(path: Path, iteration: int) -> None:
+    """Truncate a file of lines after the last line of `iteration` or before; this works on a full disk."""
+    if not path.exists():
+        return
+    end = position = 0
+    with path.open("r+b") as file:
+        for line in file:
+            position += len(line)
+            if line.endswith(b"\n") and _iteration_of(line) <= iteration:
+                end = position
+        if end < position:
+            file.truncate(end)
+
+
+def _iteration_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["iteration"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # cut short by a crash, or altered
+        return math.inf
+
+
+def finite(value: Any) -> Any:
+    """The value with None for numbers that are not finite, and Python's numbers for NumPy's."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return finite(value.tolist())
+    return value
+
+
+def with_nan(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics that `finite` has made, with NaN for None."""
+    return {name: math.nan if value is None else value for name, value in metrics.items()}
+
+
+def as_json(value: Any, indent: int | None = 1) -> str:
+    """JSON for files and other programs; numbers that are not finite become null.
+
+    Args:
+        value: a value that JSON can hold.
+        indent: spaces of indentation; None for one line.
+
+    Raises:
+        ConfigurationError: if lists are nested too deeply.
+    """
+    try:
+        return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"
+    except RecursionError:
+        raise ConfigurationError("a value has lists too deep within each other to be written as JSON") from None

@@ -10,7 +10,7 @@ from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.observers import Reporting
 from hybridppo.runs.settings import Settings
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from hybridppo.agents.registry import (
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.networks.making import Networks
-from hybridppo.run_directory.agent_file import read_agent_file
-from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.runner import Runner
 from hybridppo.runs.settings import Settings

@@ -23,7 +23,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.distributed_policies import distributed_from
 from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.spaces.serialization import space_from_json, space_to_json
-from hybridppo.system.blas import kernels_taken
+from hybridppo.system.threads import kernels_taken
 
 logger = logging.getLogger(__name__)
 

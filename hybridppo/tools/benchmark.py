@@ -15,9 +15,9 @@ import numpy as np
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 from hybridppo.run_directory.lock import locked
-from hybridppo.system.figures import markdown_table, shown_number
+from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import is_number, require_bools, require_path, require_whole
 from hybridppo.tools.one_run import RunAsked

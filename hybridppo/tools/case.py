@@ -19,7 +19,7 @@ from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
+from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.training.train import TrainResult, train
 
 Status = Literal["passed", "failed", "not possible here"]

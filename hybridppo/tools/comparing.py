@@ -28,7 +28,7 @@ from hybridppo.runs.distributed_policies import (
     SingleLearnerCoarse,
     SingleLearnerFine,
 )
-from hybridppo.system.figures import markdown_table
+from hybridppo.system.messages import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_seconds
 from hybridppo.training.train import train

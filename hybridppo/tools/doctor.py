@@ -27,13 +27,11 @@ from hybridppo.agents import PPOConfig
 from hybridppo.auto.comparison import compare_placements
 from hybridppo.environments.checking.check import check_env
 from hybridppo.placements.mirrored import Mirrored
-from hybridppo.run_directory.files import making, replace_synced
-from hybridppo.run_directory.lines import as_json, finite
+from hybridppo.run_directory.files import as_json, finite, making, replace_synced
 from hybridppo.runs.loading import load
-from hybridppo.system.accelerator import accelerator_of, described_cuda_devices, num_cuda_devices
-from hybridppo.system.blas import advice
-from hybridppo.system.figures import shown_seconds
-from hybridppo.system.threads import cpu_cores, limit_threads
+from hybridppo.system.devices import accelerator_of, described_cuda_devices, num_cuda_devices
+from hybridppo.system.messages import shown_seconds
+from hybridppo.system.threads import advice, cpu_cores, limit_threads
 from hybridppo.tools.case import (
     PLACEMENTS,
     SMALL,

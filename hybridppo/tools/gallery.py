@@ -18,7 +18,7 @@ from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.names import meant_by
 from hybridppo.runs.loading import load
-from hybridppo.system.figures import markdown_table, shown_number
+from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.training.evaluate import environments_for
 
 FOLDER = Path(__file__).parent / "pretrained"

@@ -42,7 +42,7 @@ class RunAsked:
 
     def to_line(self) -> str:
         """The settings as a line of JSON."""
-        from hybridppo.run_directory.lines import as_json
+        from hybridppo.run_directory.files import as_json
 
         return as_json(asdict(self), indent=None)
 

@@ -37,7 +37,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runs.loading import is_agent_file, load
 from hybridppo.spaces.composite import map_parts
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.tools.video import Video
 from hybridppo.training.evaluate import (

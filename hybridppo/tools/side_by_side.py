@@ -14,7 +14,7 @@ from typing import Any
 
 from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.run_directory.lines import Tail, as_json, read_object
+from hybridppo.run_directory.files import Tail, as_json, read_object
 from hybridppo.runners.processes import command_of, wait_for_ends
 from hybridppo.tools.one_run import EXIT_DONE, RunAsked
 

@@ -26,13 +26,13 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.runs.keywords import TuneKeywords
 from hybridppo.runs.loading import start_from
 from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import name_of_source
-from hybridppo.system.figures import shown_number
+from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.tools.benchmark import EVALUATION_EPISODES

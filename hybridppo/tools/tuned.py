@@ -12,7 +12,7 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, command
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 
 FILE = Path(__file__).with_name("tuned.json")
 

@@ -42,7 +42,7 @@ from hybridppo.networks.precision import float32_products
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.run_directory.agent_file import read_agent_file
+from hybridppo.run_directory.checkpoints import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes

@@ -23,8 +23,8 @@ from hybridppo.runners.processes import leave_signals_to_the_trainer
 from hybridppo.runs.job import Job
 from hybridppo.runs.observers import Reporting
 from hybridppo.runs.settings import Settings
-from hybridppo.system.interruption import Interruption
 from hybridppo.system.seeds import seed_globals, seed_of
+from hybridppo.system.signals import Interruption
 from hybridppo.training.self_play import for_seats
 from hybridppo.training.train import run_to_the_end
 

@@ -33,7 +33,7 @@ from hybridppo.runs.loading import agent_of, rewind_to, start_from
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.runs.options import changeable_names, takes_options
 from hybridppo.runs.settings import Settings
-from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
+from hybridppo.system.threads import VARIABLE, has_both, kernels_taken
 from hybridppo.training.agent_arguments import split_schedules
 from hybridppo.training.stage import Stage, staged
 from hybridppo.training.train import TrainResult, run_by_groups

@@ -30,8 +30,8 @@ from hybridppo.runs.self_play import SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
+from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.seeds import seed_of
-from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import require_whole
 from hybridppo.training.evaluate import acting, require_names
 

@@ -17,7 +17,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_ag
 from hybridppo.errors import ConfigurationError
 from hybridppo.placements.placement import Placement
 from hybridppo.runs.options import RunOptions
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 from hybridppo.training.self_play import for_seats
 
 

@@ -52,9 +52,9 @@ from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_op
 from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
 from hybridppo.spaces.of_agents import each_space
-from hybridppo.system.figures import shown_return, shown_returns
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.messages import shown_return, shown_returns
 from hybridppo.system.seeds import fresh_seed, seed_of
+from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import require_bools
 from hybridppo.training.agent_arguments import AgentAsked

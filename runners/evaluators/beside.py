@@ -7,7 +7,7 @@ from hybridppo.networks.numpy_forms.actor import ArrayActor
 from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
 from hybridppo.runners.evaluation import Episodes, Evaluation
 from hybridppo.runners.processes import LocalProcesses
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 
 class Beside:

@@ -25,7 +25,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import real, whole
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.runners.evaluation import Episodes, Evaluation
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 
 class InBetween:

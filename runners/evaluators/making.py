@@ -12,7 +12,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.runners.evaluation import Episodes
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 
 MOST_SIDE_BY_SIDE = 32
 """Environments that an evaluation steps together."""

@@ -10,8 +10,8 @@ from typing import Any
 from hybridppo.environments.registration import source_here
 from hybridppo.runners.evaluation import Episodes
 from hybridppo.runners.processes import Trainer, main
-from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import seed_globals
+from hybridppo.system.signals import Stopped
 
 
 def serve(trainer: Trainer) -> None:

@@ -29,7 +29,7 @@ from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import placement as placement_module
 from hybridppo.placements.placement import Placement
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.system.interruption import requests_to_end
+from hybridppo.system.signals import requests_to_end
 
 OFF_POLICY = [name for name in AGENTS if name != "ppo"]
 ITERATIONS = 4

@@ -21,8 +21,8 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import Sampler
 from hybridppo.runs.loading import load
-from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.devices import accelerator_of, num_cuda_devices
+from hybridppo.system.signals import Stopped
 from hybridppo.tools.case import (
     PLACEMENTS,
     SMALL,

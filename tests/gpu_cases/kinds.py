@@ -19,7 +19,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.placements.placement import Placement
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 from hybridppo.tools.case import (
     SMALL,
     TOLERANCES,

@@ -20,8 +20,7 @@ from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
 from hybridppo.runs.distributed_policies import GPUOnly
-from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
-from hybridppo.system.recording import GraphRecorder
+from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices
 from hybridppo.tools.case import (
     SMALL,
     TOLERANCES,

@@ -7,7 +7,7 @@ from functools import partial
 from gpu_cases.environments import Colours, Lengths
 
 from hybridppo.agents import PPOConfig
-from hybridppo.system.accelerator import num_cuda_devices
+from hybridppo.system.devices import num_cuda_devices
 from hybridppo.tools.case import (
     PLACEMENTS,
     SMALL,

@@ -15,7 +15,7 @@ from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.device_sampler import TensorSampler
-from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.devices import accelerator_of
 from hybridppo.tools.case import (
     SMALL,
     TOLERANCES,

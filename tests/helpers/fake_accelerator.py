@@ -28,8 +28,8 @@ from second_device import SecondTensor
 from torch import Tensor
 from torch.utils import _pytree
 
-from hybridppo.system import accelerator
-from hybridppo.system.accelerator import Accelerator
+from hybridppo.system import devices
+from hybridppo.system.devices import Accelerator
 
 Clock = dict["Stream", int]
 """For each stream, how many of its operations are known to be over."""
@@ -401,7 +401,7 @@ def pretended_accelerator() -> Iterator[Machine]:
     """Within this context, the second device looks asynchronous to the library."""
     device = torch.device(second_device.register())
     machine = Machine(device)
-    compute, backward, kinds = second_device._compute, Tensor.backward, dict(accelerator.KINDS)
+    compute, backward, kinds = second_device._compute, Tensor.backward, dict(devices.KINDS)
     second_device._compute = machine.compute
 
     def in_this_thread(tensor: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -410,10 +410,10 @@ def pretended_accelerator() -> Iterator[Machine]:
             backward(tensor, *args, **kwargs)
 
     Tensor.backward = in_this_thread  # type: ignore[method-assign, assignment]
-    accelerator.KINDS[device.type] = lambda device: FakeAccelerator(device, machine)
+    devices.KINDS[device.type] = lambda device: FakeAccelerator(device, machine)
     try:
         yield machine
     finally:
         second_device._compute, Tensor.backward = compute, backward  # type: ignore[method-assign]
-        accelerator.KINDS.clear()
-        accelerator.KINDS.update(kinds)
+        devices.KINDS.clear()
+        devices.KINDS.update(kinds)

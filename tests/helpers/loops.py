@@ -6,7 +6,7 @@ from hybridppo.agents import PPO
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.recorded_step import RecordedStep
-from hybridppo.system.recording import Record
+from hybridppo.system.devices import Record
 
 
 def loop_of(agent: Any, backend: Any = Backend) -> OptimizationLoop:

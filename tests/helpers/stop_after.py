@@ -57,7 +57,7 @@ def assert_stopped_update_changes_nothing(agent: Any, given: Any, after: int) ->
     """The update is stopped when it asks for it, after it has gone on so many times."""
     from same_bits import assert_same, state_of
 
-    from hybridppo.system.interruption import Stopped
+    from hybridppo.system.signals import Stopped
 
     (before, state), asked = (state_of(agent), agent.state()[1]), iter(range(10_000))
     agent.should_stop = lambda: next(asked) == after

@@ -24,7 +24,7 @@ from hybridppo import Mirrored, PPOConfig
 from hybridppo.agents.ppo.loss import ppo_loss
 from hybridppo.commands.main import main, parse_command
 from hybridppo.errors import pip_install
-from hybridppo.system.figures import shown_return
+from hybridppo.system.messages import shown_return
 
 ROOT = Path(__file__).parents[2]
 HAS_MATPLOTLIB = find_spec("matplotlib") is not None

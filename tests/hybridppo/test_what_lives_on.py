@@ -31,7 +31,7 @@ from hybridppo.runners.processes import Pool
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_memory import SharedArrays
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 from hybridppo.training.train import Job
 
 OF_A_TRAINING = (

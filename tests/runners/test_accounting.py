@@ -21,7 +21,7 @@ from hybridppo.placements.placement import Counters
 from hybridppo.reporting.callbacks import Callbacks, OnIteration, TrainingRun
 from hybridppo.runners import runner, turns
 from hybridppo.runners.runner import Runner
-from hybridppo.system.accelerator import Cuda
+from hybridppo.system.devices import Cuda
 
 SAMPLING, LEARNING, PUBLISHING, TRANSFER, LOGGING, BEGINNING = 8.0, 4.0, 0.5, 0.25, 0.125, 0.0625
 

@@ -20,8 +20,8 @@ from hybridppo.errors import DeviceError, EnvError, OutOfMemoryError
 from hybridppo.placements.placement import Counters, Crossing, torch_actor
 from hybridppo.runners import filling
 from hybridppo.runners.sampler import Sampler
-from hybridppo.system.accelerator import Accelerator
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.devices import Accelerator
+from hybridppo.system.signals import Stopped
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

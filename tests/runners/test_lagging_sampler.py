@@ -43,7 +43,7 @@ from hybridppo.runners.lagging_sampler import LaggingSampler, Part, in_columns, 
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.worker import Share, parameters_of
 from hybridppo.runners.workers import SlowestWorker, Transport, Work
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 LENGTH = 7
 """Steps of an episode, which is truncated and terminated by turns."""

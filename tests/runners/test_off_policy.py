@@ -22,9 +22,9 @@ from toy_environments import IdentityBox
 
 import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
-from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.directory import CHECKPOINT_LOST
+from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners import off_policy, turns
 from hybridppo.runners.runner import Runner
 
@@ -146,9 +146,11 @@ def test_files_of_rows_that_no_checkpoint_needs_go(tmp_path: Path) -> None:
     replay = replay_of(run_dir)
     assert replay["total"] == 500
     first = min(piece["first"] for piece in replay["pieces"])
-    # A buffer of 50 rows, the checkpoint before at 475, and files of 12 rows at least, which end with a checkpoint.
+    # A buffer of 50 rows, the checkpoint before at 475, and a file for each checkpoint.
     assert 475 - 50 - 25 <= first <= 475 - 50
-    assert {path.name for path in run_dir.glob("replay/*")} == {piece["file"] for piece in replay["pieces"]}
+    assert {path.name for path in run_dir.glob("replay/*")} == {
+        f"{piece['first']:012d}.safetensors" for piece in replay["pieces"]
+    }
     # The checkpoint before the last goes on as well.
     path, _ = load_latest(run_dir / "checkpoints")
     (path / "state.json").write_text("{}")
@@ -169,12 +171,10 @@ def test_damaged_rows_are_told_of_and_an_older_checkpoint_is_taken(
 ) -> None:
     run_with_two_checkpoints(tmp_path / "run")
     expected = load_latest(tmp_path / "run" / "checkpoints")[1]
-    (path,) = (tmp_path / "run").glob("replay/*")
+    path = max((tmp_path / "run").glob("replay/*"))
+    assert path.name == "000000000050.safetensors"
     data = path.read_bytes()
-    last = replay_of(tmp_path / "run")["pieces"][-1]
-    assert last["first"] == 50
-    at = last["start"] + 300
-    path.write_bytes(data[:-10] if damage == "truncated" else data[:at] + b"\xff" + data[at + 1 :])
+    path.write_bytes(data[:-10] if damage == "truncated" else data[:300] + b"\xff" + data[301:])
     result = hybridppo.resume(tmp_path / "run", env=IdentityBox, progress=False)
     assert f"{path} is truncated or altered" in caplog.text
     assert "going on from the next best" in caplog.text
@@ -187,7 +187,7 @@ def test_damaged_rows_are_told_of_and_an_older_checkpoint_is_taken(
 def test_rows_that_every_checkpoint_needs_are_an_error_that_names_the_file(tmp_path: Path) -> None:
     run_with_two_checkpoints(tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "000000000000" / "state.json").write_text("{}")
-    (path,) = (tmp_path / "run").glob("replay/*")
+    path = min((tmp_path / "run").glob("replay/*"))
     path.write_bytes(b"\0" + path.read_bytes()[1:])
     with pytest.raises(CheckpointError, match=f"{path.name} is truncated or altered"):
         hybridppo.resume(tmp_path / "run", env=IdentityBox, progress=False)
@@ -358,10 +358,9 @@ def test_where_environments_start_anew_nothing_reaches_across(tmp_path: Path, ca
     with caplog.at_level(logging.INFO):
         hybridppo.resume(tmp_path / "run", env=Secretive, total_steps=120, progress=False)
     assert "new episodes" in caplog.text
-    rows = {}
-    for piece in replay_of(tmp_path / "run")["pieces"]:
-        for i, begins in enumerate(load(tmp_path / "run" / "replay", piece)["begins"].tolist()):
-            rows[piece["first"] + i] = begins
+    saved = ReplayRows(tmp_path / "run" / "replay")
+    saved.pieces = replay_of(tmp_path / "run")["pieces"]
+    rows = {first + i: begins for first, piece in saved.read() for i, begins in enumerate(piece["begins"].tolist())}
     assert [row for row, begins in rows.items() if all(begins)] == [0, 8, 16, 24, 30, 38, 46, 54]
 
 

@@ -30,7 +30,7 @@ from hybridppo.environments.vector import wrap
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import Sampler
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 SCRIPTS: tuple[Script, ...] = (
     ((3, "truncated"), (2, "terminated"), (5, "both"), (1, "truncated")),

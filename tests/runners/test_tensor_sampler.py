@@ -23,7 +23,7 @@ from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.runners.device_sampler import TensorSampler
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 SCRIPTS: tuple[Script, ...] = (
     ((3, "truncated"), (2, "terminated"), (5, "both"), (1, "truncated")),

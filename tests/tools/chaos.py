@@ -53,7 +53,7 @@ from chaos_kinds import KINDS, Kind
 import hybridppo
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory import checkpoints
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 
 MARK = "HYBRIDPPO_CHAOS"
 SIGNALS = {"SIGKILL": 3, "SIGTERM": 2, "SIGINT": 2, "SIGUSR1": 1}

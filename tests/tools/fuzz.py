@@ -44,7 +44,7 @@ import hybridppo
 from hybridppo import HybridPPOError, PPOConfig
 from hybridppo.errors import shown
 from hybridppo.run_directory.checkpoints import _checksum
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 from hybridppo.runs import origin
 
 TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (8,)}

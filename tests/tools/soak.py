@@ -20,7 +20,7 @@ import psutil
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 
 MOST_GROWTH_MB = 5.0
 PLACEMENTS = {"cpu": (SingleDevice("cpu"), 0), "workers": (SingleDevice("cpu"), 2), "overlap": (None, 1)}

@@ -33,7 +33,7 @@ from hybridppo.environments.vector import VectorEnvironments
 from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.system.figures import shown_seconds
+from hybridppo.system.messages import shown_seconds
 from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.validation import require_seconds, require_whole
 

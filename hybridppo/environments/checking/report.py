@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.system.figures import shown_seconds
+from hybridppo.system.messages import shown_seconds
 
 Severity = Literal["error", "warning", "note"]
 

@@ -40,7 +40,7 @@ from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 CELLS = ("lstm", "gru", "mingru")
 every_cell = pytest.mark.parametrize("cell", CELLS)

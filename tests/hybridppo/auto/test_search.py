@@ -19,7 +19,7 @@ from hybridppo.auto import search, trials
 from hybridppo.auto.search import Limits, Search
 from hybridppo.auto.trials import Candidate, Training, Trial, shortened
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 
 CONFIG = ppo_config(num_envs=8, num_steps=32, num_epochs=2, num_minibatches=4, hidden_sizes=(8,))
 LIMITS = Limits(total_steps=10**7, cores=8, splits=True)

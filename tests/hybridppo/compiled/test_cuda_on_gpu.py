@@ -17,7 +17,7 @@ from tagging import tag  # noqa: E402
 
 import hybridppo  # noqa: E402
 from hybridppo import Mirrored, SingleDevice  # noqa: E402
-from hybridppo.system.accelerator import accelerator_of  # noqa: E402
+from hybridppo.system.devices import accelerator_of  # noqa: E402
 
 GPU = torch.device("cuda:0")
 

@@ -35,7 +35,7 @@ from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners import filling
-from hybridppo.system.figures import shown_return
+from hybridppo.system.messages import shown_return
 from hybridppo.tools import numpy_policy
 
 pytest.importorskip("numba")
@@ -145,7 +145,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     after: int, never_stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between slices of a rollout, in an update of the first policy, or of the second."""
-    from hybridppo.system import interruption
+    from hybridppo.system import signals
 
     stop = Stop(after)
 
@@ -155,7 +155,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
 
     monkeypatch.setattr("hybridppo.runners.sampler.bytearray", Flag, raising=False)
     monkeypatch.setattr(
-        interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
+        signals.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )
     monkeypatch.setattr(filling, "MOST_ROWS", 8)
     stopped = train(run_dir=tmp_path / "run", on_interrupt="return")

@@ -19,7 +19,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 from hybridppo.distributed import link as links
 from hybridppo.errors import HybridPPOError
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 
 rank, port, timeout, waits = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 links.SECONDS_TO_STOP = links.SECONDS_TO_EXPLAIN = 1.0

@@ -27,7 +27,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.system.interruption import Interruption, Stopped
+from hybridppo.system.signals import Interruption, Stopped
 
 CONFIG = ppo_config(
     num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-3,

@@ -24,7 +24,7 @@ from hybridppo.distributed.link import is_gone
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.options import RunOptions
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 CARTPOLE = gym.make("CartPole-v1")

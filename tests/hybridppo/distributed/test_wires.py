@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridppo.distributed.link import Link
 from hybridppo.distributed.wires import Collective, InSharedMemory, Wire, wait_for
-from hybridppo.system.interruption import Interruption
+from hybridppo.system.signals import Interruption
 
 SECONDS = 60
 

@@ -19,7 +19,7 @@ from toy_agents import FaultyAgents, FromOneToTwo, Matching, TakingTurns
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main
-from hybridppo.system.figures import shown_return, shown_seconds
+from hybridppo.system.messages import shown_return, shown_seconds
 
 
 class Walk(gym.Env[Any, Any]):

@@ -15,7 +15,7 @@ import hybridppo
 from hybridppo import Callback, CallbackError, ConfigurationError, TrainingInterrupted
 from hybridppo.reporting.callbacks import require_callbacks
 from hybridppo.run_directory.checkpoints import folders, load_latest
-from hybridppo.run_directory.lines import finite, read_lines
+from hybridppo.run_directory.files import finite, read_lines
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size

@@ -12,7 +12,7 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo.reporting import progress
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.system.figures import shown_number, shown_returns
+from hybridppo.system.messages import shown_number, shown_returns
 
 SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 

@@ -14,7 +14,7 @@ from hybridppo.errors import DeviceError, EnvError
 from hybridppo.rollouts import page_locking
 from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners import workers
-from hybridppo.system.accelerator import Accelerator, accelerator_of
+from hybridppo.system.devices import Accelerator, accelerator_of
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))
 

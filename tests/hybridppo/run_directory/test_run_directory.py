@@ -12,7 +12,7 @@ import hybridppo
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
-from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.files import as_json
 
 
 def test_create_then_open(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hybridppo.system import threads
-from hybridppo.system.blas import libraries
-from hybridppo.system.threads import cpu_cores, one_blas_thread
+from hybridppo.system.threads import cpu_cores, libraries, one_blas_thread
 
 
 def of_numpy() -> set[int]:

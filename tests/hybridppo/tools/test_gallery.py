@@ -12,7 +12,7 @@ from toy_environments import newest
 import hybridppo
 from hybridppo.commands.main import main
 from hybridppo.errors import ConfigurationError, EnvError
-from hybridppo.system.interruption import Stopped
+from hybridppo.system.signals import Stopped
 from hybridppo.tools.gallery import card_of, cards, file_of
 
 CARDS = cards()

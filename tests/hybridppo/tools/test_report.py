@@ -19,7 +19,7 @@ from hybridppo import PPOConfig, RunDirectoryError, TrainingInterrupted
 from hybridppo.auto import search
 from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
-from hybridppo.run_directory.lines import append
+from hybridppo.run_directory.files import append
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.tools import report
 from hybridppo.tools.plot import read_run

@@ -15,7 +15,7 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.run_directory.lines import Tail, append
+from hybridppo.run_directory.files import Tail, append
 from hybridppo.tools.tune import _Underway
 from hybridppo.tools.tuned import FILE, Entry, tuned_entry, write_entry
 

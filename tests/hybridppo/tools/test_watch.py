@@ -14,7 +14,7 @@ from run_files import config_of_a_run
 import hybridppo
 from hybridppo import RunDirectoryError
 from hybridppo.commands.main import main
-from hybridppo.run_directory.lines import Tail
+from hybridppo.run_directory.files import Tail
 from hybridppo.tools.watch import frame, watch
 
 CONFIG = config_of_a_run(seed=4, placement={"name": "single", "device": "cpu"}, total_steps=1000)

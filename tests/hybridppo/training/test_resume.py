@@ -32,7 +32,7 @@ from hybridppo import Mirrored, SingleDevice
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.settings import Settings
-from hybridppo.system.interruption import Interruption, requests_to_end
+from hybridppo.system.signals import Interruption, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 ITERATIONS = 5
@@ -379,7 +379,7 @@ def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) 
 def test_a_signal_while_preparing_leaves_a_run_to_resume(name: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
     # On a busy machine, a worker may take longer to start than a stopped training waits for it.
-    patient = "from hybridppo.system import interruption; interruption.SECONDS_TO_COME = 100.0; "
+    patient = "from hybridppo.system import signals; signals.SECONDS_TO_COME = 100.0; "
     command = ("-c", patient + "from hybridppo.__main__ import main; main()")
     with Process(
         *command, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 2

@@ -16,7 +16,7 @@ from hybridppo import Migrating, Mirrored, SingleDevice
 from hybridppo.errors import DeviceError
 from hybridppo.networks import precision
 from hybridppo.placements.placement import available_device
-from hybridppo.system.accelerator import Accelerator, Cuda, accelerator_of
+from hybridppo.system.devices import Accelerator, Cuda, accelerator_of
 
 ROOT = Path(__file__).parents[3]
 SECOND_GPU = torch.device("cuda:1")
@@ -42,7 +42,7 @@ def test_only_the_seam_names_torch_cuda() -> None:
     paths = {path.resolve() for folder in ("hybridppo", "agents", "runners") for path in (ROOT / folder).rglob("*.py")}
     files = [(path.name, path.read_text()) for path in paths]
     strays = {name for name, source in files if "cuda" in source and names_of_torch_cuda(source)}
-    assert strays == {"accelerator.py"}
+    assert strays == {"devices.py"}
 
 
 def test_the_cpu_has_nothing_to_wait_for() -> None:

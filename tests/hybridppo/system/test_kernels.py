@@ -11,7 +11,7 @@ import pytest
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo.system import blas
+from hybridppo.system import threads
 from hybridppo.training.resume import _tell_of_kernels
 
 OLD = "fpu sse2 avx avx2 fma"
@@ -37,23 +37,23 @@ PROCESSORS = {
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_the_choice_follows_from_the_flags(name: str) -> None:
     text, expected = PROCESSORS[name]
-    assert blas.kernels_for(text) == expected
+    assert threads.kernels_for(text) == expected
 
 
 def test_who_has_chosen_is_left_alone_and_what_is_loaded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas, "_processor", lambda: PROCESSORS["Zen 5"][0])
+    monkeypatch.setattr(threads, "_processor", lambda: PROCESSORS["Zen 5"][0])
     monkeypatch.setattr(os, "environ", {})
-    blas.choose_kernels()  # NumPy is loaded already
-    assert blas.VARIABLE not in os.environ
+    threads.choose_kernels()  # NumPy is loaded already
+    assert threads.VARIABLE not in os.environ
     monkeypatch.delitem(sys.modules, "numpy")
-    blas.choose_kernels()
-    assert os.environ[blas.VARIABLE] == "SkylakeX"
-    os.environ[blas.VARIABLE] = "Haswell"
-    blas.choose_kernels()
-    assert os.environ[blas.VARIABLE] == "Haswell"
+    threads.choose_kernels()
+    assert os.environ[threads.VARIABLE] == "SkylakeX"
+    os.environ[threads.VARIABLE] = "Haswell"
+    threads.choose_kernels()
+    assert os.environ[threads.VARIABLE] == "Haswell"
 
 
-NAMES_KERNELS = sys.platform == "linux" and platform.machine() == "x86_64" and blas.kernels_taken() != ""
+NAMES_KERNELS = sys.platform == "linux" and platform.machine() == "x86_64" and threads.kernels_taken() != ""
 
 
 @pytest.mark.skipif(not NAMES_KERNELS, reason="NumPy's library is not one that lets itself be told")
@@ -62,16 +62,16 @@ def test_the_command_line_chooses_before_numpy_is_loaded() -> None:
     code = """
 import os, sys
 from hybridppo import __main__
-from hybridppo.system import blas
-blas.kernels_for = lambda processor: "Nehalem"
+from hybridppo.system import threads
+threads.kernels_for = lambda processor: "Nehalem"
 sys.argv, sys.modules["torch"] = ["hybridppo", "--help"], None
 try:
     __main__.main()
 except ImportError:
     import numpy
-    print("has taken", blas.kernels_taken())
+    print("has taken", threads.kernels_taken())
 """
-    environment = {name: value for name, value in os.environ.items() if name != blas.VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name != threads.VARIABLE}
     root = Path(hybridppo.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(root)}, capture_output=True, text=True,
@@ -95,7 +95,7 @@ except ImportError:
 def test_what_is_said_of_kernels_below_what_the_processor_can(
     taken: str, asked_for: str | None, name: str, expected: str
 ) -> None:
-    said = blas.advice_for(taken, PROCESSORS[name][0], asked_for)
+    said = threads.advice_for(taken, PROCESSORS[name][0], asked_for)
     assert expected in said
     assert bool(said) == bool(expected)
 
@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_with_other_kernels_says_so(
     hybridppo.resume(tmp_path / "run", total_steps=48, **options)
     assert "begun with NumPy's kernels for Haswell, and goes on with those for SkylakeX" in caplog.text
     assert "OPENBLAS_CORETYPE=Haswell" in caplog.text
-    assert not blas.has_both("Haswell", "SkylakeX")  # which would end the process
+    assert not threads.has_both("Haswell", "SkylakeX")  # which would end the process
 
 
 @pytest.mark.parametrize("kernels", [["Haswell"], 3, {"Haswell": 1}, ""], ids=str)

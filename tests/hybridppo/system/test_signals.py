@@ -13,7 +13,7 @@ from processes import run_python, start_python, wait_until
 
 from hybridppo.commands.main import main
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.system.interruption import Interruption, as_keyboard_interrupts
+from hybridppo.system.signals import Interruption, as_keyboard_interrupts
 
 posix = pytest.mark.skipif(os.name != "posix", reason="Windows has neither these signals nor these terminals")
 SMALL = ["--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--placement", "cpu"]

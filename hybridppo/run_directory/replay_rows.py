@@ -1,0 +1,140 @@
+"""The rows of a replay buffer, in files beside the checkpoints: a saved row is never written again.
+
+    replay/000000000000.safetensors
+    replay/000000250000.safetensors
+
+Each file is a piece: some rows, one after the other, named after the first. The list `pieces` says which rows each
+piece has, and its checksum. It is saved in the checkpoint. Files that it does not name belong to later checkpoints.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from hybridppo.errors import CheckpointError
+from hybridppo.run_directory.checkpoints import serialized
+from hybridppo.run_directory.files import replace_synced
+from hybridppo.system.validation import whole
+
+Piece = dict[str, Any]
+"""`first`, the number of its first row, the number of its `rows`, and `sha256`."""
+
+BYTES_PER_PIECE = 2**26
+"""The approximate size of a piece, which is in memory while it is written."""
+
+
+class ReplayRows:
+    """The files in one folder, made when the first row is appended.
+
+    Args:
+        folder: a folder for these files only.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.pieces: list[Piece] = []
+        """All saved pieces, oldest first."""
+
+    @property
+    def end(self) -> int:
+        """The row after the last saved one."""
+        return int(self.pieces[-1]["first"] + self.pieces[-1]["rows"]) if self.pieces else 0
+
+    def append(self, first: int, end: int, rows: Callable[[int, int], dict[str, Tensor]], bytes_per_row: int) -> None:
+        """Append rows `first` to `end`, as `rows` gives them, and wait until the disk has them.
+
+        Raises:
+            OSError: if they cannot be written; earlier rows stay saved, and some of the new ones may be.
+        """
+        step = max(1, BYTES_PER_PIECE // max(1, bytes_per_row))
+        self._folder.mkdir(exist_ok=True)
+        for start in range(first, end, step):
+            stop = min(end, start + step)
+            data = serialized(rows(start, stop))
+            piece = {"first": start, "rows": stop - start, "sha256": hashlib.sha256(data).hexdigest()}
+            replace_synced(_path(self._folder, piece), data)
+            self.pieces.append(piece)
+
+    def needed_since(self, row: int) -> list[Piece]:
+        """The pieces that have this row or later ones."""
+        return _since(self.pieces, row)
+
+    def remove_others(self) -> None:
+        """Delete the files that have none of the `pieces`.
+
+        Raises:
+            OSError: if a file cannot be deleted.
+        """
+        needed = {_path(self._folder, piece) for piece in self.pieces}
+        for path in self._folder.glob("*.safetensors"):
+            if path not in needed:
+                path.unlink()
+
+    def read(self, row: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """The pieces that have this row or later ones, each with the number of its first row.
+
+        Raises:
+            CheckpointError: if one is missing, truncated or altered.
+        """
+        for piece in _since(self.pieces, row):
+            try:
+                yield int(piece["first"]), safetensors.torch.load(_read(self._folder, piece))
+            except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(f"{_path(self._folder, piece)} holds no tensors: {error}") from error
+
+    def cut_back(self, pieces: Any) -> None:
+        """Keep only these pieces, and delete everything that was written after them.
+
+        Raises:
+            CheckpointError: if they are not valid pieces.
+            OSError: if the files cannot be changed.
+        """
+        self.pieces = _checked(pieces)
+        self.remove_others()
+
+
+def require_whole(folder: Path, pieces: Any, row: int = 0) -> None:
+    """Raise a `CheckpointError` that names the file if a piece is missing, truncated or altered.
+
+    Args:
+        folder: the folder of the files.
+        pieces: the pieces in a checkpoint.
+        row: the first row that is needed.
+    """
+    for piece in _since(_checked(pieces), row):
+        _read(folder, piece)
+
+
+def _since(pieces: Sequence[Piece], row: int) -> list[Piece]:
+    return [piece for piece in pieces if piece["first"] + piece["rows"] > row]
+
+
+def _checked(pieces: Any) -> list[Piece]:
+    if not isinstance(pieces, list):
+        raise CheckpointError(f"{pieces!r} is no list of pieces of rows")
+    try:
+        return [
+            {"sha256": piece["sha256"], **{key: whole(piece, key) for key in ("first", "rows")}} for piece in pieces
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{pieces!r} describes no piece of rows: {error}") from error
+
+
+def _path(folder: Path, piece: Piece) -> Path:
+    return folder / f"{piece['first']:012d}.safetensors"
+
+
+def _read(folder: Path, piece: Piece) -> bytes:
+    path = _path(folder, piece)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if hashlib.sha256(data).hexdigest() != piece["sha256"]:
+        raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
+    return data

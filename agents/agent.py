@@ -1,6 +1,7 @@
 """The base class of PPO and DDPG: `act`, the optimisation loop, shared updates, noise of modules, and saving."""
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,22 +9,28 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.loop import Exchange, OptimizationLoop
-from hybridppo.agents.saving import save_agent
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.distributions.state_dependent import Drawing
+from hybridppo.errors import BadValueError, CheckpointError, ConfigurationError, EnvError, shown, shown_name
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products
-from hybridppo.placements.placement import Counters, Crossing, torch_actor
+from hybridppo.placements.placement import Counters, Crossing, TorchRecurrentActor, torch_actor
+from hybridppo.run_directory.checkpoints import write_agent_file
+from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.system.validation import require_bools
+from hybridppo.spaces.registry import first_of
+from hybridppo.spaces.serialization import space_to_json
+from hybridppo.system.validation import require_bools, require_path
 
+NO_STATE: Any = object()
+"""Default of `act`'s argument `state`."""
 RATES = {"learning_rate", "critic_learning_rate"}
 """The settings that an optimization loop gets at every step."""
 
@@ -167,10 +174,22 @@ class PolicyAgent:
         device = self.parameters.values.device
         actor = torch_actor(self.actor, Crossing(device, Counters()))
         rows = self._rows(observation, action_mask, batch)
-        remind(actor, state, getattr(self.config, "recurrent", None), len(rows) if batch else None)
+        if isinstance(actor, TorchRecurrentActor):
+            actor.state = _checked_state(state, (len(rows), actor.state_size) if batch else (actor.state_size,))
+        elif state is not NO_STATE and state is not None:
+            raise EnvError(f"state must be None for an agent without a memory, got {shown(state)}")
         with float32_products(self.config.precision, device):
-            actions = chosen(actor, rows, self.distribution, deterministic)
-        return answer(actions, self.distribution, self.action_space, actor, state, batch)
+            if deterministic:
+                actions = self.distribution.mode(actor(rows))
+            else:
+                actions = Drawing(self.distribution, np.random.default_rng(), len(rows)).actions(actor, rows)
+        found = self.distribution.to_env(actions)
+        found = found if batch else first_of(self.action_space)(found)
+        if state is NO_STATE:
+            return found
+        if not isinstance(actor, TorchRecurrentActor):
+            return found, None
+        return found, actor.state if batch else actor.state[0]
 
     def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
         """The rows of the arguments of `act`, `[N, *row]`."""
@@ -229,6 +248,173 @@ class PolicyAgent:
     def save(self, path: str | Path) -> Path:
         """Write the agent to one file that `hybridppo.load` reads on any machine, without the state of a training."""
         return save_agent(self, path)
+
+
+def rows_of(
+    observation: Any,
+    action_mask: Any,
+    space: gym.Space[Any],
+    encode: ObservationEncoder,
+    batch: bool,
+    keys: Sequence[str] | None = None,
+) -> NDArray[Any]:
+    """An observation and its mask as the actor takes them, `[1, *row]`; a batch of them, `[N, *row]`.
+
+    If `keys` are given, the actor sees these parts of an observation alone, and other parts may be missing.
+
+    Raises:
+        EnvError: if they are not valid.
+    """
+    if action_mask is not None and not isinstance(space, MaskedObservation):
+        raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+    if keys is not None and isinstance(space, MaskedObservation):
+        space = space.seeing(keys)
+    elif keys is not None:
+        encode = encode.seeing(keys)
+    try:
+        rows = _encoded(observation, action_mask, space, encode, batch)
+        if not np.isfinite(encode.layout.numbers(rows)).all():
+            for number, row in enumerate(rows):
+                encode.require_finite(f"in observation {number}: observation" if batch else "the observation", row)
+    except (BadValueError, EnvError, ValueError) as error:  # ValueError: NumPy makes no array of it
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise EnvError("act got the pair that reset returns: write `observation, info = env.reset()`") from None
+        raise error if isinstance(error, EnvError) else EnvError(f"the agent cannot act: {error}") from None
+    return rows
+
+
+def _encoded(
+    observation: Any, action_mask: Any, space: gym.Space[Any], encode: ObservationEncoder, batch: bool
+) -> NDArray[Any]:
+    if isinstance(space, MaskedObservation):
+        return _masked_rows(observation, action_mask, space, batch)
+    if encode.is_array:
+        array = np.asarray(observation)
+        _check_shape(array.shape, space, encode, batch)
+        return encode(array if batch else array.reshape(1, *(space.shape or ())))
+    if not batch:
+        return encode.one(observation)[None]
+    encode.check_shapes(observation, _length(encode.values(observation)[0]))
+    return encode(observation)
+
+
+def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> None:
+    """Refuse an array without the shape of an observation, or of a batch of them."""
+    expected = tuple(space.shape or ())
+    if encode.frames is not None and shape[int(batch) :] != expected:
+        number = encode.frames.num_frames
+        raise EnvError(
+            f"this agent acts on stacks of {number} observations, of shape {expected}, got one of shape "
+            f"{shape[int(batch) :]}: let hybridppo.FrameStack(env, {number}) give them"
+        )
+    if batch and (len(shape) != len(expected) + 1 or shape[1:] != expected or not shape[0]):
+        raise EnvError(f"a batch of observations must be of shape {('N', *expected)}, and is of shape {shape}")
+    sizes, wanted = ([size for size in each if size != 1] for each in (shape, expected))
+    is_flat = sizes == [math.prod(expected)]
+    if not batch and sizes != wanted and not is_flat:
+        raise EnvError(
+            f"an observation must be of shape {expected}, and is of shape {shape} (batch=True is for several)"
+        )
+
+
+def _length(values: Any) -> int:
+    """The length of a batch of observations."""
+    shape = np.shape(values)
+    if not shape or not shape[0]:
+        raise BadValueError(f"a batch of observations needs an axis for them, got {shown(values)}")
+    return int(shape[0])
+
+
+def _masked_rows(observation: Any, action_mask: Any, space: MaskedObservation, batch: bool) -> NDArray[Any]:
+    """Rows `[N, *row]` of observations with their masks.
+
+    Raises:
+        BadValueError: if they are not in their spaces.
+        EnvError: if a mask is missing or allows nothing.
+    """
+    needs = "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
+    if action_mask is None:
+        raise EnvError(f"{needs}least one, got None")
+    masks = list(action_mask) if batch else [action_mask]
+    rows = space.rows(observation, masks) if batch else space.row(observation, action_mask)[None]
+    for row, mask in zip(rows, masks, strict=True):
+        try:
+            space.require_allowed(row)
+        except BadValueError:
+            raise EnvError(f"{needs}least one, got {shown(mask)}") from None
+    return rows
+
+
+def _checked_state(state: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """The state `[N, size]` of a recurrent actor, from the one passed to `act`, which has this shape.
+
+    Raises:
+        EnvError: if the state is missing or invalid.
+    """
+    if state is NO_STATE:
+        raise EnvError(
+            "this agent is recurrent, so act takes and returns its state: write "
+            "`action, state = agent.act(observation, state=state)`, with state=None at the start of an episode"
+        )
+    if state is None:
+        state = np.zeros(shape, np.float32)
+    given = np.asarray(state)
+    if given.shape != shape or given.dtype != np.float32 or not np.isfinite(given).all():
+        raise EnvError(
+            f"state must be what the last call of act returned, an array {shape} of float32, or None where an episode "
+            f"starts, got {shown(state)}"
+        )
+    return given.reshape(-1, shape[-1])
+
+
+def save_agent(agent: Any, path: str | Path) -> Path:
+    """Write an agent's networks, spaces and configuration to a file for `hybridppo.load`.
+
+    Raises:
+        ConfigurationError: if it is no path.
+        RunDirectoryError: if the disk refuses it.
+    """
+    path = require_path("path", path)
+    tensors, state = agent.state()
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
+    description = {
+        "agent": agent.name,
+        "config": agent.config.to_json(),
+        "observation_space": space_to_json(agent.observation_space),
+        "action_space": space_to_json(agent.action_space),
+        "own": {what: shown_name(part) for what, part in agent.own.items()},
+        "state": state,
+    }
+    write_agent_file(path, kept, description)
+    return path
+
+
+def tensors_by_part(tensors: Mapping[str, Tensor], parts: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    """Tensors named `part.name` by their parts.
+
+    Raises:
+        CheckpointError: if there is a tensor of another part.
+    """
+    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        if part not in found:
+            raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(found)}")
+        found[part][rest] = tensor
+    return found
+
+
+def load_optimizer(optimizer: FlatAdam, parameters: FlatParameters, tensors: Mapping[str, Tensor]) -> None:
+    """Restore an optimizer's state from dense tensors.
+
+    Raises:
+        RuntimeError: if a tensor has another shape.
+    """
+    for name, slot in optimizer.state[parameters.values].items():
+        saved = parameters.spread(tensors[name])
+        if saved.shape != slot.shape:  # which `copy_` might broadcast
+            raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
+        slot.copy_(saved)
 
 
 def _never() -> bool:

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.acting import NO_STATE
+from hybridppo.agents.agent import NO_STATE, save_agent
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.saving import save_agent
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.joint import typed
 from hybridppo.distributions.of_policies import DistributionOfPolicies

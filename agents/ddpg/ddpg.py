@@ -21,13 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import PolicyAgent
+from hybridppo.agents.agent import PolicyAgent, load_optimizer, tensors_by_part
 from hybridppo.agents.ddpg.by_autograd import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
-from hybridppo.agents.saving import load_optimizer, tensors_by_part
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import (

@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.acting import rows_of
-from hybridppo.agents.agent import PolicyAgent
+from hybridppo.agents.agent import PolicyAgent, load_optimizer, rows_of, tensors_by_part
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.choosing import has_gradient_of_the_loss, make_loop, reference
@@ -36,7 +35,6 @@ from hybridppo.agents.ppo.normalization import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
-from hybridppo.agents.saving import load_optimizer, tensors_by_part
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for

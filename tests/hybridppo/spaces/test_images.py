@@ -17,7 +17,7 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.acting import rows_of
+from hybridppo.agents.agent import rows_of
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from hybridppo.runs.loading import load_policies as load_policies
     from hybridppo.runs.self_play import SelfPlay as SelfPlay
     from hybridppo.tools.benchmark import run_benchmark as run_benchmark
-    from hybridppo.tools.comparing import compare_distributions as compare_distributions
+    from hybridppo.tools.compare import compare_placements as compare_placements
     from hybridppo.tools.doctor import diagnose as diagnose
     from hybridppo.tools.export import export as export
     from hybridppo.tools.gallery import pretrained as pretrained
@@ -93,7 +93,7 @@ _NAMES = {
     ),
     "hybridppo.runs.loading": "load load_policies",
     "hybridppo.runs.self_play": "SelfPlay",
-    "hybridppo.tools.comparing": "compare_distributions",
+    "hybridppo.tools.compare": "compare_placements",
     "hybridppo.tools.doctor": "diagnose",
     "hybridppo.tools.tune": "tune",
     "hybridppo.tools.benchmark": "run_benchmark",

@@ -9,13 +9,13 @@ import pytest
 import torch
 from cuda_stand_in import TwinLauncher
 from fake_accelerator import Machine, pretended_accelerator
+from gpu_cases import case as cases
 from gpu_cases import on_device
+from gpu_cases.case import Bench, Case, NotPossibleHere, Outcome, attempt, require
 from gpu_cases.catalogue import catalogue
 from selection import only_by_default
 
 from hybridppo.compiled import cuda_building
-from hybridppo.tools import case as cases
-from hybridppo.tools.case import Bench, Case, NotPossibleHere, Outcome, attempt, require
 
 needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 

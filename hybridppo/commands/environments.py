@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from hybridppo.agents import PPOConfig
-from hybridppo.auto.comparison import as_markdown, compare_placements
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, flags_of
 from hybridppo.environments.checking.check import SECONDS_TO_STEP, check_env
 from hybridppo.environments.options import EnvironmentOptions
@@ -62,11 +61,11 @@ class Placements(Command):
     num_workers: int | None = None
     """Processes that step the environments; None for every number that may pay off."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
-    distributions: bool = False
-    """Compare the distributions instead (docs/distributed.md), each trained for some seconds. This takes a minute or
-    more, because it starts learners, and Ray if it is installed."""
+    distributed: bool = False
+    """Compare the ways to distribute instead (docs/distributed.md), each trained for some seconds. This takes a minute
+    or more, because it starts learners, and Ray if it is installed."""
     address: str | None = None
-    """Address of a running Ray cluster, auto or HOST:PORT, for --distributions."""
+    """Address of a running Ray cluster, auto or HOST:PORT, for --distributed."""
     seconds: float = 1.0
     """Seconds of training under each placement, after a warm-up."""
     plot: Path | None = None
@@ -79,33 +78,25 @@ class Placements(Command):
 
     def run(self) -> None:
         """Measure, and print the table."""
-        from hybridppo.tools.comparing import compare_distributions, distributions_as_markdown
+        from hybridppo.tools.compare import as_markdown, compare_placements
         from hybridppo.tools.plot import plot_placements, require_picture
 
         if self.plot is not None:
             require_picture(self.plot)
-        options: dict[str, Any] = {"max_lag": self.max_lag, "seconds": self.seconds, "options": self.environment}
-        if self.distributions:
-            for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():
-                if value is not None:
-                    raise ConfigurationError(f"{flag} cannot be used with --distributions: leave it out")
-            comparison = compare_distributions(self.env_id, self.config, address=self.address, **options)
-            table = distributions_as_markdown(comparison)
-        else:
-            if self.address is not None:
-                raise ConfigurationError("--address is for --distributions: give both, or neither")
-            steps, workers = self.total_steps, self.num_workers
-            options |= {"total_steps": steps, "num_workers": workers, "progress": self.progress}
-            comparison = compare_placements(self.env_id, self.config, **options)
-            table = as_markdown(comparison)
-        print(as_json(comparison).rstrip() if self.json else table)
+        if self.address is not None and not self.distributed:
+            raise ConfigurationError("--address is for --distributed: give both, or neither")
+        if self.num_workers is not None and self.distributed:
+            raise ConfigurationError("--num-workers cannot be used with --distributed: leave it out")
+        options = self.arguments("env_id", "environment", "plot", "json")
+        comparison = compare_placements(self.env_id, options=self.environment, **options)
+        print(as_json(comparison).rstrip() if self.json else as_markdown(comparison))
         if self.plot is not None:
             plot_placements(comparison, f"{self.env_id}, seconds by part", self.plot)
 
 
 @dataclass(frozen=True)
 class Doctor(Command):
-    """Report what this machine has and whether everything works on it, within two minutes; exit with 1 if not."""
+    """Report what is installed, whether it works, and which placement is the fastest; exit with 1 if a check failed."""
 
     env: str = "CartPole-v1"
     """The environment whose speed is measured."""
@@ -113,8 +104,6 @@ class Doctor(Command):
     """Seconds of training under each placement."""
     json: Path | None = None
     """A file to write the whole report into, to attach to a bug report."""
-    thorough: bool = False
-    """Compare every placement, precision and CUDA device, without a time limit."""
 
     def run(self) -> int:
         """Run the checks, and print what they find."""
@@ -122,13 +111,11 @@ class Doctor(Command):
             raise ConfigurationError(f"--seconds must be positive, got {self.seconds:g}")
         from hybridppo.tools.doctor import diagnose, write
 
-        diagnosis = diagnose(
-            self.env, seconds=self.seconds, thorough=self.thorough, say=lambda line: print(line, flush=True)
-        )
+        diagnosis = diagnose(self.env, seconds=self.seconds, say=lambda line: print(line, flush=True))
         if self.json is not None:
             write(diagnosis, self.json)
             print(f"report: {self.json}")
-        print("everything works that this machine has" if diagnosis.is_well else "something does not work: see above")
+        print("All available checks passed." if diagnosis.is_well else "Some checks failed: see above.")
         return EXIT_DONE if diagnosis.is_well else EXIT_ERROR
 
 

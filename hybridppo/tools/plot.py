@@ -363,7 +363,7 @@ def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
         RunDirectoryError: if the picture cannot be written.
     """
     require_picture(path)
-    rows = comparison["candidates"]
+    rows = comparison["rows"]
     (axes,), figure = panels_of(1, width=7.0, height=0.8 + 0.4 * len(rows))
     starts = np.zeros(len(rows))
     for part in PARTS:

@@ -74,7 +74,7 @@ class Reason:
     sign: str
 
 
-GPU = Reason("needs a GPU", r"--placement (cuda|hybrid|overlap)|--thorough")
+GPU = Reason("needs a GPU", r"--placement (cuda|hybrid|overlap)")
 MACHINES = Reason("needs other machines", r"10\.0\.0\.1|--address auto|ray stop")
 INSTALLS = Reason("would change what is installed", r"^pip install")
 SERVES = Reason("goes on until it is ended", r"^tensorboard --logdir")
@@ -97,7 +97,6 @@ NOT_RUN = {
     "python benchmarks/": REPOSITORY,
     "pip install ": INSTALLS,
     "hybridppo train CartPole-v1 --vectorization compiled --placement cuda": GPU,
-    "hybridppo doctor --thorough": GPU,
     "hybridppo train LunarLander-v3 --distributed coarse:8 --address auto": MACHINES,
     "first$  ": MACHINES,
     "second$ ": MACHINES,

@@ -9,6 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_cases.case import (
+    PLACEMENTS,
+    SMALL,
+    TOLERANCES,
+    Bench,
+    Case,
+    distance,
+    placement_on,
+    require,
+    values_of,
+)
 from gpu_cases.environments import Enormous
 from gpu_cases.results import EPISODES, WIDE
 
@@ -23,17 +34,6 @@ from hybridppo.runners.sampler import Sampler
 from hybridppo.runs.loading import load
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.signals import Stopped
-from hybridppo.tools.case import (
-    PLACEMENTS,
-    SMALL,
-    TOLERANCES,
-    Bench,
-    Case,
-    distance,
-    placement_on,
-    require,
-    values_of,
-)
 from hybridppo.training.evaluate import evaluate_agent
 from hybridppo.training.resume import resume
 

@@ -1,13 +1,12 @@
 """What is promised of a GPU, as cases by name. `tests/test_gpu_cases.py` runs them."""
 
 from gpu_cases.behaviour import behaviour_cases
+from gpu_cases.case import Case
 from gpu_cases.kinds import kind_cases
 from gpu_cases.on_device import device_cases
 from gpu_cases.policies import policy_cases
 from gpu_cases.results import result_cases
 from gpu_cases.tensors import tensor_cases
-
-from hybridppo.tools.case import Case
 
 
 def catalogue() -> dict[str, Case]:

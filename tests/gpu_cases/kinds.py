@@ -11,16 +11,7 @@ from typing import Any
 
 import torch
 from gpu_cases.behaviour import breaking_off, waits_once
-from gpu_cases.environments import Colours, Parts
-from gpu_cases.results import IMAGES
-from torch import Tensor
-
-from hybridppo.agents import PPOConfig
-from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.ddpg import DDPG
-from hybridppo.placements.placement import Placement
-from hybridppo.system.devices import accelerator_of
-from hybridppo.tools.case import (
+from gpu_cases.case import (
     SMALL,
     TOLERANCES,
     Bench,
@@ -32,6 +23,15 @@ from hybridppo.tools.case import (
     require,
     values_of,
 )
+from gpu_cases.environments import Colours, Parts
+from gpu_cases.results import IMAGES
+from torch import Tensor
+
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
+from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.placements.placement import Placement
+from hybridppo.system.devices import accelerator_of
 from hybridppo.training.resume import resume
 from hybridppo.training.train import TrainResult, train
 

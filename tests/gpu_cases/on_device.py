@@ -9,6 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_cases.case import (
+    SMALL,
+    TOLERANCES,
+    Bench,
+    Case,
+    NotPossibleHere,
+    distance,
+    placement_on,
+    require,
+    values_of,
+)
 from gpu_cases.tensors import EAGER, LENGTH
 
 from hybridppo.agents import PPO
@@ -21,17 +32,6 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
 from hybridppo.runs.distributed_policies import GPUOnly
 from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices
-from hybridppo.tools.case import (
-    SMALL,
-    TOLERANCES,
-    Bench,
-    Case,
-    NotPossibleHere,
-    distance,
-    placement_on,
-    require,
-    values_of,
-)
 from hybridppo.training.train import TrainResult, train
 
 NUM_ENVS, NUM_STEPS = 64, 50

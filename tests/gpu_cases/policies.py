@@ -5,13 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpu_cases.kinds import SAMPLED
-from toy_agents import Matching, Unlike
-
-from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.interfaces import agents_of
-from hybridppo.placements.placement import Placement
-from hybridppo.tools.case import (
+from gpu_cases.case import (
     SMALL,
     Bench,
     Case,
@@ -22,6 +16,12 @@ from hybridppo.tools.case import (
     require,
     values_of,
 )
+from gpu_cases.kinds import SAMPLED
+from toy_agents import Matching, Unlike
+
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.interfaces import agents_of
+from hybridppo.placements.placement import Placement
 from hybridppo.training.train import TrainResult, train
 
 Configs = Mapping[str, PPOConfig]

@@ -4,11 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from gpu_cases.environments import Colours, Lengths
-
-from hybridppo.agents import PPOConfig
-from hybridppo.system.devices import num_cuda_devices
-from hybridppo.tools.case import (
+from gpu_cases.case import (
     PLACEMENTS,
     SMALL,
     TOLERANCES,
@@ -21,6 +17,10 @@ from hybridppo.tools.case import (
     placement_on,
     require,
 )
+from gpu_cases.environments import Colours, Lengths
+
+from hybridppo.agents import PPOConfig
+from hybridppo.system.devices import num_cuda_devices
 
 IMAGES = replace(SMALL, hidden_sizes=(32,), activation="relu", num_steps=16)
 WIDE = replace(SMALL, hidden_sizes=(256, 256))

@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_cases.behaviour import breaking_off
-
-from hybridppo.agents import PPO, PPOConfig
-from hybridppo.environments.tensors import TensorEnvironments
-from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.device_sampler import TensorSampler
-from hybridppo.system.devices import accelerator_of
-from hybridppo.tools.case import (
+from gpu_cases.case import (
     SMALL,
     TOLERANCES,
     Bench,
@@ -25,6 +18,13 @@ from hybridppo.tools.case import (
     require,
     values_of,
 )
+
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.environments.tensors import TensorEnvironments
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.runners.device_sampler import TensorSampler
+from hybridppo.system.devices import accelerator_of
 from hybridppo.training.resume import resume
 from hybridppo.training.train import train
 

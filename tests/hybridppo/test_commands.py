@@ -351,16 +351,15 @@ def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert len({line.rindex("|") for line in lines[: lines.index("")]}) == 1
     assert any("cpu" in line for line in lines[2:])
     assert sum("**" in line for line in lines) == 1
-    assert any(line.startswith("auto: cpu") for line in lines)
-    is_left_out = any(line.startswith("Left out: cuda") and "no CUDA device" in line for line in lines)
-    assert is_left_out != torch.cuda.is_available()
+    assert any(line.startswith("fastest: cpu") for line in lines)
+    assert any(" hybrid " in line for line in lines) == torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--seconds", "nan"], "seconds must be a number of at least 0, got nan"),
-        (["--seconds", "nan", "--distributions"], "seconds must be a number of at least 0, got nan"),
+        (["--seconds", "nan", "--distributed"], "seconds must be a number of at least 0, got nan"),
         (["--total-steps", 0], "total_steps must be a whole number of at least 1, got 0"),
     ],
 )
@@ -375,11 +374,11 @@ def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--num-envs", 2, "--num-steps", 16, "--json", "--num-workers", 0, "--seconds", 0.05)
     assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
     comparison = json.loads(capsys.readouterr().out)
-    row = comparison["candidates"][0]
-    assert (row["label"], row["num_workers"], row["torch_threads"]) == ("cpu", 0, 1)
-    assert row["iteration"] == row["sampling"] + row["learning"] + row["copying"] > 0
-    assert {row["label"] for row in comparison["candidates"]} >= {"cpu", "overlap"}
-    assert [row["is_chosen"] for row in comparison["candidates"]].count(True) == 1
+    row = comparison["rows"][0]
+    assert row["label"] == "cpu"
+    assert min(row["iteration"], row["sampling"], row["learning"], row["steps_per_second"], row["start"]) > 0
+    assert {row["label"] for row in comparison["rows"]} >= {"cpu", "overlap"}
+    assert [row["is_chosen"] for row in comparison["rows"]].count(True) == 1
 
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")

@@ -1,12 +1,10 @@
 """Placement auto within a policy, and auto among policies: measured once, printed, saved, and kept."""
 
-import contextlib
 import importlib.util
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +18,11 @@ from hybridppo import Auto, Central, Mirrored, MultiLearner, SingleDevice, Singl
 from hybridppo.auto import auto, search
 from hybridppo.auto.auto import Within
 from hybridppo.auto.trials import Candidate, Training, Trial
-from hybridppo.commands.main import main
 from hybridppo.distributed import choosing
 from hybridppo.distributed.choosing import choose_for_learners, share_of
 from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.tools import comparing
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 COPIES = EnvironmentOptions(vectorization="sync")
@@ -212,80 +208,3 @@ def test_auto_within_policies_over_ray(distributed: str, tmp_path: Path, monkeyp
     assert (config["placement"], config["num_workers"]) == (SingleDevice("cpu").settings(), 0)
     assert_is_kept(tmp_path / "run", result, f"within {distributed}")
     assert json.loads((tmp_path / "run" / "placements.json").read_text())["trials"]
-
-
-def run(*flags: str) -> Any:
-    """The exit code of `hybridppo placements`."""
-    with pytest.raises(SystemExit) as ended:
-        main(["placements", "CartPole-v1", *flags])
-    return ended.value.code
-
-
-@pytest.mark.extras
-def test_distributions_are_measured_side_by_side_and_what_cannot_be_run_is_left_out_with_the_reason(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
-    flags = ["--num-envs", "4", "--num-steps", "16", "--num-minibatches", "2", "--pool-size", "2", "--seconds", "0.1"]
-    assert run("--distributions", *flags) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| distributed | steps/s | times local | start s |"
-    names = [line.split("|")[1].strip(" *") for line in lines[2:4]]
-    assert names == ["local", "multi:2"]
-    assert all(len(line.split("|")) == len(lines[0].split("|")) for line in lines[1:4])
-    assert any(line.startswith("Left out: central:2: pool_size=2 does not work") for line in lines)
-    assert any(line.startswith("Left out: coarse, fine and environments: ") for line in lines)
-
-
-@pytest.mark.extras
-@pytest.mark.skipif(sys.platform == "win32", reason="Ray's tests are of POSIX")
-@over_ray
-def test_distributions_over_ray_are_measured_in_the_cluster_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
-    shared_cluster()
-    found = hybridppo.compare_distributions("CartPole-v1", replace(CONFIG, num_envs=2), seconds=0.1)
-    assert {row["policy"] for row in found["rows"]} == {"local", "multi:2", "central:2", "coarse:2", "fine:2"}
-    assert found["left_out"] == []
-    for row in found["rows"]:
-        assert row["against_local"] == pytest.approx(row["steps_per_second"] / found["rows"][0]["steps_per_second"])
-
-
-@pytest.mark.parametrize(
-    ("speeds", "chosen", "line"),
-    [
-        ({"multi:2": 2.0, "central:2": 1.5}, "multi:2", "multi:2 is the fastest: 2.00 times as fast as local"),
-        ({"multi:2": 1.01, "central:2": 0.5}, "local", "no way is faster than local by more than "),
-    ],
-)
-def test_the_fastest_is_named_if_it_is_faster_by_a_margin(
-    speeds: dict[str, float], chosen: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(env: Any, *, callbacks: Any, distributed: Any = "local", **options: Any) -> None:
-        step = 1.0 / speeds.get(str(distributed), 1.0)
-        for i in range(5):
-            callbacks.on_iteration(SimpleNamespace(stop=str), {"env_steps": i, "seconds": i * step})
-
-    monkeypatch.setattr(comparing, "_ray", lambda *_: contextlib.nullcontext(6))  # CPUs
-    monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
-    monkeypatch.setattr(comparing, "train", train)
-    found = hybridppo.compare_distributions("CartPole-v1", CONFIG)
-    policies = ("local", "multi:2", "central:2", "coarse:2", "coarse:4", "fine:2", "fine:4")
-    expected = {policy: speeds.get(policy, 1.0) for policy in policies}
-    assert {row["policy"]: row["steps_per_second"] for row in found["rows"]} == pytest.approx(expected)
-    assert found["chosen"] == chosen
-    assert found["line"].startswith(line)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--address", "auto"], "--address is for --distributions"),
-        (["--distributions", "--num-workers", "2"], "--num-workers cannot be used with --distributions"),
-    ],
-)
-def test_flags_of_the_one_table_are_refused_in_the_other(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*flags) == 2
-    assert message in capsys.readouterr().err

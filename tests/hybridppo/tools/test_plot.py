@@ -338,7 +338,7 @@ def test_the_kind_of_a_picture_is_checked_before_placements_are_measured(capsys:
 def test_a_picture_stays_if_the_disk_is_full(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     run, picture = make_run(tmp_path / "run", [1.0]), tmp_path / "a.png"
-    comparison = {"candidates": [{"label": "cpu", **dict.fromkeys(PARTS, 1.0)}]}
+    comparison = {"rows": [{"label": "cpu", **dict.fromkeys(PARTS, 1.0)}]}
     draws = (lambda: hybridppo.plot_runs(run, picture), lambda: plot_placements(comparison, "title", picture))
     for draw in draws:
         draw()

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig as PPOConfig
     from hybridppo.agents.ppo.ppo import PPO as PPO
     from hybridppo.auto.auto import Auto as Auto
+    from hybridppo.distributed_policies import Central as Central
+    from hybridppo.distributed_policies import Environments as Environments
+    from hybridppo.distributed_policies import GPUOnly as GPUOnly
+    from hybridppo.distributed_policies import Local as Local
+    from hybridppo.distributed_policies import MultiLearner as MultiLearner
+    from hybridppo.distributed_policies import SingleLearnerCoarse as SingleLearnerCoarse
+    from hybridppo.distributed_policies import SingleLearnerFine as SingleLearnerFine
     from hybridppo.environments.checking.check import check_env as check_env
     from hybridppo.environments.frame_stack import FrameStack as FrameStack
     from hybridppo.environments.named import make_env as make_env
@@ -33,22 +40,20 @@ if TYPE_CHECKING:
     from hybridppo.errors import RunDirectoryError as RunDirectoryError
     from hybridppo.errors import TrainingError as TrainingError
     from hybridppo.errors import TrainingInterrupted as TrainingInterrupted
+    from hybridppo.evaluating import evaluate as evaluate
+    from hybridppo.evaluating import evaluate_agent as evaluate_agent
+    from hybridppo.evaluating import evaluate_policies as evaluate_policies
+    from hybridppo.loading import load as load
+    from hybridppo.loading import load_policies as load_policies
+    from hybridppo.options import SelfPlay as SelfPlay
     from hybridppo.placements.migrating import Migrating as Migrating
     from hybridppo.placements.mirrored import Mirrored as Mirrored
     from hybridppo.placements.placement import Placement as Placement
     from hybridppo.placements.single_device import SingleDevice as SingleDevice
     from hybridppo.reporting.callbacks import Callback as Callback
     from hybridppo.reporting.loggers import Logger as Logger
-    from hybridppo.runs.distributed_policies import Central as Central
-    from hybridppo.runs.distributed_policies import Environments as Environments
-    from hybridppo.runs.distributed_policies import GPUOnly as GPUOnly
-    from hybridppo.runs.distributed_policies import Local as Local
-    from hybridppo.runs.distributed_policies import MultiLearner as MultiLearner
-    from hybridppo.runs.distributed_policies import SingleLearnerCoarse as SingleLearnerCoarse
-    from hybridppo.runs.distributed_policies import SingleLearnerFine as SingleLearnerFine
-    from hybridppo.runs.loading import load as load
-    from hybridppo.runs.loading import load_policies as load_policies
-    from hybridppo.runs.self_play import SelfPlay as SelfPlay
+    from hybridppo.resuming import resume as resume
+    from hybridppo.self_play import round_robin as round_robin
     from hybridppo.tools.benchmark import run_benchmark as run_benchmark
     from hybridppo.tools.compare import compare_placements as compare_placements
     from hybridppo.tools.doctor import diagnose as diagnose
@@ -60,13 +65,8 @@ if TYPE_CHECKING:
     from hybridppo.tools.report import write_report as write_report
     from hybridppo.tools.tune import tune as tune
     from hybridppo.tools.tuned import tuned as tuned
-    from hybridppo.training.evaluate import evaluate as evaluate
-    from hybridppo.training.evaluate import evaluate_agent as evaluate_agent
-    from hybridppo.training.evaluate import evaluate_policies as evaluate_policies
-    from hybridppo.training.resume import resume as resume
-    from hybridppo.training.self_play import round_robin as round_robin
-    from hybridppo.training.train import TrainResult as TrainResult
-    from hybridppo.training.train import train as train
+    from hybridppo.training import TrainResult as TrainResult
+    from hybridppo.training import train as train
 
 _NAMES = {
     "hybridppo.agents.ddpg.config": "DDPGConfig TD3Config",
@@ -88,11 +88,11 @@ _NAMES = {
     "hybridppo.placements.single_device": "SingleDevice",
     "hybridppo.reporting.callbacks": "Callback",
     "hybridppo.reporting.loggers": "Logger",
-    "hybridppo.runs.distributed_policies": (
+    "hybridppo.distributed_policies": (
         "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
     ),
-    "hybridppo.runs.loading": "load load_policies",
-    "hybridppo.runs.self_play": "SelfPlay",
+    "hybridppo.loading": "load load_policies",
+    "hybridppo.options": "SelfPlay",
     "hybridppo.tools.compare": "compare_placements",
     "hybridppo.tools.doctor": "diagnose",
     "hybridppo.tools.tune": "tune",
@@ -103,10 +103,10 @@ _NAMES = {
     "hybridppo.tools.play": "play record_video",
     "hybridppo.tools.plot": "plot_runs",
     "hybridppo.tools.report": "write_report",
-    "hybridppo.training.evaluate": "evaluate evaluate_agent evaluate_policies",
-    "hybridppo.training.self_play": "round_robin",
-    "hybridppo.training.resume": "resume",
-    "hybridppo.training.train": "TrainResult train",
+    "hybridppo.evaluating": "evaluate evaluate_agent evaluate_policies",
+    "hybridppo.self_play": "round_robin",
+    "hybridppo.resuming": "resume",
+    "hybridppo.training": "TrainResult train",
 }
 """The public names by the module that has them, which is imported when one is first used."""
 

@@ -1,7 +1,7 @@
 """Find patterns of hard sentences in pages, notebooks, docstrings (and so in `--help`) and comments.
 
     python scripts/prose.py
-    python scripts/prose.py docs hybridppo/runs
+    python scripts/prose.py docs hybridppo/tools
 
 A rule is a pattern and its remedy. Exit code 1 if a rule finds something.
 """

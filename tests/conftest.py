@@ -19,8 +19,6 @@ import cloudpickle  # noqa: E402
 import pytest  # noqa: E402
 from processes import CAN_FORK, WarmSubprocess, WarmTrainers, share_warm_processes  # noqa: E402
 
-from hybridppo.runs import origin  # noqa: E402
-
 # The tests send both. A shell that runs them in the background ignores the first, nohup the second.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,7 +95,7 @@ def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def no_commit_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not ask git, which takes longer than all else that a short run writes; `test_origin.py` does."""
-    monkeypatch.setattr(origin, "COMMIT", ("no-git",))
+    monkeypatch.setattr("hybridppo.settings.COMMIT", ("no-git",))
 
 
 @pytest.fixture(scope="session")

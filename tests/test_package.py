@@ -27,9 +27,16 @@ FLOORS = (
     {"placements", "reporting", "tensors"},
     {"agents"},
     {"runners"},
-    {"auto", "runs"},
-    {"distributed"},
+    {"auto", "distributed_policies"},
+    {"options"},
+    {"settings", "compiling", "keywords"},
+    {"loading", "job"},
+    {"distributed", "evaluating"},
+    {"self_play"},
+    {"stage"},
+    {"agent_arguments"},
     {"training"},
+    {"resuming", "learner_process"},
     {"tools"},
     {"commands", ""},
     {"__main__"},
@@ -97,7 +104,7 @@ def test_imports_are_found() -> None:
 def test_every_room_is_on_a_floor() -> None:
     assert {room_of(module) for module in SOURCES} == set().union(*FLOORS)
     loose = [path.stem for path in (ROOT / "hybridppo").glob("*.py") if not path.stem.startswith("__")]
-    assert len(loose) <= 8
+    assert len(loose) <= 21
 
 
 def test_the_picture_has_the_rooms_of_each_floor() -> None:

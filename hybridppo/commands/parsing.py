@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import tyro
 
 from hybridppo.names import COMMANDS_ELSEWHERE, ELSEWHERE, OF_CONFIGS, OF_TRAIN
-from hybridppo.runs.options import GROUPS, fields_of, is_kept
+from hybridppo.options import GROUPS, fields_of, is_kept
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 

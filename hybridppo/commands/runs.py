@@ -12,13 +12,13 @@ from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.commands.parsing import Command, RunDir
 from hybridppo.errors import ConfigurationError
+from hybridppo.evaluating import environment_of, evaluate
+from hybridppo.loading import is_agent_file, load
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import as_json
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runs.loading import is_agent_file, load
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.system.messages import markdown_table, shown_number, shown_returns
-from hybridppo.training.evaluate import environment_of, evaluate
 
 if TYPE_CHECKING:
     from hybridppo.tools.play import Played
@@ -69,7 +69,7 @@ class Evaluate(Command):
             print(f"{returns_of(evaluation, config, self.episodes)}, {actions} actions")
 
     def _round_robin(self) -> None:
-        from hybridppo.training.self_play import round_robin
+        from hybridppo.self_play import round_robin
 
         given = (self.run_dir, *self.others)
         if len({*given}) < len(given):

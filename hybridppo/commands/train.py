@@ -20,16 +20,16 @@ from hybridppo.commands.runs import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line
+from hybridppo.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
 from hybridppo.placements.by_name import require_devices
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.advice import advice
+from hybridppo.resuming import resume
 from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
-from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.system.messages import shown_return
 from hybridppo.system.seeds import fresh_seed
-from hybridppo.training.resume import resume
-from hybridppo.training.train import TrainResult, train
+from hybridppo.training import TrainResult, train
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 

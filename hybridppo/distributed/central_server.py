@@ -31,6 +31,7 @@ from hybridppo.distributed.choosing import choose_for_learners
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies, require_shareable
 from hybridppo.distributed.strategy import Strategy
+from hybridppo.distributed_policies import Central
 from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
@@ -39,6 +40,8 @@ from hybridppo.environments.pickling import ALONE
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
+from hybridppo.job import Job
+from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.buffer import RolloutBuffer
@@ -46,9 +49,6 @@ from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.workers import Losses
-from hybridppo.runs.distributed_policies import Central
-from hybridppo.runs.job import Job
-from hybridppo.runs.options import RunOptions
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Stopped
 

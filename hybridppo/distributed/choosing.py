@@ -5,7 +5,7 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.auto.auto import Auto, Choice, Within, not_measured
-from hybridppo.runs.distributed_policies import Central, MultiLearner
+from hybridppo.distributed_policies import Central, MultiLearner
 from hybridppo.system.threads import cpu_cores
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from hybridppo.distributed.launching import is_joining
 from hybridppo.distributed.strategy import Strategy
-from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.distributed_policies import (
+from hybridppo.distributed_policies import (
     Central,
     Distributed,
     Environments,
@@ -16,7 +15,8 @@ from hybridppo.runs.distributed_policies import (
     SingleLearnerFine,
     distributed_from,
 )
-from hybridppo.runs.options import RunOptions
+from hybridppo.options import RunOptions
+from hybridppo.run_directory.directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ def is_joining() -> bool:
 
 
 class Launched:
-    """Learners 1 to `size - 1`, each a process of `python -m hybridppo.training.learner_process`.
+    """Learners 1 to `size - 1`, each a process of `python -m hybridppo.learner_process`.
 
     Each reads its setup from its standard input, and ends when that input closes, also if this process is killed.
 
@@ -58,7 +58,7 @@ class Launched:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         try:
             for rank in range(1, size):
-                command = command_of("hybridppo.training.learner_process", str(port), str(rank), str(size))
+                command = command_of("hybridppo.learner_process", str(port), str(rank), str(size))
                 with signals_blocked():
                     process = subprocess.Popen(command, stdin=subprocess.PIPE)
                 self._processes[rank] = process

@@ -45,6 +45,7 @@ from hybridppo.distributed.link import Link, host_copy, text_of
 from hybridppo.distributed.reduce import ShardedUpdate
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed.wires import Collective, InSharedMemory, Wire
+from hybridppo.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.environments.base import Environments
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import is_tensor_env, make_environments, to_send
@@ -53,6 +54,9 @@ from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError, LearnerLostError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
+from hybridppo.job import Job
+from hybridppo.loading import fitting, rewind_to, tensors_of_agent
+from hybridppo.options import RunOptions
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
@@ -64,10 +68,6 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.sharded_sampler import ShardsSampler
 from hybridppo.runners.workers import LOSSES_IN_A_ROW
-from hybridppo.runs.distributed_policies import GPUOnly, MultiLearner, distributed_from
-from hybridppo.runs.job import Job
-from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
-from hybridppo.runs.options import RunOptions
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Interruption

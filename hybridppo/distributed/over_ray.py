@@ -9,18 +9,18 @@ from hybridppo.auto.trials import Name
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies
 from hybridppo.distributed.strategy import Strategy
+from hybridppo.distributed_policies import Environments as EnvironmentWorkers
+from hybridppo.distributed_policies import SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import actor_form
+from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runs.distributed_policies import Environments as EnvironmentWorkers
-from hybridppo.runs.distributed_policies import SingleLearnerCoarse, SingleLearnerFine
-from hybridppo.runs.options import RunOptions
 from hybridppo.system.threads import cpu_cores
 
 

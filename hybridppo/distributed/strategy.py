@@ -13,12 +13,12 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import LearnerLostError
 from hybridppo.interfaces import Agent
+from hybridppo.job import Job
+from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runs.job import Job
-from hybridppo.runs.options import RunOptions
 
 
 class Strategy:

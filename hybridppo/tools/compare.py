@@ -17,16 +17,16 @@ from hybridppo.agents import PPOConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.auto.search import MARGIN, Limits, doubled
 from hybridppo.auto.trials import PARTS, Candidate, Training
+from hybridppo.distributed_policies import Central, MultiLearner, SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interfaces import Metrics
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.runs.distributed_policies import Central, MultiLearner, SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.system.messages import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_seconds, require_whole
-from hybridppo.training.train import train
+from hybridppo.training import train
 
 UNCOUNTED_ITERATIONS = 2
 Cases = dict[str, dict[str, Any]]

@@ -27,17 +27,17 @@ from hybridppo._version import __version__
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.checking.check import check_env
 from hybridppo.errors import shown
+from hybridppo.loading import load
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.files import as_json, finite, making, replace_synced
-from hybridppo.runs.loading import load
 from hybridppo.system.devices import described_cuda_devices, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
 from hybridppo.system.threads import advice, cpu_cores, limit_threads
 from hybridppo.tools.compare import compare_placements
-from hybridppo.training.train import train
+from hybridppo.training import train
 
 OPTIONAL = (
     "matplotlib",

@@ -36,11 +36,11 @@ from hybridppo.environments.named import env_of_id
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
+from hybridppo.loading import is_agent_file, load, policies_of_run
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
-from hybridppo.runs.loading import is_agent_file, load, policies_of_run
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.validation import require_path, require_whole

@@ -16,10 +16,10 @@ from gymnasium.wrappers import TransformObservation
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError
+from hybridppo.evaluating import environments_for
+from hybridppo.loading import load
 from hybridppo.names import meant_by
-from hybridppo.runs.loading import load
 from hybridppo.system.messages import markdown_table, shown_number
-from hybridppo.training.evaluate import environments_for
 
 FOLDER = Path(__file__).parent / "pretrained"
 Card = dict[str, Any]

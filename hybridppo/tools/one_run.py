@@ -53,11 +53,11 @@ def main() -> int:
     threading.Thread(target=_stop_when_closed, daemon=True).start()
     # Imported after the thread has started, so that this process also ends if its parent dies during the import.
     from hybridppo.agents.registry import config_from_json
+    from hybridppo.options import changeable_names
     from hybridppo.placements.by_name import placement_from_settings
+    from hybridppo.resuming import resume
     from hybridppo.run_directory.lock import wait_until_free
-    from hybridppo.runs.options import changeable_names
-    from hybridppo.training.resume import resume
-    from hybridppo.training.train import train
+    from hybridppo.training import train
 
     # Packed by the process that began this one.
     source = cloudpickle.loads(base64.b64decode(asked.packed))["source"] if asked.packed else None

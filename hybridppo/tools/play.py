@@ -30,23 +30,23 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.registration import source_of
 from hybridppo.environments.tensors import on_host
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
-from hybridppo.networks.making import Networks
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.run_directory.files import making
-from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.runs.loading import is_agent_file, load
-from hybridppo.spaces.composite import map_parts
-from hybridppo.system.signals import Stopped
-from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.video import Video
-from hybridppo.training.evaluate import (
+from hybridppo.evaluating import (
     acting,
     environment_of,
     environments_for,
     environments_of_policies,
     policies_acting,
 )
+from hybridppo.loading import is_agent_file, load
+from hybridppo.networks.making import Networks
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.files import making
+from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.spaces.composite import map_parts
+from hybridppo.system.signals import Stopped
+from hybridppo.system.validation import require_bools, require_path, require_whole
+from hybridppo.tools.video import Video
 
 MOST_STEPS = 3000
 """Steps of a video, unless its user says another number: an episode may have no end."""

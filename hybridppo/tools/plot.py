@@ -23,7 +23,7 @@ from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, RunDirectoryError, pip_install, shown
 from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
-from hybridppo.runs.settings import config_to_show, settings_of_result
+from hybridppo.settings import config_to_show, settings_of_result
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.validation import is_number, require_path
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
+from hybridppo.options import GROUPS, fields_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
-from hybridppo.runs.options import GROUPS, fields_of
-from hybridppo.runs.settings import settings_of_result
+from hybridppo.settings import settings_of_result
 from hybridppo.system.messages import shown_clock, shown_number
 from hybridppo.system.validation import is_number
 from hybridppo.tools.plot import PHASES, Run, by_policy, panels_of, read_run, require_matplotlib, result_of

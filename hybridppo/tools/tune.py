@@ -24,14 +24,14 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
+from hybridppo.keywords import TuneKeywords
+from hybridppo.loading import start_from
+from hybridppo.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.files import as_json
 from hybridppo.run_directory.lock import locked
-from hybridppo.runs.keywords import TuneKeywords
-from hybridppo.runs.loading import start_from
-from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
-from hybridppo.runs.settings import name_of_source
+from hybridppo.settings import name_of_source
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole

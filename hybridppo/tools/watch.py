@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.files import Tail
-from hybridppo.runs.settings import config_to_show
+from hybridppo.settings import config_to_show
 from hybridppo.system.messages import shown_clock, shown_number
 from hybridppo.tools.plot import PHASES, fields_shown, result_of
 

@@ -15,7 +15,7 @@ import pytest
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.commands.main import main
-from hybridppo.runs.settings import settings_of_result
+from hybridppo.settings import settings_of_result
 from hybridppo.tools.tune import config_from
 
 pytestmark = pytest.mark.extras

@@ -27,15 +27,15 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import DeviceError, TrainingError
+from hybridppo.evaluating import evaluate_agent
+from hybridppo.loading import load
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.resuming import resume
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.sampler import Sampler
-from hybridppo.runs.loading import load
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.signals import Stopped
-from hybridppo.training.evaluate import evaluate_agent
-from hybridppo.training.resume import resume
 
 EAGER, RECORDED = replace(SMALL, fast_updates=False), replace(SMALL, cuda_graphs=True)
 MANY_SIZES = 40

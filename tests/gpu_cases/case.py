@@ -20,7 +20,7 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
-from hybridppo.training.train import TrainResult, train
+from hybridppo.training import TrainResult, train
 
 Status = Literal["passed", "failed", "not possible here"]
 

@@ -23,6 +23,7 @@ from gpu_cases.case import (
 from gpu_cases.tensors import EAGER, LENGTH
 
 from hybridppo.agents import PPO
+from hybridppo.distributed_policies import GPUOnly
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, has_launcher
@@ -30,9 +31,8 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
-from hybridppo.runs.distributed_policies import GPUOnly
 from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices
-from hybridppo.training.train import TrainResult, train
+from hybridppo.training import TrainResult, train
 
 NUM_ENVS, NUM_STEPS = 64, 50
 CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}

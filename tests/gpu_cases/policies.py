@@ -22,7 +22,7 @@ from toy_agents import Matching, Unlike
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.interfaces import agents_of
 from hybridppo.placements.placement import Placement
-from hybridppo.training.train import TrainResult, train
+from hybridppo.training import TrainResult, train
 
 Configs = Mapping[str, PPOConfig]
 

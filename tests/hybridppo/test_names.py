@@ -12,7 +12,7 @@ from hybridppo import DDPGConfig, PPOConfig, TD3Config
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.main import main
 from hybridppo.names import ELSEWHERE, OF_CONFIGS, OF_TRAIN
-from hybridppo.runs.options import fields_of
+from hybridppo.options import fields_of
 
 ARGUMENTS = inspect.signature(hybridppo.train).parameters
 

@@ -32,7 +32,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_memory import SharedArrays
 from hybridppo.system.signals import Interruption
-from hybridppo.training.train import Job
+from hybridppo.training import Job
 
 OF_A_TRAINING = (
     Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, Placement, Pool,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAY = "ray::Remote"
-MULTI, CENTRAL = "hybridppo.training.learner_process", "hybridppo.distributed.central_learner"
+MULTI, CENTRAL = "hybridppo.learner_process", "hybridppo.distributed.central_learner"
 COMMAND = ("-m", "hybridppo")
 
 

@@ -41,11 +41,10 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 import hybridppo
-from hybridppo import HybridPPOError, PPOConfig
+from hybridppo import HybridPPOError, PPOConfig, origin
 from hybridppo.errors import shown
 from hybridppo.run_directory.checkpoints import _checksum
 from hybridppo.run_directory.files import as_json
-from hybridppo.runs import origin
 
 TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (8,)}
 SECONDS_PER_CASE = 60

@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "config": CONFIG, "seed": 5, "total_steps": 4 * 32 * ITERATIONS, "progress": False, "vectorization": "sync",
 }  # fmt: skip
 POLICIES = ("coarse:2", "coarse:2 overlapping", "fine:2", "environments:2", "multi:2", "central:2")
-OF_LEARNERS = "hybridppo.training.learner_process", "hybridppo.distributed.central_learner"
+OF_LEARNERS = "hybridppo.learner_process", "hybridppo.distributed.central_learner"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -55,7 +55,7 @@ SECONDS = 120
 
 def learners() -> list[psutil.Process]:
     """The learners' processes that this one has started."""
-    return processes_of("hybridppo.training.learner_process")
+    return processes_of("hybridppo.learner_process")
 
 
 @pytest.fixture(autouse=True)

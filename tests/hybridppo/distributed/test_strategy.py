@@ -23,7 +23,7 @@ from hybridppo.distributed.learners import MultiLearnerStrategy
 from hybridppo.distributed.link import is_gone
 from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.runs.options import RunOptions
+from hybridppo.options import RunOptions
 from hybridppo.system.signals import Interruption
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -9,12 +9,10 @@ import torch
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import DeviceError
+from hybridppo import DeviceError, evaluating, training
 from hybridppo.agents import agent
 from hybridppo.agents.ppo import ppo
 from hybridppo.networks.precision import float32_products, require
-from hybridppo.training import evaluate as evaluating
-from hybridppo.training import train as training
 
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 

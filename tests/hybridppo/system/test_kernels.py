@@ -11,8 +11,8 @@ import pytest
 from ppo_settings import ppo_config
 
 import hybridppo
+from hybridppo.resuming import _tell_of_kernels
 from hybridppo.system import threads
-from hybridppo.training.resume import _tell_of_kernels
 
 OLD = "fpu sse2 avx avx2 fma"
 NEW = f"{OLD} avx512f avx512dq avx512cd avx512bw avx512vl avx512_bf16"
@@ -104,15 +104,15 @@ def test_a_run_that_goes_on_with_other_kernels_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ppo_config(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(8,))
-    monkeypatch.setattr("hybridppo.runs.settings.kernels_taken", lambda: "Haswell")
-    monkeypatch.setattr("hybridppo.training.resume.kernels_taken", lambda: "Haswell")
+    monkeypatch.setattr("hybridppo.settings.kernels_taken", lambda: "Haswell")
+    monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "Haswell")
     options: dict[str, Any] = {"progress": False}
     hybridppo.train(
         "CartPole-v1", total_steps=16, seed=0, config=config, placement="cpu", run_dir=tmp_path / "run", **options
     )
     hybridppo.resume(tmp_path / "run", total_steps=32, **options)
     assert "kernels" not in caplog.text
-    monkeypatch.setattr("hybridppo.training.resume.kernels_taken", lambda: "SkylakeX")
+    monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "SkylakeX")
     hybridppo.resume(tmp_path / "run", total_steps=48, **options)
     assert "begun with NumPy's kernels for Haswell, and goes on with those for SkylakeX" in caplog.text
     assert "OPENBLAS_CORETYPE=Haswell" in caplog.text

@@ -20,7 +20,7 @@ from hybridppo.auto import search
 from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
 from hybridppo.run_directory.files import append
-from hybridppo.runs.settings import settings_of_result
+from hybridppo.settings import settings_of_result
 from hybridppo.tools import report
 from hybridppo.tools.plot import read_run
 from hybridppo.tools.watch import watch

@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
 import platform
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,18 +20,23 @@ import torch
 from hybridppo._version import __version__
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AGENTS, AnyConfig, config_from_json, name_of
+from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown, shown_name
+from hybridppo.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.distributed_policies import distributed_from
-from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 from hybridppo.system.threads import kernels_taken
 
 logger = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
+
+GIT_SECONDS = 5.0
+"""A repository that takes longer to look at is not named."""
+COMMIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
+"""Prints the commit of the working directory, with `-dirty` if tracked files differ; `--exclude` leaves tags out."""
 
 OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
@@ -194,6 +203,35 @@ class Settings:
                 names, given_names = sorted(names), sorted(given_names)
             if names != given_names:
                 raise CheckpointError(f"{what} of the run were of {name}, got those of {name_of_source(value)}")
+
+
+def origin() -> dict[str, Any]:
+    """The command line, the directory and the machine of a run, for `config.json`.
+
+    If the directory is in a git repository, it also has `commit`, and `has_changes`: whether tracked files differ from
+    the commit.
+    """
+    found = {"command": shlex.join(sys.orig_argv), "directory": _directory(), "host": platform.node()}
+    try:
+        described = subprocess.run(
+            COMMIT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=GIT_SECONDS,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        ).stdout.strip()
+    except (OSError, ValueError, subprocess.SubprocessError):  # no git, no repository, or one without a commit
+        return found
+    commit = described.removesuffix("-dirty")
+    return {**found, "commit": commit, "has_changes": described != commit}
+
+
+def _directory() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        return None
 
 
 def config_to_show(directory: RunDirectory) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The options of `train`, `resume` and `tune` as editors and type checkers see them.
 
-`tests/hybridppo/runs/test_keywords.py` compares them with the fields of the dataclasses in `GROUPS`.
+`tests/hybridppo/test_keywords.py` compares them with the fields of the dataclasses in `GROUPS`.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from typing import Any
 
 from typing_extensions import Required, TypedDict
 
+from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.options import AutoresetName, OnEnvError, Vectorization
+from hybridppo.options import SelfPlay
 from hybridppo.reporting.loggers import Logger
-from hybridppo.runs.distributed_policies import Distributed
-from hybridppo.runs.self_play import SelfPlay
 
 
 class EnvironmentKeywords(TypedDict, total=False):

@@ -29,7 +29,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.runner import Runner
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.spaces.serialization import space_from_json
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole

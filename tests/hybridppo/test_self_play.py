@@ -29,7 +29,7 @@ from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import Seat
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.turns import TurnEnvironment
-from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder, opponent_of
+from hybridppo.self_play import FIRST_RATING, STEP, Ladder, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
 

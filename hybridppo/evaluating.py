@@ -21,6 +21,7 @@ from hybridppo.agents.policies import (
 )
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, critics_see
+from hybridppo.compiling import compiled_if_possible
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
@@ -36,6 +37,7 @@ from hybridppo.environments.options import (
 )
 from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.interfaces import agents_of
+from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.networks.precision import float32_products
@@ -47,9 +49,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluators.making import num_envs_of
-from hybridppo.runs.compiling import compiled_if_possible
-from hybridppo.runs.loading import is_agent_file, load
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import each_space

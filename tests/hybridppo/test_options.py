@@ -21,12 +21,12 @@ from hybridppo import ConfigurationError, DDPGConfig, PPOConfig, RunDirectoryErr
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.main import main, parse_command
 from hybridppo.commands.parsing import flags_of
+from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.options import GROUPS, RunOptions, can_change_result, changeable_names, fields_of, helps
 from hybridppo.placements.by_name import KINDS
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.distributed_policies import distributed_from
-from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changeable_names, fields_of, helps
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 
 OPTIONS = fields_of(*GROUPS)
 CONFIG = ppo_config(num_envs=2, num_steps=8, num_epochs=1, hidden_sizes=(4,))
@@ -97,7 +97,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         **{"torch_threads": 2},
     },
     TD3Config: {
-        **{"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
+        **{"fast_updates": False, "cuda_graphs": True, "torch_threads": 2},
         **{"buffer_on": "host"},
     },
 }

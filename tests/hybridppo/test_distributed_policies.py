@@ -14,7 +14,7 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, DistributedError, MultiLearner
 from hybridppo.distributed.cluster import Cluster
-from hybridppo.runs.distributed_policies import POLICIES, Distributed, distributed_from
+from hybridppo.distributed_policies import POLICIES, Distributed, distributed_from
 
 EVERY: dict[str, Distributed] = {
     "local": hybridppo.Local(),
@@ -39,7 +39,7 @@ def test_every_policy_has_a_text(text: str, policy: Distributed) -> None:
     assert distributed_from(text) == distributed_from(policy) == policy
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", POLICIES.values(), ids=POLICIES)

@@ -6,10 +6,10 @@ from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.placements.placement import Placement
+from hybridppo.reporting.observers import Reporting
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.observers import Reporting
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.system.signals import Interruption
 
 

@@ -12,16 +12,15 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
+from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.names import OF_CONFIGS, OF_TRAIN, meant_by
 from hybridppo.reporting.loggers import logger_names
-from hybridppo.runs.distributed_policies import distributed_from
-from hybridppo.runs.self_play import self_play_of
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
 
 LARGEST_SEED = 2**128
@@ -29,6 +28,63 @@ LARGEST_SEED = 2**128
 
 WITH_TARGET = {"changes_result": "target_return"}
 """Metadata of an option that can change the result only if the other option is given."""
+
+
+Opponents = Literal["uniform", "prioritised"]
+
+
+@dataclass(frozen=True)
+class SelfPlay:
+    """An agent learns in one seat of a game, drawn in each episode; its snapshots have the other seats.
+
+    Source: Silver et al., "Mastering the game of Go without human knowledge", 2017, and for prioritised opponents,
+    Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, "Prioritized
+    fictitious self-play".
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+
+    snapshot_every: int = 50_000
+    """Environment steps between two snapshots; the first snapshot is the agent at the start."""
+    pool: int = 20
+    """How many of the newest snapshots are opponents."""
+    latest: float = 0.5
+    """The share of episodes against the newest snapshot; in the other episodes, an older one is drawn."""
+    opponents: Opponents = "uniform"
+    """How older snapshots are drawn: "uniform", or "prioritised": the more rarely a snapshot is beaten, the more often.
+    """
+
+    def __post_init__(self) -> None:
+        for name in ("snapshot_every", "pool"):
+            object.__setattr__(self, name, require_whole(name, getattr(self, name)))
+        if not (is_number(self.latest) and 0.0 <= self.latest <= 1.0):
+            raise ConfigurationError(f"latest must lie between 0 and 1, got {shown(self.latest)}")
+        if self.opponents not in get_args(Opponents):
+            raise ConfigurationError(
+                f"opponents must be one of {', '.join(get_args(Opponents))}, got {shown(self.opponents)}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+def self_play_of(given: Any) -> SelfPlay | None:
+    """A `SelfPlay` from itself, or from a dict of its fields; None for None.
+
+    Raises:
+        ConfigurationError: if it is something else.
+    """
+    if given is None or isinstance(given, SelfPlay):
+        return given
+    try:
+        return SelfPlay(**given)
+    except TypeError:
+        raise ConfigurationError(
+            "self_play must be a hybridppo.SelfPlay, or a dict of its fields (snapshot_every, pool, latest, "
+            f"opponents), got {shown(given)}"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from typing_extensions import Unpack
 
+from hybridppo.agent_arguments import split_schedules
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
@@ -20,23 +21,22 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
+from hybridppo.job import Job
+from hybridppo.keywords import ResumeKeywords
+from hybridppo.loading import agent_of, rewind_to, start_from
 from hybridppo.networks.making import Networks
+from hybridppo.options import changeable_names, takes_options
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Loggers
+from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.job import Job
-from hybridppo.runs.keywords import ResumeKeywords
-from hybridppo.runs.loading import agent_of, rewind_to, start_from
-from hybridppo.runs.observers import OnInterrupt, Reporting, named_loggers
-from hybridppo.runs.options import changeable_names, takes_options
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
+from hybridppo.stage import Stage, staged
 from hybridppo.system.threads import VARIABLE, has_both, kernels_taken
-from hybridppo.training.agent_arguments import split_schedules
-from hybridppo.training.stage import Stage, staged
-from hybridppo.training.train import TrainResult, run_by_groups
+from hybridppo.training import TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ import pytest
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo.runs.origin import COMMIT, origin
+from hybridppo.settings import COMMIT, origin
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
 @pytest.fixture(autouse=True)
 def _git_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridppo.runs.origin.COMMIT", COMMIT)
+    monkeypatch.setattr("hybridppo.settings.COMMIT", COMMIT)
 
 
 def git(*arguments: str) -> str:

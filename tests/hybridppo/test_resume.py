@@ -31,7 +31,7 @@ import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runs.settings import Settings
+from hybridppo.settings import Settings
 from hybridppo.system.signals import Interruption, requests_to_end
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))

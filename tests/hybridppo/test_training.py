@@ -747,7 +747,7 @@ def test_the_box_identity_is_learned(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_cartpole_script_solves_it(seed: int) -> None:
-    script = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "train_cartpole.py"))
+    script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_cartpole.py"))
     command = parse_command(script["arguments"]([]))
     assert isinstance(command, Train)
     result = hybridppo.train(

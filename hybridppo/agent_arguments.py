@@ -10,15 +10,15 @@ from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of, pol
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, critics_see, default_config, make_agent
 from hybridppo.agents.schedules import ScheduleFunction, Schedules, parsed
+from hybridppo.compiling import compiled_if_possible, compiled_options
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_critics
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.runs.compiling import compiled_if_possible, compiled_options
-from hybridppo.runs.loading import given_policies
-from hybridppo.runs.settings import name_of_source
+from hybridppo.loading import given_policies
+from hybridppo.settings import name_of_source
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.training.stage import Stage
+from hybridppo.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents
 from hybridppo.errors import ConfigurationError
+from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
-from hybridppo.runs.options import RunOptions
+from hybridppo.self_play import for_seats
 from hybridppo.system.signals import Interruption
-from hybridppo.training.self_play import for_seats
 
 
 @dataclass(frozen=True)

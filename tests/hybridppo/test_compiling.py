@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig
+from hybridppo import ConfigurationError, PPOConfig, compiling
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.commands.main import parse_command
+from hybridppo.compiling import compiled_options
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.runs import compiling
-from hybridppo.runs.compiling import compiled_options
 
 AUTO = EnvironmentOptions()
 

@@ -9,8 +9,8 @@ import pytest
 from typing_extensions import get_type_hints, is_typeddict
 
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.runs.keywords import EnvironmentKeywords, ResumeKeywords, TrainKeywords, TuneKeywords
-from hybridppo.runs.options import GROUPS, changeable_names
+from hybridppo.keywords import EnvironmentKeywords, ResumeKeywords, TrainKeywords, TuneKeywords
+from hybridppo.options import GROUPS, changeable_names
 from hybridppo.tools.tune import TAKEN
 
 WIDER = {"start_from", "distributed", "track", "self_play"}
@@ -55,7 +55,7 @@ hybridppo.resume("run", frame_stack=2)  # wrong
     file = tmp_path / "asks.py"
     file.write_text(code)
     command = (sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(file))
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     output = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout
     wrong = {number for number, line in enumerate(code.splitlines(), 1) if "# wrong" in line}
     found = {int(line.split(":")[1]) for line in output.splitlines() if ": error:" in line}

@@ -17,6 +17,7 @@ import numpy as np
 from torch import nn
 from typing_extensions import Unpack
 
+from hybridppo.agent_arguments import AgentAsked
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.ppo.loss import LossFunction
@@ -30,11 +31,17 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
+from hybridppo.evaluating import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
+from hybridppo.job import Job
+from hybridppo.keywords import TrainKeywords
+from hybridppo.loading import go_on, put_networks, start_from
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
+from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
+from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.reporting.progress import say
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory, require_free
@@ -44,23 +51,15 @@ from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, Sampler
-from hybridppo.runs.job import Job
-from hybridppo.runs.keywords import TrainKeywords
-from hybridppo.runs.loading import go_on, put_networks, start_from
-from hybridppo.runs.observers import OnInterrupt, Reporting, named_loggers
-from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
-from hybridppo.runs.origin import origin
-from hybridppo.runs.settings import Settings, name_of_source
+from hybridppo.self_play import Ladder, for_seats
+from hybridppo.settings import Settings, name_of_source, origin
 from hybridppo.spaces.of_agents import each_space
+from hybridppo.stage import Stage, staged
 from hybridppo.system.messages import shown_return, shown_returns
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import require_bools
-from hybridppo.training.agent_arguments import AgentAsked
-from hybridppo.training.evaluate import evaluate_agent, like_training
-from hybridppo.training.self_play import Ladder, for_seats
-from hybridppo.training.stage import Stage, staged
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""A learner's process, started by `Launched` as `python -m hybridppo.training.learner_process PORT RANK SIZE`.
+"""A learner's process, started by `Launched` as `python -m hybridppo.learner_process PORT RANK SIZE`.
 
 It makes its share of the environments and an agent, takes the first learner's parameters, and trains with it. It ends
 with the training, or when its standard input ends, so that no learner outlives the first.
@@ -17,16 +17,16 @@ from hybridppo.distributed.launching import join_store
 from hybridppo.distributed.learners import MultiLearnerStrategy, start_timeout
 from hybridppo.distributed.link import Link, text_of
 from hybridppo.environments.registration import import_modules, source_here
+from hybridppo.job import Job
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
+from hybridppo.reporting.observers import Reporting
 from hybridppo.runners.processes import leave_signals_to_the_trainer
-from hybridppo.runs.job import Job
-from hybridppo.runs.observers import Reporting
-from hybridppo.runs.settings import Settings
+from hybridppo.self_play import for_seats
+from hybridppo.settings import Settings
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Interruption
-from hybridppo.training.self_play import for_seats
-from hybridppo.training.train import run_to_the_end
+from hybridppo.training import run_to_the_end
 
 
 def main() -> None:

@@ -20,20 +20,19 @@ from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, E
 from hybridppo.environments.seats import Opponent
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
+from hybridppo.evaluating import acting, require_names
 from hybridppo.interfaces import Metrics
+from hybridppo.loading import load
+from hybridppo.options import RunOptions, SelfPlay
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runs.loading import load
-from hybridppo.runs.options import RunOptions
-from hybridppo.runs.self_play import SelfPlay
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import each_of
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
-from hybridppo.training.evaluate import acting, require_names
 
 ONLY_PPO = "self_play is for PPO (PPOConfig): leave it out"
 FIRST_RATING = 1200.0

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
-from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.state_dependent import Drawing
+from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import BadValueError, CheckpointError, ConfigurationError, EnvError, shown, shown_name
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import depend_on_training, noise_from

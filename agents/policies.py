@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from hybridppo.agents.agent import NO_STATE, save_agent
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.joint import typed
+from hybridppo.distributions.base import Distribution, as_dtype
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.interfaces import Metrics
@@ -427,7 +426,7 @@ class Policies:
             return part
         actions = part.actions[..., : int(np.prod(agent.distribution.action_shape))]
         actions = actions.reshape(*actions.shape[:-1], *agent.distribution.action_shape)
-        return replace(part, actions=typed(actions, agent.distribution).contiguous())
+        return replace(part, actions=as_dtype(actions, agent.distribution.action_dtype).contiguous())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state of all agents: tensors by name, and a JSON object."""

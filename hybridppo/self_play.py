@@ -14,7 +14,7 @@ import numpy as np
 from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
 from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
-from hybridppo.distributions.state_dependent import Drawing
+from hybridppo.distributions.base import Drawing
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions, for_critics
 from hybridppo.environments.seats import Opponent

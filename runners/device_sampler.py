@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.tensor_noise import TensorActions, words
+from hybridppo.distributions.random_words import words
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensor_agents import TensorStep
@@ -402,10 +402,11 @@ class TensorSampler(BaseDeviceSampler):
     ) -> None:
         low, high = noise.integers(2**32, size=2).tolist()
         self._key, self._first = (int(low), int(high)), first
-        self._actions = TensorActions.of(distribution, environments.device)
+        self._actions = distribution.on(environments.device)
+        action = distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)
         row = environments.encode.shape, environments.on_device.dtype
         layout = DeviceRollout.layout(
-            num_steps, environments.num_envs, row=row, action=(distribution.action_shape, self._actions.dtype),
+            num_steps, environments.num_envs, row=row, action=action,
             num_outputs=distribution.output_size, finals=(0, environments.num_envs, *row[0]),
             can_be_absent=bool(environments.agents), memory=memory,
         )  # fmt: skip
@@ -427,7 +428,7 @@ class TensorSampler(BaseDeviceSampler):
         super().sample_async(actor)
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
-        self._noise_of_rollout = self._actions.noise(
+        self._noise_of_rollout = self._actions.noise_from(
             words(
                 self._key, self._number, num_steps=self.num_steps, num_envs=self.num_envs,
                 num_words=self._actions.num_words, device=self._device, first=self._first,

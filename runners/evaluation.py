@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.state_dependent import Drawing
+from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.info_metrics import metrics_of

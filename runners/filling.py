@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from hybridppo.compiled.drawing import FusedDistribution, bounds_of, is_drawn
 from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.gaussian import DiagonalGaussian
-from hybridppo.distributions.state_dependent import exploration_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
@@ -307,7 +306,7 @@ class Stepper:
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
-        exploration = exploration_of(self._distribution, buffer.noise.__getitem__)
+        exploration = self._distribution.exploration(buffer.noise.__getitem__)
         if memory is not None:
             memory.begin(actor, buffer.waiting[:first] | buffer.absent[:first])
         heartbeat = self.heartbeat
@@ -325,7 +324,7 @@ class Stepper:
             if exploration is not None:
                 exploration.before(t, actor)
             outputs = actor(seen[t] if frames is None else rows)
-            actions = sample(outputs, noise[t] if exploration is None else exploration.of(actor))
+            actions = sample(outputs, noise[t] if exploration is None else cast(Any, actor).perturbation)
             # Stored before the environments get them: these may be views, which they may write to.
             kept_outputs[t] = outputs
             kept_actions[t] = actions

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import GaussianExploration
-from hybridppo.distributions.state_dependent import noise_rows
 from hybridppo.environments.base import Environments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.options import EnvSource
@@ -146,7 +145,7 @@ class LaggingSampler(BaseSampler):
         is_one_piece = (
             template.encode.frames is not None  # the frames before the first are stored for a whole column
             or template.waiting is not None  # a turn may reach from one part to the next
-            or noise_rows(distribution, num_steps) < num_steps  # a row of noise is for many steps
+            or distribution.noise_rows(num_steps) < num_steps  # a row of noise is for many steps
         )
         steps = num_steps if is_one_piece else steps_of_a_part(num_steps)
         self._num_parts = num_steps // steps

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.state_dependent import noise_row, noise_rows
 from hybridppo.environments.base import Environments, EnvState, closed
 from hybridppo.environments.info_metrics import Sums, metrics_of
 from hybridppo.environments.steering import Steering, from_json, latest
@@ -747,7 +746,7 @@ class BaseSampler:
         self._load_stepper_state(environments["states"], observation, remembered)
 
     def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
-        return buffer.rows(filled, noise_row(self._distribution, filled), self._memory)
+        return buffer.rows(filled, self._distribution.noise_row(filled), self._memory)
 
     def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
         """Why this sampler cannot continue a saved rollout; None if it can."""
@@ -868,7 +867,7 @@ class Sampler(BaseSampler):
             first, end = filled, filled + CHUNK
             if end > len(buffer.rewards):
                 buffer = self._replaced(buffer)
-            rows = slice(noise_rows(distribution, first), noise_rows(distribution, end))
+            rows = slice(distribution.noise_rows(first), distribution.noise_rows(end))
             buffer.noise[rows] = distribution.draw_noise(generator, (rows.stop - rows.start, 1))
             filled, found = self._stepper.fill(buffer, actor, self._stop, first, end, num_episodes)
             finals, seconds = finals + found, seconds + self._stepper.seconds

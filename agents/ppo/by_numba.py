@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo import numba_loops as loops
 from hybridppo.agents.ppo.by_autograd import Backend, Optimized
-from hybridppo.agents.ppo.by_numpy import NumpyBackend
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, array_of
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
-from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
 from hybridppo.networks.actors import GaussianActor
@@ -31,7 +30,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_torch_thread
 
-KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
+KNOWN = (Categorical, DiagonalGaussian)
 """Distributions with a compiled gradient, alone or in a joint distribution."""
 BLOCK_BYTES = 320 * 2**10
 """Activations of one network in a block of rows."""
@@ -235,9 +234,9 @@ def _actions_of(distribution: Any) -> tuple[Array, Array]:
             numbers += range(column, column + leaf.size)
             column += leaf.size
             continue
-        sizes = leaf.sizes if isinstance(leaf, MultiCategorical) else [leaf.output_size]
-        choices += [(size, column + i) for i, size in enumerate(sizes)]
-        column += len(sizes)
+        assert isinstance(leaf, Categorical)  # checked by `supports`
+        choices += [(size, column + i) for i, size in enumerate(leaf.sizes)]
+        column += len(leaf.sizes)
     return _as_int64(choices).reshape(-1, 2), _as_int64(numbers)
 
 

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
+from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
+from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
@@ -46,7 +47,7 @@ class NumpyBackend(Backend):
         return (
             not agent.has_own_loss
             and agent.config.precision == "fp32"
-            and has_gradient(agent.distribution)
+            and agent.distribution.gradient() is not None
             and has_known_networks(agent)
         )
 
@@ -145,6 +146,12 @@ class NumpyBackend(Backend):
                 last = min(first + self._block_size, end)
                 found[first:last] = self._passes[0].log_probs(_rows(rows, first, last))
         return torch.from_numpy(found)
+
+
+def array_of(tensor: Tensor) -> Array:
+    """The memory of a tensor as an array."""
+    array: Array = tensor.detach().numpy()
+    return array
 
 
 def clipped(gradient: Array, limit: float) -> float:
@@ -299,6 +306,54 @@ class Passes:
         # are equal only up to rounding.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
+
+
+class ActorHead:
+    """The last layer of an actor, the outputs that do not depend on observations, and the distribution.
+
+    Args:
+        actor: the actor.
+        layer: its last layer.
+        distribution: distribution of the actions.
+        mask_size: how many of the last numbers of a row are a mask of the first outputs.
+        gradient_of: returns the array for the gradient of a parameter.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        layer: nn.Linear,
+        distribution: Distribution,
+        mask_size: int,
+        gradient_of: Callable[[Tensor], Array],
+    ) -> None:
+        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
+        self._weight_gradient = gradient_of(layer.weight)
+        self._bias_gradient = gradient_of(layer.bias)
+        self._free, self._free_gradient = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        if isinstance(actor, (GaussianActor, StateDependentActor)):
+            log_std = array_of(actor.log_std)
+            self._free = log_std[:, None] if log_std.ndim == 1 else log_std
+            self._free_gradient = gradient_of(actor.log_std)
+        self._mask_size = mask_size
+        gradient = distribution.gradient()
+        assert gradient is not None  # checked by `supports`
+        self._gradient = gradient
+
+    def forward(self, last: Array, rows: Any) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, `[B]`."""
+        outputs = np.dot(self._weight, last.T)
+        outputs += self._bias
+        if self._mask_size:
+            outputs[: self._mask_size][rows.observations.T[-self._mask_size :] == 0.0] = FORBIDDEN
+        return self._gradient.forward(outputs, self._free, rows.actions.T, last)
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
+        """Fill the gradients of the layer, and write that of `last` into `out`."""
+        d_outputs = self._gradient.backward(d_log_prob, d_entropy, self._free_gradient)
+        np.dot(d_outputs, last, out=self._weight_gradient)
+        np.add.reduce(d_outputs, axis=1, out=self._bias_gradient)
+        np.dot(d_outputs.T, self._weight, out=out)
 
 
 class NumpyNetworks(Backend):

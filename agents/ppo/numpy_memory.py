@@ -6,8 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from hybridppo.agents.ppo.by_autograd import Backend, Optimized
-from hybridppo.agents.ppo.by_numpy import Passes, clipped, has_known_networks, stacked, views_of
-from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
+from hybridppo.agents.ppo.by_numpy import Passes, array_of, clipped, has_known_networks, stacked, views_of
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.spaces.arrays import Array
@@ -36,7 +35,7 @@ class NumpyMemory(Backend):
             and agent.config.precision == "fp32"
             and all(network.features is None and not network.mask_size for network in networks)
             and not agent.has_own_loss
-            and has_gradient(agent.distribution)
+            and agent.distribution.gradient() is not None
             and has_known_networks(_AfterMemory(agent))
         )
 

@@ -5,16 +5,16 @@ from typing import TypeGuard
 import numpy as np
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.spaces.arrays import Array
 
-FusedDistribution = Categorical | MultiCategorical | DiagonalGaussian
+FusedDistribution = Categorical | DiagonalGaussian
 
 
 def is_drawn(distribution: Distribution) -> TypeGuard[FusedDistribution]:
     """Whether compiled loops draw actions from a distribution."""
-    return type(distribution) in (Categorical, MultiCategorical, DiagonalGaussian)
+    return type(distribution) in (Categorical, DiagonalGaussian)
 
 
 def bounds_of(distribution: FusedDistribution) -> tuple[Array, Array]:
@@ -22,8 +22,5 @@ def bounds_of(distribution: FusedDistribution) -> tuple[Array, Array]:
     if isinstance(distribution, DiagonalGaussian):
         low, high = (np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high))
         return low, high
-    if isinstance(distribution, Categorical):
-        return np.array([distribution.start], np.int64), np.array([distribution.output_size], np.int64)
     sizes = np.array(distribution.sizes, np.int64)
-    start = np.zeros_like(sizes) if distribution.start is None else distribution.start.ravel().astype(np.int64)
-    return start, sizes
+    return np.broadcast_to(distribution.start, distribution.shape).reshape(sizes.shape).copy(), sizes

@@ -138,7 +138,7 @@ def choose_one(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, 
 
 
 def choose_several(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
-    """As `choose_one` for several choices, as in `MultiCategorical.sample`; `high` has their sizes."""
+    """As `choose_one` for several choices, as in `Categorical.sample`; `high` has their sizes."""
     logit = 0
     for choice in range(len(low)):
         best, largest = 0, outputs[logit] + noise[logit]

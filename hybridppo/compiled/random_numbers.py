@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hybridppo.spaces.philox import philox
+from hybridppo.distributions.random_words import philox
 
 NUM_WORDS = 4
 """Length of `random`."""

@@ -11,7 +11,6 @@ import ray.exceptions
 
 from hybridppo.distributed.ray_actors import Actors
 from hybridppo.distributed.remote import Fill, RemoteSampler, new_rows
-from hybridppo.distributions.state_dependent import noise_row
 from hybridppo.errors import DistributedError
 from hybridppo.runners.filling import Flag
 from hybridppo.runners.workers import Transport, Work
@@ -55,7 +54,7 @@ class RaySamplers(Actors, Transport):
         task = Fill(self._attempt, self._version, first, end)
         noise = parameters = None
         if end is None:
-            row = noise_row(self._distribution, first)
+            row = self._distribution.noise_row(first)
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
         if self._sent.get(worker) != self._version:
             parameters, self._sent[worker] = self._parameters, self._version

@@ -15,7 +15,6 @@ import ray
 from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
-from hybridppo.distributions.state_dependent import noise_row
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -176,7 +175,7 @@ class RemoteSampler(Servant):
             raise EnvError(f"it was asked to act with parameters of version {task.version}, and does not have them")
         version, flat = self._newest
         if noise is not None:
-            self._buffer.noise[noise_row(self._distribution, task.first) :] = noise
+            self._buffer.noise[self._distribution.noise_row(task.first) :] = noise
         with self._lock:
             self._attempt, self._flag = task.attempt, bytearray(1)
             self._flag[0] = task.end is None and task.attempt <= self._stopped

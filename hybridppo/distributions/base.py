@@ -1,10 +1,22 @@
-"""The interface of an action distribution."""
+"""The interface of an action distribution, with a default for all but four methods.
+
+An actor maps observations `[..., obs]` to the distribution's parameters, its `outputs` `[..., output_size]`. Actions
+are drawn on the host in NumPy, once per environment step, because a torch operation has more overhead than work there.
+Probabilities and entropies are batched torch operations. No `torch.distributions` object is made: at these sizes it
+costs more than the network.
+
+The noise that makes actions random is drawn for a whole rollout at once and handed in, so that an action depends on
+nothing but the outputs and its slice of the noise: not on the device, nor on the sampler.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from typing_extensions import Self
 
 from hybridppo.spaces.arrays import Array
 
@@ -12,8 +24,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Distribution(Protocol):
-    """The action distribution of an action space, as samplers and agents use it.
+class Gradient(Protocol):
+    """The gradient of a distribution in NumPy. Arrays are transposed, which makes sums over few outputs far faster."""
+
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies `[B]`.
+
+        Args:
+            outputs: the network's outputs, `[n, B]`; may be overwritten.
+            free: the outputs that do not depend on observations, `[d, 1]`; with state-dependent noise, `[d, L]`.
+            actions: `[B]`, or `[*action, B]`.
+            last: the input of the last layer, `[B, L]`.
+        """
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of `outputs`, `[n, B]`; that of `free` is written into `d_free`, of its shape."""
+
+
+class Distribution:
+    """The distribution of the actions in an action space. A subclass defines `sample`, `mode`, `log_prob`, `entropy`.
 
     An actor's outputs `[..., output_size]` are its network's outputs, `[..., output_size - free_size]`, followed by
     parameters that depend on no observation. The first `mask_size` outputs are logits, which a mask may forbid.
@@ -21,29 +50,152 @@ class Distribution(Protocol):
 
     output_size: int
     """Size of an actor's output for one observation."""
-    free_size: int
+    free_size: int = 0
     """Number of outputs, the last ones, that depend on no observation: they are parameters of the actor."""
-    mask_size: int
+    mask_size: int = 0
     """Number of outputs, the first ones, that are logits: the length of a mask."""
     noise_size: int
     """Random numbers that one action takes."""
     action_shape: tuple[int, ...]
-    action_dtype: Any
+    action_dtype: Any = np.float32
+    words_per_number: int = 2
+    """Random words that one number of the noise takes on a device."""
+    constants: ClassVar[Sequence[str]] = ()
+    """The names of its arrays that `sample`, `mode` and `to_env` use."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A subclass with other probabilities does not inherit the gradient of its base; autograd computes it."""
+        super().__init_subclass__(**options)
+        changes = {"log_prob", "entropy", "log_prob_and_entropy"} & vars(cls).keys()
+        if changes and "gradient" not in vars(cls):
+            cls.gradient = Distribution.gradient  # type: ignore[method-assign]
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Noise for a block of actions, `[*shape, noise_size]`."""
+        """Noise for a block of actions, `[*shape, noise_size]`: standard normal, unless a subclass draws another."""
+        return generator.standard_normal((*shape, self.noise_size), dtype=np.float32)
 
-    def sample(self, outputs: Array, noise: Array) -> Array:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         """Random actions `[..., *action_shape]` for `outputs` and noise of the same leading shape."""
+        raise NotImplementedError
 
-    def mode(self, outputs: Array) -> Array:
+    def mode(self, outputs: Any) -> Any:
         """The most probable actions."""
+        raise NotImplementedError
 
-    def to_env(self, actions: Array) -> Any:
+    def to_env(self, actions: Any) -> Any:
         """The actions `[N, *action_shape]` in the form that `step` of a vector environment takes."""
+        return actions
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """The actions' log-probabilities `[...]`."""
+        raise NotImplementedError
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """The entropies in nats `[...]`."""
+        return self.log_prob_and_entropy(outputs, self.mode(outputs))[1]
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The result of `log_prob`, to the last bit, and the entropies in nats `[...]`."""
+        """The results of `log_prob`, to the last bit, and of `entropy`."""
+        return self.log_prob(outputs, actions), self.entropy(outputs)
+
+    def gradient(self) -> Gradient | None:
+        """Its gradient in NumPy, for one pass at a time; None if autograd computes it."""
+        return None
+
+    # Noise that is kept for several steps
+
+    def noise_row(self, step: int) -> int:
+        """The row of noise that a step of a rollout uses: its own, unless a subclass keeps noise for several steps."""
+        return step
+
+    def noise_rows(self, num_steps: int) -> int:
+        """Number of rows of noise for `num_steps` steps."""
+        return self.noise_row(num_steps - 1) + 1 if num_steps else 0
+
+    def exploration(self, noise: Callable[[int], Array]) -> Any:
+        """An object that gives an actor its noise (`Exploration`); None if `sample` takes the rows of noise."""
+        return None
+
+    # On a device
+
+    def on(self, device: Any) -> Self:
+        """A copy whose `sample`, `mode` and `to_env` take tensors on this device.
+
+        Raises:
+            EnvError: if its actions cannot be drawn on tensors.
+        """
+        import torch
+
+        found = copy(self)
+        for name in self.constants:
+            with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
+                array = np.asarray(getattr(self, name))
+                array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
+            setattr(found, name, torch.as_tensor(array, device=device))
+        return found
+
+    @property
+    def num_words(self) -> int:
+        """Random words for the noise of one action on a device."""
+        return self.noise_size * self.words_per_number
+
+    def noise_from(self, words: Tensor) -> Tensor:
+        """The noise of actions, `[..., noise_size]`, from random 32-bit words, `[..., num_words]` of int64."""
+        import torch
+
+        # The midpoints of 2^23 equal parts of [0, 1]: float32 holds them exactly, and they exclude 0 and 1.
+        uniforms = ((words >> 9).to(torch.float32) + 0.5) * 2.0**-23
+        return self.noise_of(uniforms[..., : self.noise_size], uniforms[..., -self.noise_size :])
+
+    def noise_of(self, first: Tensor, second: Tensor) -> Tensor:
+        """Noise from uniform numbers: standard normal (Box and Muller, 1958). With one word, both are the same."""
+        import torch
+
+        return (-2.0 * first.log()).sqrt() * (2.0 * torch.pi * second).cos()
+
+
+def namespace_of(array: Any) -> Any:
+    """NumPy for an array, torch for a tensor: functions that both have under one name."""
+    if isinstance(array, np.ndarray):
+        return np
+    import torch
+
+    return torch
+
+
+def as_dtype(array: Any, dtype: Any) -> Any:
+    """An array in the type of a space; a tensor in the type that stands for it on a device."""
+    if isinstance(array, np.ndarray):
+        return array.astype(dtype, copy=False)
+    return array.long() if np.issubdtype(dtype, np.integer) else array.float()
+
+
+def zeros(like: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """Zeros of this shape: an array of the type, or a tensor on the device of `like`."""
+    return np.zeros(shape, dtype) if isinstance(like, np.ndarray) else as_dtype(like.new_zeros(shape), dtype)
+
+
+class Drawing:
+    """Draws random actions step by step, with noise drawn when it is due.
+
+    Args:
+        distribution: the action distribution.
+        generator: draws the noise.
+        num_envs: `N`.
+    """
+
+    def __init__(self, distribution: Distribution, generator: np.random.Generator, num_envs: int) -> None:
+        self._distribution, self._generator, self._shape = distribution, generator, (num_envs,)
+        self._exploration, self._step = distribution.exploration(self._draw), 0
+
+    def actions(self, actor: Any, observations: Array) -> Any:
+        """Actions for the next observations, `[N, *row]`."""
+        if self._exploration is None:
+            return self._distribution.sample(actor(observations), self._draw(self._step))
+        self._exploration.before(self._step, actor)
+        self._step += 1
+        outputs = actor(observations)
+        return self._distribution.sample(outputs, actor.perturbation)
+
+    def _draw(self, row: int) -> Array:
+        return self._distribution.draw_noise(self._generator, self._shape)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution, as_dtype, namespace_of
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -16,52 +17,6 @@ if TYPE_CHECKING:
 ROW_OF_A_VECTOR, FEW = 16, 512
 """Rows of at least the first size are vectorised without transposing. Up to the second number of logits in all,
 transposing costs more than it gains."""
-
-
-class Categorical:
-    """`n` choices numbered from `start`, for `Discrete` spaces. Outputs are logits `[..., n]`.
-
-    Args:
-        n: number of choices.
-        start: number of the first choice.
-        dtype: type of the space.
-    """
-
-    action_shape: tuple[int, ...] = ()
-    action_dtype = np.int64
-    free_size = 0
-
-    def __init__(self, n: int, start: int = 0, dtype: Any = np.int64) -> None:
-        self.output_size = self.noise_size = self.mask_size = n
-        self.start, self.dtype = start, np.dtype(dtype)
-
-    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Standard Gumbel noise, `[*shape, n]`."""
-        return gumbel(generator, (*shape, self.output_size))
-
-    def sample(self, outputs: Array, noise: Array) -> Array:
-        """Gumbel-max: `argmax(logits + gumbel)` is distributed as `softmax(logits)`."""
-        actions: Array = (outputs + noise).argmax(-1)
-        return actions
-
-    def mode(self, outputs: Array) -> Array:
-        """The largest logit."""
-        actions: Array = outputs.argmax(-1)
-        return actions
-
-    def to_env(self, actions: Array) -> Array:
-        """Count from the space's `start`, in the type of the space."""
-        found = actions + self.start if self.start else actions
-        return found if found.dtype is self.dtype else found.astype(self.dtype)
-
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """`log p[a]`."""
-        return _of_chosen(_log_softmax(outputs), actions)
-
-    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`log p[a]` and `-sum_a p[a] log p[a]`."""
-        log_probs = _log_softmax(outputs)
-        return _of_chosen(log_probs, actions), -(log_probs.exp() * log_probs).sum(-1)
 
 
 class Run(NamedTuple):
@@ -73,68 +28,86 @@ class Run(NamedTuple):
     actions: slice
 
 
-class MultiCategorical:
-    """Several independent choices: for `MultiDiscrete`, and for `MultiBinary`, whose choices have two options each.
+class Categorical(Distribution):
+    """A choice for `Discrete` spaces, or several independent ones, for `MultiDiscrete` and `MultiBinary`.
 
     Outputs are the logits of all choices in turn, `[..., sum(sizes)]`. A binary choice has two logits, although one
     would do, so that a mask can forbid either value as it does for any other choice.
 
     Args:
-        start: number of the first option of each choice, in the shape of an action.
-        sizes: number of options of each choice, in the same shape.
+        sizes: number of options; of several choices, an array in the shape of an action.
+        start: number of the first option, likewise.
         dtype: type of the space.
     """
 
     action_dtype = np.int64
-    free_size = 0
+    words_per_number = 1
+    constants = ("start",)
 
-    def __init__(self, sizes: Array, start: Array, dtype: Any) -> None:
-        self.sizes: list[int] = sizes.ravel().tolist()
-        self.start = start if start.any() else None
-        self.shape, self.dtype = sizes.shape, dtype
-        self.action_shape: tuple[int, ...] = (len(self.sizes),)
+    def __init__(self, sizes: Any, start: Any = 0, dtype: Any = np.int64) -> None:
+        self.shape, self.dtype = np.shape(sizes), np.dtype(dtype)
+        self.sizes: list[int] = np.ravel(sizes).tolist()
+        self.start: Any = np.asarray(start, np.int64)
+        self._starts_at_zero = not self.start.any()
+        self._is_one = not self.shape
+        self.action_shape: tuple[int, ...] = () if self._is_one else (len(self.sizes),)
         self.output_size = self.noise_size = self.mask_size = sum(self.sizes)
         self.runs = runs(self.sizes)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Standard Gumbel noise, `[*shape, sum(sizes)]`."""
-        return gumbel(generator, (*shape, self.output_size))
+        exponential = generator.standard_exponential((*shape, self.output_size), dtype=np.float32)
+        # An exact zero would be an infinite Gumbel: not wrong, but its logarithm would warn.
+        return -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
 
-    def sample(self, outputs: Array, noise: Array) -> Array:
-        """Gumbel-max for each choice."""
+    def noise_of(self, first: Tensor, second: Tensor) -> Tensor:
+        """Standard Gumbel noise, each from one uniform number."""
+        return -(-first.log()).log()
+
+    def sample(self, outputs: Any, noise: Any) -> Any:
+        """Gumbel-max for each choice: `argmax(logits + gumbel)` is distributed as `softmax(logits)`."""
         return self.mode(outputs + noise)
 
-    def mode(self, outputs: Array) -> Array:
+    def mode(self, outputs: Any) -> Any:
         """The largest logit of each choice."""
-        leading = outputs.shape[:-1]
-        actions = np.empty((*leading, len(self.sizes)), np.int64)
-        for count, n, logits, chosen in self.runs:
-            outputs[..., logits].reshape(*leading, count, n).argmax(-1, out=actions[..., chosen])
-        return actions
+        if self._is_one:
+            return outputs.argmax(-1)
+        # [..., num * n] -> [..., num, n] -> [..., num]
+        tables = [outputs[..., run.logits].reshape(*outputs.shape[:-1], run.num, run.n) for run in self.runs]
+        return namespace_of(outputs).concatenate([table.argmax(-1) for table in tables], -1)
 
-    def to_env(self, actions: Array) -> Array:
+    def to_env(self, actions: Any) -> Any:
         """Count from the space's `start`, in the shape and type of the space."""
-        shaped = actions.reshape(actions.shape[:-1] + self.shape)
-        return (shaped if self.start is None else shaped + self.start).astype(self.dtype, copy=False)
+        found = actions if self._is_one else actions.reshape(actions.shape[:-1] + self.shape)
+        if not self._starts_at_zero:
+            found = found + self.start
+        return found if found.dtype is self.dtype else as_dtype(found, self.dtype)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """A sum over the choices, which are independent."""
-        found = [_of_chosen(table, chosen).sum(-1) for table, chosen in self._tables(outputs, actions)]
+        """`log p[a]`, summed over the choices, which are independent."""
+        found = [of_run for of_run, _ in self._of_runs(outputs, actions)]
         return sum(found[1:], found[0])
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over the choices."""
+        """`log p[a]` and `-sum_a p[a] log p[a]`, summed over the choices."""
         log_probs, entropies = [], []
-        for table, chosen in self._tables(outputs, actions):
-            log_probs.append(_of_chosen(table, chosen).sum(-1))
-            entropies.append(-(table.exp() * table).sum((-1, -2)))
+        for log_prob, table in self._of_runs(outputs, actions):
+            log_probs.append(log_prob)
+            entropies.append(-(table.exp() * table).sum(-1 if self._is_one else (-1, -2)))
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
-    def _tables(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each run, the log-probabilities `[..., count, n]` and the chosen options `[..., count]`."""
-        for count, n, logits, chosen in self.runs:
-            table = outputs[..., logits].reshape(*outputs.shape[:-1], count, n)
-            yield _log_softmax(table), actions[..., chosen]
+    def _of_runs(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each run, the sum of `log p[a]`, and the log-probabilities `[..., num, n]`; of one choice, `[..., n]`."""
+        if self._is_one:
+            log_probs = _log_softmax(outputs)
+            yield _of_chosen(log_probs, actions), log_probs
+            return
+        for num, n, logits, chosen in self.runs:
+            table = _log_softmax(outputs[..., logits].reshape(*outputs.shape[:-1], num, n))
+            yield _of_chosen(table, actions[..., chosen]).sum(-1), table
+
+    def gradient(self) -> CategoricalGradient:  # noqa: D102 - as in the base
+        return CategoricalGradient(self)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
@@ -153,14 +126,62 @@ def runs(sizes: Sequence[int]) -> list[Run]:
     """The runs of equal sizes."""
     found, logit, action = [], 0, 0
     for n, group in groupby(sizes):
-        count = len(list(group))
-        found.append(Run(count, n, slice(logit, logit + count * n), slice(action, action + count)))
-        logit, action = logit + count * n, action + count
+        num = len(list(group))
+        found.append(Run(num, n, slice(logit, logit + num * n), slice(action, action + num)))
+        logit, action = logit + num * n, action + num
     return found
 
 
-def gumbel(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Standard Gumbel noise."""
-    exponential = generator.standard_exponential(shape, dtype=np.float32)
-    # An exact zero would be an infinite Gumbel: not wrong, but its logarithm would warn.
-    return -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
+class CategoricalGradient:
+    """Gradient of softmaxes: those of a run are computed along one axis."""
+
+    def __init__(self, distribution: Categorical) -> None:
+        self._runs, self._is_one = distribution.runs, not distribution.shape
+        self._size = distribution.output_size
+
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, summed over the choices."""
+        if self._is_one:
+            self._softmaxes = [_Softmax(outputs, actions)]
+            return self._softmaxes[0].log_prob, self._softmaxes[0].entropy
+        # [num * n, B] -> [n, num, B]
+        self._softmaxes = [
+            _Softmax(outputs[logits].reshape(num, n, -1).swapaxes(0, 1), actions[chosen])
+            for num, n, logits, chosen in self._runs
+        ]
+        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
+        for softmax in self._softmaxes:
+            log_prob += softmax.log_prob.sum(0)
+            entropy += softmax.entropy.sum(0)
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the logits."""
+        if self._is_one:
+            return self._softmaxes[0].backward(d_log_prob, d_entropy)
+        d_logits = np.empty((self._size, len(d_log_prob)), np.float32)
+        for (num, n, logits, _), softmax in zip(self._runs, self._softmaxes, strict=True):
+            d_table = softmax.backward(d_log_prob, d_entropy)
+            d_logits[logits] = d_table.swapaxes(0, 1).reshape(num * n, -1)
+        return d_logits
+
+
+class _Softmax:
+    """The softmax of logits `[n, ..., B]`, and the chosen options `[..., B]`."""
+
+    def __init__(self, logits: Array, actions: Array) -> None:
+        logits = logits - np.maximum.reduce(logits)
+        exponentials = np.exp(logits)
+        totals = np.add.reduce(exponentials)
+        self._log_probs, self._probs = logits - np.log(totals), exponentials / totals
+        self._chosen = np.arange(len(logits)).reshape(-1, *[1] * (logits.ndim - 1)) == actions
+        self.entropy = -np.add.reduce(self._probs * self._log_probs)
+        self.log_prob = np.add.reduce(self._chosen * self._log_probs)
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32) -> Array:
+        """The gradient of the logits."""
+        # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
+        d_logits: Array = d_log_prob * (self._chosen - self._probs)
+        if d_entropy:
+            d_logits -= d_entropy * self._probs * (self._log_probs + self.entropy)
+        return d_logits

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from typing_extensions import Self
 
+from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.gaussian import center_and_half_width
 from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import can_be_scaled_to
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DeterministicActions:
+class DeterministicActions(Distribution):
     """`tanh` of an actor's outputs, for `Box` spaces with finite bounds: actions from -1 to 1, scaled to the bounds.
 
     A row of noise is `[d + 1]`. Its last number multiplies the action before the noise is added: with 1, the noise is
@@ -30,17 +33,13 @@ class DeterministicActions:
         std: standard deviation of Gaussian noise.
     """
 
-    action_dtype = np.float32
-    mask_size = free_size = 0
-
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32, *, std: float = 0.0) -> None:
         self.shape = low.shape
         self.size = int(np.prod(low.shape))
         self.action_shape: tuple[int, ...] = (self.size,)
         self.output_size, self.noise_size = self.size, self.size + 1
         self.low, self.high, self.dtype, self.std = low, high, dtype, std
-        self.half_width = (0.5 * (high.astype(np.float64) - low.astype(np.float64))).astype(np.float32)
-        self.center = (0.5 * (high.astype(np.float64) + low.astype(np.float64))).astype(np.float32)
+        self.center, self.half_width = center_and_half_width(low, high)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Gaussian noise for the actor's actions, `[*shape, d + 1]`."""
@@ -72,10 +71,12 @@ class DeterministicActions:
         """Zeros: no agent learns from the density of these actions."""
         return outputs.new_zeros(outputs.shape[:-1])
 
-    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def entropy(self, outputs: Tensor) -> Tensor:
         """Zeros."""
-        zeros = self.log_prob(outputs, actions)
-        return zeros, zeros
+        return outputs.new_zeros(outputs.shape[:-1])
+
+    def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
+        raise EnvError(f"actions of a {type(self).__name__} cannot be drawn on tensors: train PPO (PPOConfig)")
 
 
 class GaussianExploration(DeterministicActions):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from hybridppo.distributions.base import Distribution, Gradient, as_dtype, namespace_of
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -18,15 +20,14 @@ NODES, FURTHEST = 21, 5.0
 """Number of points of the quadrature for the entropy of squashed actions, and its range in standard deviations."""
 
 
-class DiagonalGaussian:
+class DiagonalGaussian(Distribution):
     """Independent normal distributions for `Box` spaces. Outputs are means and log standard deviations `[..., 2 * d]`.
 
     The environment gets actions clipped to its bounds. Actions are never scaled by the bounds, so these may be
     infinite. Probabilities are those of the actions before clipping, as in CleanRL and stable-baselines3.
     """
 
-    action_dtype = np.float32
-    mask_size = 0
+    constants: ClassVar[Sequence[str]] = ("low", "high")
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         self.shape = low.shape
@@ -35,23 +36,18 @@ class DiagonalGaussian:
         self.output_size, self.noise_size = 2 * self.size, self.size
         self.low, self.high, self.dtype = low, high, dtype
 
-    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Standard normal noise, `[*shape, d]`."""
-        return generator.standard_normal((*shape, self.size), dtype=np.float32)
-
-    def sample(self, outputs: Array, noise: Array) -> Array:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         """`mean + exp(log_std) * noise`."""
-        actions: Array = outputs[..., : self.size] + np.exp(outputs[..., self.size :]) * noise
-        return actions
+        return outputs[..., : self.size] + namespace_of(outputs).exp(outputs[..., self.size :]) * noise
 
-    def mode(self, outputs: Array) -> Array:
+    def mode(self, outputs: Any) -> Any:
         """The mean."""
         return outputs[..., : self.size]
 
-    def to_env(self, actions: Array) -> Array:
+    def to_env(self, actions: Any) -> Any:
         """Clip to the space's bounds, in the shape and type of the space."""
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
-        return np.clip(shaped, self.low, self.high).astype(self.dtype, copy=False)
+        return as_dtype(namespace_of(actions).clip(shaped, self.low, self.high), self.dtype)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """A sum over the `d` independent dimensions."""
@@ -70,6 +66,9 @@ class DiagonalGaussian:
         log_scale = log_std.sum(-1)
         return -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI, log_scale
 
+    def gradient(self) -> Gradient | None:  # noqa: D102 - as in the base
+        return GaussianGradient(self)
+
 
 class SquashedGaussian(DiagonalGaussian):
     """Normals `u`; the environment gets `low + (high - low) * (tanh(u) + 1) / 2`. The bounds are finite.
@@ -81,10 +80,11 @@ class SquashedGaussian(DiagonalGaussian):
     2, and below 0.05 up to 6.
     """
 
+    constants = ("low", "high", "center", "half_width")
+
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         super().__init__(low, high, dtype)
-        self.half_width = (0.5 * (high.astype(np.float64) - low.astype(np.float64))).astype(np.float32)
-        self.center = (0.5 * (high.astype(np.float64) + low.astype(np.float64))).astype(np.float32)
+        self.center, self.half_width = center_and_half_width(low, high)
         # If both bounds are equal, the width is 0 and has no logarithm; there is nothing to choose.
         widths = self.half_width[self.half_width > 0.0]
         self.log_half_widths = float(np.log(widths.astype(np.float64)).sum())
@@ -94,12 +94,11 @@ class SquashedGaussian(DiagonalGaussian):
         """Leaves out tensors on devices: a worker that receives this may have neither the device nor torch."""
         return {**vars(self), "_quadrature_on": {}}
 
-    def to_env(self, actions: Array) -> Array:
+    def to_env(self, actions: Any) -> Any:
         """Squash between the space's bounds, clip what rounding moves beyond them, and restore shape and type."""
-        shaped = actions.reshape(actions.shape[:-1] + self.shape)
-        scaled = self.center + self.half_width * np.tanh(shaped)
-        bounded: Array = np.clip(scaled, self.low, self.high).astype(self.dtype, copy=False)
-        return bounded
+        shaped, namespace = actions.reshape(actions.shape[:-1] + self.shape), namespace_of(actions)
+        scaled = self.center + self.half_width * namespace.tanh(shaped)
+        return as_dtype(namespace.clip(scaled, self.low, self.high), self.dtype)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """The log-probability of the normals, corrected for squashing."""
@@ -126,6 +125,15 @@ class SquashedGaussian(DiagonalGaussian):
             self._quadrature_on[device] = points, weights
         return self._quadrature_on[device]
 
+    def gradient(self) -> Gradient | None:  # noqa: D102 - as in the base
+        return SquashedGradient(self)
+
+
+def center_and_half_width(low: Array, high: Array) -> tuple[Array, Array]:
+    """The middle between finite bounds, and half their distance, in float32."""
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    return (0.5 * (high + low)).astype(np.float32), (0.5 * (high - low)).astype(np.float32)
+
 
 def _log_slope(numbers: Tensor) -> Tensor:
     """`log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2 u))`, a form that never takes the logarithm of 0."""
@@ -146,3 +154,56 @@ def quadrature() -> tuple[Array, Array]:
     points = np.linspace(-FURTHEST, FURTHEST, NODES)
     weights = np.exp(-0.5 * points**2)
     return points.astype(np.float32), (weights / weights.sum()).astype(np.float32)
+
+
+class GaussianGradient:
+    """Gradient of independent normals, whose deviations do not depend on observations."""
+
+    def __init__(self, distribution: DiagonalGaussian) -> None:
+        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
+
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        self._precision = np.exp(-free)
+        self._noise = (actions - outputs) * self._precision
+        log_scale = free.sum()
+        log_prob = -0.5 * (self._noise * self._noise).sum(0) - (log_scale + self._constant)
+        entropy = np.full(outputs.shape[1], log_scale + self._constant + 0.5 * len(free), np.float32)
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the means and of the log standard deviations."""
+        # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
+        weighted = d_log_prob * self._noise
+        d_mean: Array = weighted * self._precision
+        d_free[:] = (weighted * self._noise - d_log_prob).sum(1) + d_entropy * weighted.shape[1]
+        return d_mean
+
+
+class SquashedGradient:
+    """Gradient of squashed normals. The log-probability changes by a constant, the entropy by a mean."""
+
+    def __init__(self, distribution: SquashedGaussian) -> None:
+        self._normal = GaussianGradient(distribution)
+        self._constant = np.float32(distribution.log_half_widths)
+
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        log_prob, entropy = self._normal.forward(outputs, free, actions, last)
+        points, self._weights = quadrature()
+        # [d, B] -> [d, B, nodes]
+        self._offsets = np.exp(free)[..., None] * points
+        self._numbers = outputs[..., None] + self._offsets
+        log_prob = log_prob - log_slope(actions).sum(0) - self._constant
+        entropy = entropy + (log_slope(self._numbers) * self._weights).sum((0, 2)) + self._constant
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the means and of the log standard deviations."""
+        d_mean = self._normal.backward(d_log_prob, d_entropy, d_free)
+        if d_entropy:
+            # d log(1 - tanh(u)^2) / d u = -2 tanh(u), where u = mean + exp(log_std) * point
+            slopes = d_entropy * np.float32(-2.0) * np.tanh(self._numbers) * self._weights
+            d_mean = d_mean + slopes.sum(2)
+            d_free += (slopes * self._offsets).sum((1, 2))
+        return d_mean

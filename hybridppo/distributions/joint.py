@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.base import Distribution, Gradient, as_dtype, namespace_of, zeros
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -26,8 +28,20 @@ class Factor(NamedTuple):
     noise: slice
     actions: slice
 
+    def own(self, outputs: Any) -> Any:
+        """Its outputs, `[..., output_size]`."""
+        network = outputs[..., self.outputs]
+        if not self.distribution.free_size:
+            return network
+        return namespace_of(outputs).concatenate((network, outputs[..., self.free]), -1)
 
-class JointDistribution:
+    def chosen(self, actions: Any) -> Any:
+        """Its actions, `[..., *action_shape]`, in their type."""
+        own = actions[..., self.actions].reshape(*actions.shape[:-1], *self.distribution.action_shape)
+        return as_dtype(own, self.distribution.action_dtype)
+
+
+class JointDistribution(Distribution):
     """Independent parts, whose log-probabilities and entropies add.
 
     Outputs are the network's outputs for each part, maskable logits first, followed by the outputs that depend on no
@@ -39,17 +53,16 @@ class JointDistribution:
     """
 
     def __init__(self, parts: Sequence[Distribution], join: Callable[[Sequence[Any]], Any]) -> None:
-        self.parts, self.join = parts, join
+        self.parts, self.join = list(parts), join
         leaves = [leaf for part in parts for leaf in leaves_of(part)]
         self.output_size = sum(leaf.output_size for leaf in leaves)
         self.free_size = sum(leaf.free_size for leaf in leaves)
         self.mask_size = sum(leaf.mask_size for leaf in leaves)
         self.noise_size = sum(leaf.noise_size for leaf in leaves)
+        self.words_per_number = max(leaf.words_per_number for leaf in leaves)
         widths = [int(np.prod(leaf.action_shape)) for leaf in leaves]
-        self.action_shape: tuple[int, ...] = (sum(widths),)
-        self.action_dtype: Any = (
-            np.int64 if all(np.issubdtype(leaf.action_dtype, np.integer) for leaf in leaves) else np.float32
-        )
+        self.action_shape = (sum(widths),)
+        self.action_dtype = widest_dtype(leaves)
         sizes = [leaf.output_size - leaf.free_size for leaf in leaves]
         order = sorted(range(len(leaves)), key=lambda i: leaves[i].mask_size == 0)
         outputs = dict(zip(order, _slices([sizes[i] for i in order]), strict=True))
@@ -61,53 +74,60 @@ class JointDistribution:
         """The noise of all parts, `[*shape, noise]`."""
         return np.concatenate([f.distribution.draw_noise(generator, shape) for f in self.factors], axis=-1)
 
-    def sample(self, outputs: Array, noise: Array) -> Array:
+    def noise_of(self, first: Tensor, second: Tensor) -> Tensor:  # noqa: D102 - as in the base
+        import torch
+
+        parts = [f.distribution.noise_of(first[..., f.noise], second[..., f.noise]) for f in self.factors]
+        return torch.cat(parts, -1)
+
+    def sample(self, outputs: Any, noise: Any) -> Any:
         """Draw each part from its slice of outputs and noise."""
-        return self._joined(outputs, lambda f, own: f.distribution.sample(own, noise[..., f.noise]))
+        return self._joined(outputs, [f.distribution.sample(f.own(outputs), noise[..., f.noise]) for f in self.factors])
 
-    def mode(self, outputs: Array) -> Array:
+    def mode(self, outputs: Any) -> Any:
         """The most probable action of each part."""
-        return self._joined(outputs, lambda f, own: f.distribution.mode(own))
+        return self._joined(outputs, [f.distribution.mode(f.own(outputs)) for f in self.factors])
 
-    def _joined(self, outputs: Array, choose: Callable[[Factor, Array], Array]) -> Array:
-        """The actions that are chosen for each part from its own outputs, as one row."""
-        actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
-        for f in self.factors:
-            chosen = choose(f, outputs_of(f, outputs, np.concatenate))
-            actions[..., f.actions] = chosen.reshape(*outputs.shape[:-1], -1)
+    def _joined(self, outputs: Any, chosen: Sequence[Any]) -> Any:
+        """The actions of all parts as one row."""
+        actions = zeros(outputs, (*outputs.shape[:-1], *self.action_shape), self.action_dtype)
+        for f, own in zip(self.factors, chosen, strict=True):
+            actions[..., f.actions] = own.reshape(*outputs.shape[:-1], -1)
         return actions
 
-    def to_env(self, actions: Array) -> Any:
+    def to_env(self, actions: Any) -> Any:
         """A container of arrays `[N, ...]`, as gymnasium's vector environments take it."""
-        parts = [part.to_env(own.astype(part.action_dtype, copy=False)) for part, own in self.divided(actions)]
-        return self.join(parts)
-
-    def divided(self, actions: Any) -> Iterator[tuple[Distribution, Any]]:
-        """Each of `parts` with its own actions, of arrays or tensors."""
-        start = 0
+        found, start = [], 0
         for part in self.parts:
             end = start + int(np.prod(part.action_shape))
-            yield part, actions[..., start:end].reshape(*actions.shape[:-1], *part.action_shape)
+            own = actions[..., start:end].reshape(*actions.shape[:-1], *part.action_shape)
+            found.append(part.to_env(as_dtype(own, part.action_dtype)))
             start = end
+        return self.join(found)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """A sum over the parts."""
-        found = [part.log_prob(own, chosen) for part, own, chosen in self._by_part(outputs, actions)]
+        found = [f.distribution.log_prob(f.own(outputs), f.chosen(actions)) for f in self.factors]
         return sum(found[1:], found[0])
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the parts."""
-        found = [part.log_prob_and_entropy(own, chosen) for part, own, chosen in self._by_part(outputs, actions)]
+        found = [f.distribution.log_prob_and_entropy(f.own(outputs), f.chosen(actions)) for f in self.factors]
         log_probs, entropies = zip(*found, strict=True)
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
-    def _by_part(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Distribution, Tensor, Tensor]]:
-        """Each part with its own outputs and actions."""
-        import torch
+    def gradient(self) -> Gradient | None:
+        """None if a part has none."""
+        gradients = [f.distribution.gradient() for f in self.factors]
+        known = [gradient for gradient in gradients if gradient is not None]
+        return JointGradient(self, known) if len(known) == len(gradients) else None
 
-        for f in self.factors:
-            own = actions[..., f.actions].reshape(*actions.shape[:-1], *f.distribution.action_shape)
-            yield f.distribution, outputs_of(f, outputs, torch.cat), typed(own, f.distribution)
+    def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
+        found = copy(self)
+        found.parts = [part.on(device) for part in self.parts]
+        leaves = [leaf for part in found.parts for leaf in leaves_of(part)]
+        found.factors = [f._replace(distribution=leaf) for f, leaf in zip(self.factors, leaves, strict=True)]
+        return found
 
 
 def leaves_of(distribution: Distribution) -> list[Distribution]:
@@ -117,18 +137,44 @@ def leaves_of(distribution: Distribution) -> list[Distribution]:
     return [distribution]
 
 
-def outputs_of(factor: Factor, outputs: Any, concatenate: Any) -> Any:
-    """A part's own outputs, `[..., output_size]`."""
-    network = outputs[..., factor.outputs]
-    return concatenate((network, outputs[..., factor.free]), -1) if factor.distribution.free_size else network
-
-
-def typed(actions: Tensor, distribution: Distribution) -> Tensor:
-    """Actions in the type of a part."""
-    return actions.long() if np.issubdtype(distribution.action_dtype, np.integer) else actions.float()
+def widest_dtype(distributions: Sequence[Distribution]) -> Any:
+    """The type of a row with the actions of several distributions."""
+    are_choices = all(np.issubdtype(each.action_dtype, np.integer) for each in distributions)
+    return np.int64 if are_choices else np.float32
 
 
 def _slices(sizes: Sequence[int], first: int = 0) -> list[slice]:
     """Neighbouring slices of these sizes."""
     ends = list(accumulate(sizes, initial=first))
     return [slice(start, end) for start, end in pairwise(ends)]
+
+
+class JointGradient:
+    """Gradient of independent parts, each with its own outputs."""
+
+    def __init__(self, distribution: JointDistribution, gradients: Sequence[Gradient]) -> None:
+        self._factors, self._gradients = distribution.factors, gradients
+        self._num_network = distribution.output_size - distribution.free_size
+
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, summed over the parts."""
+        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
+        for factor, gradient in zip(self._factors, self._gradients, strict=True):
+            own = actions[factor.actions] if factor.distribution.action_shape else actions[factor.actions][0]
+            own_free = free[self._free(factor.free)]
+            own_log_prob, own_entropy = gradient.forward(outputs[factor.outputs], own_free, own, last)
+            log_prob += own_log_prob
+            entropy += own_entropy
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradients of all parts."""
+        d_outputs = np.empty((self._num_network, len(d_log_prob)), np.float32)
+        for factor, gradient in zip(self._factors, self._gradients, strict=True):
+            d_own = gradient.backward(d_log_prob, d_entropy, d_free[self._free(factor.free)])
+            d_outputs[factor.outputs] = d_own
+        return d_outputs
+
+    def _free(self, part: slice) -> slice:
+        """The place of a part among the outputs that do not depend on observations."""
+        return slice(part.start - self._num_network, part.stop - self._num_network)

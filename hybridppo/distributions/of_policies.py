@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.joint import typed
+from hybridppo.distributions.base import Distribution, as_dtype, zeros
+from hybridppo.distributions.joint import widest_dtype
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.registry import each_of
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class DistributionOfPolicies:
+class DistributionOfPolicies(Distribution):
     """The action distributions of several policies with different action spaces, for rows of all their agents.
 
     Row `i` belongs to agent `i % A` of an environment. Each policy uses the first numbers of the outputs, noise and
@@ -29,8 +31,6 @@ class DistributionOfPolicies:
         agents: for each policy, the indices of its own agents among the `A` of an environment.
     """
 
-    free_size = mask_size = 0
-
     def __init__(
         self,
         distributions: Sequence[Distribution],
@@ -40,12 +40,12 @@ class DistributionOfPolicies:
         self.output_size = max(each.output_size for each in distributions)
         self.noise_size = max(each.noise_size for each in distributions)
         self._widths = [int(np.prod(each.action_shape)) for each in distributions]
-        self.action_shape: tuple[int, ...] = (max(self._widths),)
-        are_choices = all(np.issubdtype(each.action_dtype, np.integer) for each in distributions)
-        self.action_dtype: Any = np.int64 if are_choices else np.float32
+        self.action_shape = (max(self._widths),)
+        self.action_dtype = widest_dtype(distributions)
         self.distributions, self._spaces = list(distributions), list(action_spaces)
         self.agents = [list(own) for own in agents]
         self._num_agents = sum(map(len, agents))
+        self._places: Sequence[Any] = self.agents
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """`[*shape, noise]`, where the last of `shape` counts rows."""
@@ -56,50 +56,76 @@ class DistributionOfPolicies:
             parts[..., own, : distribution.noise_size] = distribution.draw_noise(generator, part)
         return noise
 
-    def sample(self, outputs: Array, noise: Array) -> Array:
+    @property
+    def num_words(self) -> int:  # noqa: D102 - as in the base
+        return max(each.num_words for each in self.distributions)
+
+    def noise_from(self, words: Tensor) -> Any:
+        """As in the base, for `[..., N, num_words]`."""
+        drawn = [each.noise_from(self._own(words, i, each.num_words)) for i, each in enumerate(self.distributions)]
+        return self._of_all(words, drawn, self.noise_size, np.float32)
+
+    def sample(self, outputs: Any, noise: Any) -> Any:
         """Random actions `[N, width]`."""
-        return self._of_all(outputs, lambda i, each, own: each.sample(own, self._own(noise, i, each.noise_size)))
+        chosen = [
+            each.sample(self._own(outputs, i, each.output_size), self._own(noise, i, each.noise_size))
+            for i, each in enumerate(self.distributions)
+        ]
+        return self._of_all(outputs, chosen, self.action_shape[0], self.action_dtype)
 
-    def mode(self, outputs: Array) -> Array:
+    def mode(self, outputs: Any) -> Any:
         """The most probable actions `[N, width]`."""
-        return self._of_all(outputs, lambda i, each, own: each.mode(own))
+        chosen = [each.mode(self._own(outputs, i, each.output_size)) for i, each in enumerate(self.distributions)]
+        return self._of_all(outputs, chosen, self.action_shape[0], self.action_dtype)
 
-    def _of_all(self, outputs: Array, choose: Callable[[int, Distribution, Array], Array]) -> Array:
-        """The actions that are chosen for each policy from its own outputs, in the rows of its agents."""
-        actions = np.zeros((len(outputs), *self.action_shape), self.action_dtype)
-        apart = actions.reshape(-1, self._num_agents, actions.shape[-1])
-        for number, (distribution, agents) in enumerate(zip(self.distributions, self.agents, strict=True)):
-            chosen = choose(number, distribution, self._own(outputs, number, distribution.output_size))
-            apart[:, agents, : self._widths[number]] = chosen.reshape(len(apart), len(agents), -1)
-        return actions
-
-    def to_env(self, actions: Array) -> list[Any]:
-        """A list of the single actions of all rows."""
-        singles: list[Any] = [None] * len(actions)
-        for number, (distribution, space) in enumerate(zip(self.distributions, self._spaces, strict=True)):
-            own = self._own(actions, number, self._widths[number]).astype(distribution.action_dtype, copy=False)
+    def to_env(self, actions: Any) -> list[Any]:
+        """A list of the single actions of all rows; of tensors, of the actions `[N / A, *action]` of each agent."""
+        is_host = isinstance(actions, np.ndarray)
+        found: list[Any] = [None] * (len(actions) if is_host else self._num_agents)
+        for i, (distribution, space) in enumerate(zip(self.distributions, self._spaces, strict=True)):
+            own = self._actions_of(actions, i)
+            if not is_host:
+                for number, slot in enumerate(self.agents[i]):
+                    found[slot] = distribution.to_env(own[:, number])
+                continue
             batch = distribution.to_env(own.reshape(-1, *distribution.action_shape))
-            rows = np.arange(len(actions)).reshape(-1, self._num_agents)[:, self.agents[number]].ravel()
+            rows = np.arange(len(actions)).reshape(-1, self._num_agents)[:, self.agents[i]].ravel()
             for row, action in zip(rows.tolist(), each_of(space)(batch), strict=True):
-                singles[row] = action
-        return singles
+                found[row] = action
+        return found
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """`[..., N]`."""
+        """`[..., N]`. There is no entropy: each policy learns by its own distribution."""
         lead = outputs.shape[:-1]
         found = outputs.new_empty((*lead[:-1], lead[-1] // self._num_agents, self._num_agents))
-        for number, distribution in enumerate(self.distributions):
-            own = self._own(outputs, number, distribution.output_size)
-            chosen = self._own(actions, number, self._widths[number])
-            chosen = typed(chosen.reshape(*chosen.shape[:-1], *distribution.action_shape), distribution)
-            found[..., self.agents[number]] = distribution.log_prob(own, chosen)
+        for i, distribution in enumerate(self.distributions):
+            own = self._own(outputs, i, distribution.output_size)
+            found[..., self._places[i]] = distribution.log_prob(own, self._actions_of(actions, i))
         return found.reshape(lead)
 
-    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Raise an error: each policy learns by its own distribution."""
-        raise NotImplementedError("each policy has a distribution of its own to learn by")
+    def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
+        import torch
 
-    def _own(self, rows: Any, number: int, size: int) -> Any:
+        found = copy(self)
+        found.distributions = [each.on(device) for each in self.distributions]
+        found._places = [torch.tensor(own, device=device) for own in self.agents]
+        return found
+
+    def _own(self, rows: Any, policy: int, size: int) -> Any:
         """The first `size` numbers of one policy's rows, `[..., N / A, a, size]`."""
         apart = rows.reshape(*rows.shape[:-2], -1, self._num_agents, rows.shape[-1])
-        return apart[..., self.agents[number], :size]
+        return apart[..., self._places[policy], :size]
+
+    def _actions_of(self, actions: Any, policy: int) -> Any:
+        """The actions of one policy's agents, `[..., N / A, a, *action]`."""
+        distribution, own = self.distributions[policy], self._own(actions, policy, self._widths[policy])
+        return as_dtype(own.reshape(*own.shape[:-1], *distribution.action_shape), distribution.action_dtype)
+
+    def _of_all(self, like: Any, parts: Sequence[Any], width: int, dtype: Any) -> Any:
+        """The rows of all agents, `[..., N, width]`, from those of each policy, filled up with zeros."""
+        found = zeros(like, (*like.shape[:-1], width), dtype)
+        apart = found.reshape(*found.shape[:-2], -1, self._num_agents, width)
+        for places, part in zip(self._places, parts, strict=True):
+            own = as_dtype(part.reshape(*apart.shape[:-2], len(places), -1), dtype)
+            apart[..., places, : own.shape[-1]] = own
+        return found

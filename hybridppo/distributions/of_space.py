@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.distributions.joint import JointDistribution
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
@@ -33,7 +33,7 @@ def distribution_for(
         EnvError: for an unsupported space; the message names the supported ones.
     """
     try:
-        found = distributed_from(kind_of(space), squash)
+        found = distribution_of(kind_of(space), squash)
         if exploration is None:
             return found
         if isinstance(found, DiagonalGaussian):
@@ -45,8 +45,8 @@ def distribution_for(
 
 
 @singledispatch
-def distributed_from(kind: Kind[Any], squash: bool) -> Distribution:
-    """The distribution of the actions of a kind of space; `distributed_from.register` adds that of a further kind.
+def distribution_of(kind: Kind[Any], squash: bool) -> Distribution:
+    """The distribution of the actions of a kind of space; `distribution_of.register` adds that of a further kind.
 
     Raises:
         UnsupportedSpaceError: if there is none.
@@ -54,7 +54,7 @@ def distributed_from(kind: Kind[Any], squash: bool) -> Distribution:
     raise UnsupportedSpaceError(kind.space, kind.path)
 
 
-@distributed_from.register
+@distribution_of.register
 def _(kind: BoxKind, squash: bool) -> Distribution:
     low, high, dtype = kind.space.low, kind.space.high, kind.space.dtype
     if not np.issubdtype(dtype, np.floating):
@@ -71,22 +71,21 @@ def _(kind: BoxKind, squash: bool) -> Distribution:
     return SquashedGaussian(low, high, dtype)
 
 
-@distributed_from.register
+@distribution_of.register
 def _(kind: DiscreteKind, squash: bool) -> Distribution:
     return Categorical(kind.size, int(kind.space.start), kind.space.dtype)
 
 
-@distributed_from.register
+@distribution_of.register
 def _(kind: MultiDiscreteKind, squash: bool) -> Distribution:
-    return MultiCategorical(kind.space.nvec, kind.space.start, kind.space.dtype)
+    return Categorical(kind.space.nvec, kind.space.start, kind.space.dtype)
 
 
-@distributed_from.register
+@distribution_of.register
 def _(kind: MultiBinaryKind, squash: bool) -> Distribution:
-    shape = kind.space.shape
-    return MultiCategorical(np.full(shape, 2), np.zeros(shape, np.int64), kind.space.dtype)
+    return Categorical(np.full(kind.space.shape, 2), dtype=kind.space.dtype)
 
 
-@distributed_from.register
+@distribution_of.register
 def _(kind: CompositeKind, squash: bool) -> Distribution:
-    return JointDistribution([distributed_from(part, squash) for part in kind.by_key.values()], kind.joined)
+    return JointDistribution([distribution_of(part, squash) for part in kind.by_key.values()], kind.joined)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import Self
 
-from hybridppo.distributions.base import Distribution
+from hybridppo.distributions.base import Distribution, Gradient
 from hybridppo.distributions.gaussian import DiagonalGaussian
+from hybridppo.errors import EnvError
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class ExplorationLayout:
     """Steps for which a matrix is kept; -1 for the whole rollout."""
 
 
-class StateDependentGaussian:
+class StateDependentGaussian(Distribution):
     """Normal distributions whose deviations depend on the state: the action is the mean plus `features @ matrix`.
 
     The entries of a matrix `[L, d]` are independent normals with standard deviation `exp(log_std[l, i])`. Given the
@@ -49,52 +51,41 @@ class StateDependentGaussian:
         layout: the layout of a matrix.
     """
 
-    mask_size = free_size = 0
-
     def __init__(self, normal: DiagonalGaussian, layout: ExplorationLayout) -> None:
         self.normal, self.sample_freq = normal, layout.sample_freq
         self.size = normal.size
         self.output_size, self.noise_size = normal.output_size, layout.num_features * normal.size
         self.action_shape, self.action_dtype = normal.action_shape, normal.action_dtype
 
-    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Standard normal noise, each a flat matrix `[d, L]`: `[*shape, d * L]`."""
-        return generator.standard_normal((*shape, self.noise_size), dtype=np.float32)
-
     def noise_row(self, step: int) -> int:
-        """The row of noise that a step of a rollout uses."""
+        """The row of the matrix of a step."""
         return step // self.sample_freq if self.sample_freq > 0 else 0
 
-    def sample(self, outputs: Array, noise: Array) -> Array:
+    def sample(self, outputs: Any, noise: Any) -> Any:
         """`mean + perturbation`; the noise is the actor's perturbation, `[..., d]`."""
-        actions: Array = outputs[..., : self.size] + noise
-        return actions
+        return outputs[..., : self.size] + noise
 
-    def mode(self, outputs: Array) -> Array:
-        """The mean."""
+    def mode(self, outputs: Any) -> Any:  # noqa: D102 - as of the plain form
         return self.normal.mode(outputs)
 
-    def to_env(self, actions: Array) -> Array:
-        """As the plain form."""
+    def to_env(self, actions: Any) -> Any:  # noqa: D102
         return self.normal.to_env(actions)
 
-    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """As the plain form."""
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:  # noqa: D102
         return self.normal.log_prob(outputs, actions)
 
-    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """As the plain form."""
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:  # noqa: D102
         return self.normal.log_prob_and_entropy(outputs, actions)
 
+    def gradient(self) -> Gradient | None:
+        """None for squashed actions."""
+        return StateDependentGradient(self) if type(self.normal) is DiagonalGaussian else None
 
-def noise_row(distribution: Distribution, step: int) -> int:
-    """The row of a rollout's noise that a step uses: its own row, unless a matrix is kept for many steps."""
-    return distribution.noise_row(step) if isinstance(distribution, StateDependentGaussian) else step
+    def exploration(self, noise: Callable[[int], Array]) -> Exploration:  # noqa: D102 - as in the base
+        return Exploration(self, noise)
 
-
-def noise_rows(distribution: Distribution, num_steps: int) -> int:
-    """Number of rows of noise for `num_steps` steps."""
-    return noise_row(distribution, num_steps - 1) + 1 if num_steps else 0
+    def on(self, device: Any) -> Self:  # noqa: D102 - as in the base
+        raise EnvError("actions of a StateDependentGaussian cannot be drawn on tensors: leave use_sde out")
 
 
 class Exploration:
@@ -119,38 +110,33 @@ class Exploration:
             actor.explore(self._noise(row))
             self._row = row
 
-    def of(self, actor: Any) -> Array:
-        """The noise that the actor added in its last call."""
-        perturbation: Array = actor.perturbation
-        return perturbation
 
+class StateDependentGradient:
+    """Gradient of normals whose variances are linear in the squares of the last layer's input."""
 
-def exploration_of(distribution: Distribution, noise: Callable[[int], Array]) -> Exploration | None:
-    """The object that gives the actor its noise; None if each step has its own row of noise."""
-    return Exploration(distribution, noise) if isinstance(distribution, StateDependentGaussian) else None
+    def __init__(self, distribution: StateDependentGaussian) -> None:
+        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
+        self._half = np.float32(0.5 * distribution.size)
 
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        self._squares = last * last
+        self._entries = np.exp(np.float32(2.0) * free)
+        self._variance = np.dot(self._entries, self._squares.T)  # [d, B]
+        self._variance += np.float32(VARIANCE_EPSILON)
+        self._precision = np.float32(1.0) / np.sqrt(self._variance)
+        self._noise = (actions - outputs) * self._precision
+        log_scale = np.float32(0.5) * np.log(self._variance).sum(0)
+        log_prob = np.float32(-0.5) * (self._noise * self._noise).sum(0) - log_scale - self._constant
+        return log_prob, log_scale + (self._constant + self._half)
 
-class Drawing:
-    """Draws random actions step by step, with noise drawn when it is due.
-
-    Args:
-        distribution: the action distribution.
-        generator: draws the noise.
-        num_envs: `N`.
-    """
-
-    def __init__(self, distribution: Distribution, generator: np.random.Generator, num_envs: int) -> None:
-        self._distribution, self._generator, self._shape = distribution, generator, (num_envs,)
-        self._exploration, self._step = exploration_of(distribution, self._draw), 0
-
-    def actions(self, actor: Any, observations: Array) -> Array:
-        """Actions for the next observations, `[N, *row]`."""
-        if self._exploration is None:
-            return self._distribution.sample(actor(observations), self._draw(self._step))
-        self._exploration.before(self._step, actor)
-        self._step += 1
-        outputs = actor(observations)
-        return self._distribution.sample(outputs, self._exploration.of(actor))
-
-    def _draw(self, row: int) -> Array:
-        return self._distribution.draw_noise(self._generator, self._shape)
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the means and of `log_std`; the last layer's input learns through the means only."""
+        # d log p / d mean = noise / std;  d log p / d log std = noise^2 - 1;  d H / d log std = 1
+        weighted = d_log_prob * self._noise
+        # log std = log(variance) / 2, and d variance / d log_std[i, l] = 2 * last[l]^2 * exp(2 * log_std[i, l])
+        d_log_std = weighted * self._noise - d_log_prob + d_entropy
+        np.dot(d_log_std / self._variance, self._squares, out=d_free)
+        d_free *= self._entries
+        d_mean: Array = weighted * self._precision
+        return d_mean

@@ -130,7 +130,7 @@ class TensorEnvironments(Environments):
         return rows
 
     def advance(self, actions: Any) -> TensorStep:
-        """Step every environment with actions on the device (`TensorActions.to_env`).
+        """Step every environment with actions on the device (`Distribution.to_env`).
 
         Raises:
             EnvError: if it fails, or returns anything but tensors of the right shape and type on the device. Numbers

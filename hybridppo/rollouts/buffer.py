@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.state_dependent import noise_rows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.frames import FrameLayout
@@ -93,7 +92,7 @@ class RolloutBuffer:
             "restarted": (leading, "int32"),
             "absent": (leading, "bool"),
             "waiting": (leading, "bool"),
-            "noise": ((noise_rows(distribution, num_steps), num_envs, distribution.noise_size), float32),
+            "noise": ((distribution.noise_rows(num_steps), num_envs, distribution.noise_size), float32),
         }
         if encode.frames is not None:
             frame, dtype = encode.frames.frame_shape, encode.dtype.name

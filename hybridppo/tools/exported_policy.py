@@ -12,7 +12,7 @@ from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.categorical import Categorical, MultiCategorical
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.deterministic import DeterministicActions
 from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.distributions.joint import Factor, JointDistribution
@@ -93,7 +93,7 @@ class TorchPolicy(nn.Module):
         """The parts of an action, the outputs of the network, and the next state of a memory."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
-            if not isinstance(part, (Categorical, MultiCategorical, *_NUMBERS)):
+            if not isinstance(part, (Categorical, *_NUMBERS)):
                 raise ConfigurationError(f"a policy of actions in {leaf.space} cannot be exported")
             for name, array in _bounds_of(part).items():
                 with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
@@ -172,11 +172,9 @@ class TorchPolicy(nn.Module):
     def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
         part, own = factor.distribution, outputs[:, factor.outputs]
         if isinstance(part, Categorical):
-            return own.argmax(-1) + part.start
-        if isinstance(part, MultiCategorical):
-            best = [choice.argmax(-1) for choice in torch.split(own, part.sizes, dim=-1)]
-            chosen = torch.stack(best, dim=-1).reshape(own.shape[0], *part.shape)
-            return chosen if part.start is None else chosen + torch.as_tensor(part.start)
+            choice = part.on("cpu")
+            action: Tensor = choice.to_env(choice.mode(own))
+            return action
         assert isinstance(part, _NUMBERS)
         bounds = {name: getattr(self, f"{name}_{number}") for name in ("low", "high")}
         mean = own.reshape(own.shape[0], *part.shape)
@@ -211,9 +209,8 @@ class TorchPolicy(nn.Module):
         found = {"name": leaf.path, "output": f"action{leaf.path}", **place, "space": space_to_json(leaf.space)}
         if isinstance(part, _NUMBERS):
             return {**found, "kind": "numbers", "squashed": isinstance(part, _SQUASHED)}
-        sizes = [part.mask_size] if isinstance(part, Categorical) else part.sizes
-        start = np.broadcast_to(0 if part.start is None else part.start, leaf.space.shape)
-        return {**found, "kind": "choices", "sizes": sizes, "first": start.ravel().tolist()}
+        start = np.broadcast_to(part.start, leaf.space.shape)
+        return {**found, "kind": "choices", "sizes": part.sizes, "first": start.ravel().tolist()}
 
 
 def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:

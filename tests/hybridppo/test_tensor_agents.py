@@ -27,7 +27,6 @@ from hybridppo import (
 )
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.distributions.tensor_noise import TensorActions, TensorActionsOfPolicies
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions
 
@@ -140,8 +139,7 @@ def test_rows_and_steps_are_those_of_arrays(alike: bool | None, observes: Any) -
 def test_actions_of_policies_are_those_of_arrays() -> None:
     spaces = Box(-1.0, 1.0, (2,)), Discrete(4)
     distribution = DistributionOfPolicies([distribution_for(each) for each in spaces], spaces, [(1,), (0, 2)])
-    actions = TensorActions.of(distribution, torch.device("cpu"))
-    assert isinstance(actions, TensorActionsOfPolicies)
+    actions = distribution.on("cpu")
     generator = np.random.default_rng(0)
     outputs = generator.standard_normal((6, distribution.output_size)).astype(np.float32)
     noise = distribution.draw_noise(generator, (6,))
@@ -151,11 +149,11 @@ def test_actions_of_policies_are_those_of_arrays() -> None:
     of_agents = actions.to_env(torch.from_numpy(expected))
     for row, single in enumerate(distribution.to_env(expected)):
         np.testing.assert_allclose(of_agents[row % 3][row // 3].numpy(), single, rtol=1e-6)
-    made = actions.noise(torch.arange(6 * actions.num_words).reshape(6, -1) * 12345678)
+    made = actions.noise_from(torch.arange(6 * actions.num_words).reshape(6, -1) * 12345678)
     assert made.shape == (6, distribution.noise_size)
-    of_numbers = TensorActions(distribution.distributions[0], torch.device("cpu"))
+    of_numbers = distribution.distributions[0].on("cpu")
     words = torch.arange(6 * actions.num_words).reshape(6, -1)[[1, 4], : of_numbers.num_words] * 12345678
-    assert torch.equal(made[[1, 4], :2], of_numbers.noise(words))
+    assert torch.equal(made[[1, 4], :2], of_numbers.noise_from(words))
 
 
 @pytest.mark.parametrize("name", only_by_default(("one remembers",), ("plain", "one remembers")))

@@ -26,7 +26,7 @@ from tensor_environments import Broken, Forgetful, Grouped, Guessing, ScriptedTe
 import hybridppo
 import hybridppo.tensors
 from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, MultiLearner, PPOConfig, SingleDevice
-from hybridppo.distributions.tensor_noise import TensorActions
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
@@ -369,7 +369,7 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     expected = train(make, config, run_dir=tmp_path / "expected")
     with monkeypatch.context() as patch:
         if stop == "in a rollout":
-            interrupt_at_call(patch, TensorActions, "sample", 13)
+            interrupt_at_call(patch, Categorical, "sample", 13)
         else:
             interrupt_at_call(patch, TensorSampler, "_read", 2)
         stopped = train(make, config, run_dir=tmp_path / "run")
@@ -388,7 +388,7 @@ def test_a_run_whose_environment_cannot_be_saved_begins_new_episodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        interrupt_at_call(patch, TensorActions, "sample", 13)
+        interrupt_at_call(patch, Categorical, "sample", 13)
         train(Forgetful, run_dir=tmp_path / "run")
     with caplog.at_level(logging.INFO, "hybridppo"):
         result = hybridppo.resume(tmp_path / "run", env=Forgetful, progress=False)

@@ -14,7 +14,7 @@ from torch.distributions import AffineTransform, Independent, Normal, TanhTransf
 from torch.distributions import Categorical as TorchCategorical
 
 from hybridppo import PPO, EnvError
-from hybridppo.distributions.categorical import MultiCategorical
+from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import SquashedGaussian
 from hybridppo.distributions.joint import JointDistribution
 from hybridppo.distributions.of_space import distribution_for
@@ -40,7 +40,7 @@ def draws(distribution: Any, outputs: np.ndarray, seed: int = 0) -> np.ndarray:
 
 def test_several_choices_by_hand() -> None:
     # 1/2, 1/2 and 1/4, 3/4: log-probabilities add to ln 3/8; entropies ln 2 and ln 4 - 3/4 ln 3
-    distribution = MultiCategorical(np.array([2, 2]), np.zeros(2, int), np.int64)
+    distribution = Categorical(np.array([2, 2]))
     outputs = torch.tensor([[0.0, 0.0, 0.0, math.log(3.0)]])
     log_prob, entropy = distribution.log_prob_and_entropy(outputs, torch.tensor([[0, 1]]))
     assert log_prob.item() == pytest.approx(math.log(3 / 8))
@@ -61,7 +61,7 @@ def test_squashing_by_hand() -> None:
 @pytest.mark.parametrize("space", [MultiDiscrete([2, 3, 3, 5]), MultiDiscrete([[4, 4]]), MultiBinary((2, 2))], ids=str)
 def test_several_choices_are_torchs(space: gym.Space) -> None:
     distribution = distribution_for(space)
-    assert isinstance(distribution, MultiCategorical)
+    assert isinstance(distribution, Categorical)
     outputs = random_outputs(distribution, 4, 7)
     actions = torch.from_numpy(draws(distribution, outputs.numpy()))
     parts = [TorchCategorical(logits=logits) for logits in outputs.split(distribution.sizes, dim=-1)]

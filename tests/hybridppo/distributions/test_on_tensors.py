@@ -10,15 +10,13 @@ from second_device import counted_crossings
 from tensor_environments import batched
 
 from hybridppo.distributions.deterministic import DeterministicActions
-from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.of_space import distribution_for
+from hybridppo.distributions.random_words import philox, words
 from hybridppo.distributions.state_dependent import ExplorationLayout
-from hybridppo.distributions.tensor_noise import TensorActions, words
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.on_tensors import TensorEncoder
-from hybridppo.spaces.philox import philox
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {
@@ -85,14 +83,14 @@ def test_actions_are_those_of_arrays(name: str, squash: bool) -> None:
     if squash and name == "numbers":
         space = Box(-0.5, 2.0, (1, 2))
     distribution = distribution_for(space, squash=squash)
-    actions = TensorActions(distribution, CPU)
+    actions = distribution.on(CPU)
     generator = np.random.default_rng(0)
     outputs = generator.standard_normal((N, distribution.output_size)).astype(np.float32)
     noise = distribution.draw_noise(generator, (N,))
     expected = distribution.sample(outputs, noise)
     drawn = actions.sample(torch.from_numpy(outputs), torch.from_numpy(noise))
     assert tuple(drawn.shape) == (N, *distribution.action_shape)
-    assert drawn.dtype == actions.dtype
+    assert drawn.numpy().dtype == distribution.action_dtype
     np.testing.assert_allclose(drawn.numpy(), expected, rtol=1e-6, atol=1e-6)
     assert_same(actions.to_env(torch.from_numpy(expected)), distribution.to_env(expected))
 
@@ -100,7 +98,7 @@ def test_actions_are_those_of_arrays(name: str, squash: bool) -> None:
 @pytest.mark.parametrize("name", ACTIONS)
 def test_nothing_is_sent_to_a_device_for_an_action(name: str, second_device: str) -> None:
     distribution = distribution_for(ACTIONS[name])
-    actions = TensorActions(distribution, torch.device(second_device))
+    actions = distribution.on(second_device)
     outputs = torch.zeros((N, distribution.output_size), device=second_device)
     noise = torch.ones((N, distribution.noise_size), device=second_device)
     with counted_crossings() as crossings:
@@ -122,9 +120,9 @@ def assert_same(found: Any, expected: Any) -> None:
 
 def test_noise_is_distributed_as_it_should_be() -> None:
     for space, moments in ((Discrete(4), (0.5772, 1.6449)), (Box(-1.0, 1.0, (4,)), (0.0, 1.0))):
-        actions = TensorActions(distribution_for(space), CPU)
+        actions = distribution_for(space).on(CPU)
         sizes = {"num_steps": 100, "num_envs": 500, "num_words": actions.num_words, "device": CPU, "first": 0}
-        noise = actions.noise(words((7, 8), 1, **sizes)).double()
+        noise = actions.noise_from(words((7, 8), 1, **sizes)).double()
         assert noise.shape == (100, 500, 4)
         assert noise.isfinite().all()
         assert len(noise.unique()) > 0.98 * noise.numel()  # 2^23 numbers, of which few come twice
@@ -133,7 +131,7 @@ def test_noise_is_distributed_as_it_should_be() -> None:
         for axis in range(3):  # neighbours have nothing to do with each other
             some, others = (flat.narrow(axis, start, flat.shape[axis] - 1) for start in (0, 1))
             assert abs((some * others).mean()) < 0.02
-    ends = actions.noise(torch.tensor([0, 2**32 - 1]).repeat(4)[None])
+    ends = actions.noise_from(torch.tensor([0, 2**32 - 1]).repeat(4)[None])
     assert ends.isfinite().all()
 
 
@@ -157,14 +155,9 @@ def test_words_are_the_same_on_another_device(second_device: str) -> None:
 
 
 def test_other_distributions_are_refused() -> None:
-    class Otherwise(DiagonalGaussian):
-        """Who knows how it draws."""
-
-    with pytest.raises(EnvError, match="actions of a Otherwise cannot be drawn on tensors"):
-        TensorActions(Otherwise(-np.ones(1), np.ones(1)), CPU)
     distribution = DeterministicActions.__new__(DeterministicActions)
     with pytest.raises(EnvError, match="actions of a DeterministicActions cannot be drawn on tensors: train PPO"):
-        TensorActions(distribution, CPU)
+        distribution.on(CPU)
     of_states = distribution_for(Box(-1.0, 1.0, (2,)), exploration=ExplorationLayout(num_features=4, sample_freq=-1))
     with pytest.raises(EnvError, match="StateDependentGaussian cannot be drawn on tensors: leave use_sde out"):
-        TensorActions(of_states, CPU)
+        of_states.on(CPU)

@@ -16,7 +16,7 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian, noise_rows
+from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
 from hybridppo.networks.actors import StateDependentActor
 from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.placements.placement import Counters, Crossing, torch_actor
@@ -154,7 +154,7 @@ def test_each_environment_has_a_matrix_of_its_own() -> None:
     agent = PPO(Still.observation_space, Still.action_space, ppo_config(use_sde=True, sde_sample_freq=4))
     distribution = agent.distribution
     assert isinstance(distribution, StateDependentGaussian)
-    assert [noise_rows(distribution, steps) for steps in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
+    assert [distribution.noise_rows(steps) for steps in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
     noise = distribution.draw_noise(np.random.default_rng(0), (3, 5))
     assert noise.shape == (3, 5, 64)
     assert len(np.unique(noise[:, :, 0])) == 15

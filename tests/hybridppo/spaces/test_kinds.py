@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from hybridppo.distributions.categorical import Categorical
-from hybridppo.distributions.of_space import distributed_from, distribution_for
+from hybridppo.distributions.of_space import distribution_for, distribution_of
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces import registry
 from hybridppo.spaces.base import FromJson, Json, Kind
@@ -283,7 +283,7 @@ def test_a_further_kind_is_one_class_and_its_name(monkeypatch: pytest.MonkeyPatc
         ObservationEncoder(space)
     monkeypatch.setattr(registry, "KINDS", [*registry.KINDS, AngleKind])
     monkeypatch.setattr("hybridppo.spaces.serialization.KINDS", registry.KINDS)
-    distributed_from.register(AngleKind, lambda kind, squash: Categorical(4))
+    distribution_of.register(AngleKind, lambda kind, squash: Categorical(4))
     encode = ObservationEncoder(space)
     np.testing.assert_allclose(encode.one({"wind": 90, "speed": [0.5]}), [0.5, 1.0, 0.0], atol=1e-6)
     with pytest.raises(BadValueError, match=r"its observation\['wind'\] is 400, which is no angle"):

@@ -46,9 +46,8 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.checkpoints import read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runners.evaluation import Evaluation, made_for
+from hybridppo.runners.evaluation import Evaluation, made_for, num_envs_of
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.runners.evaluators.making import num_envs_of
 from hybridppo.settings import Settings
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation

@@ -28,6 +28,7 @@ from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.runners.checkpointing import Checkpointing
 from hybridppo.runners.runner import Runner
 from hybridppo.settings import Settings
 from hybridppo.spaces.serialization import space_from_json
@@ -324,17 +325,24 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
         loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
         iteration, steps = whole(loop, "iteration"), whole(sampler, "env_steps")
         number = whole({"number": steps, **loop}, "number")
-        # Without a state, what was evaluated at this iteration was so after the checkpoint.
-        told = whole(checkpoint.state["evaluation"], "told") if "evaluation" in checkpoint.state else iteration - 1
-    directory.rewind(iteration, number, told)
+        reported = whole(checkpoint.state["evaluation"], "reported")
+    directory.rewind(iteration, number, reported)
     return steps
 
 
-def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory, *, tells: bool = True) -> None:
+def go_on(
+    runner: Runner,
+    checkpointing: Checkpointing,
+    checkpoint: Checkpoint,
+    seed: int,
+    directory: RunDirectory,
+    *,
+    tells: bool = True,
+) -> None:
     """Load a checkpoint into a new runner; with `tells`, log what could not be restored."""
     with fitting("this run"):
         env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
-        reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+        reason = checkpointing.load(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
     if not tells:
         return
     if runner.share_done >= 1.0:

@@ -24,6 +24,7 @@ from hybridppo.evaluating import acting, require_names
 from hybridppo.interfaces import Metrics
 from hybridppo.loading import load
 from hybridppo.options import RunOptions, SelfPlay
+from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
 from hybridppo.runners.sampler import BaseSampler
@@ -211,8 +212,10 @@ class Pool:
         return [float(share) for share in found]
 
 
-class Ladder:
+class OpponentPools(Callback):
     """The snapshots of a training, with a rating for each and for the agent; for each policy if there are several.
+
+    Games are counted after each rollout, in all learners; so are the opponents of the next games chosen.
 
     Args:
         options: the fields of `SelfPlay`.
@@ -225,6 +228,8 @@ class Ladder:
     Raises:
         ConfigurationError: if the agent is not PPO.
     """
+
+    is_of_library = True
 
     def __init__(
         self,
@@ -247,7 +252,7 @@ class Ladder:
         self.pools = {policy: Pool(policy not in played) for policy in self._agents}
         """By policy; the only policy has the name ""."""
 
-    def begin(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Take the first snapshots; or in a resumed run, use the earlier ones.
 
         Raises:
@@ -272,7 +277,7 @@ class Ladder:
                 f"{missing[0]}: put them back, or begin a new run with start_from"
             )
 
-    def look(self) -> None:
+    def on_rollout(self, run: TrainingRun) -> None:
         """Count the games of a rollout that has ended, take snapshots if they are due, and weigh the opponents."""
         for of_environment in self._sampler.steer(Steering("once", "take_results", [])):
             for result in of_environment:
@@ -286,7 +291,7 @@ class Ladder:
                 self._take_snapshots(learning)
         self._tell()
 
-    def metrics(self) -> Metrics:
+    def on_metrics(self, run: TrainingRun, metrics: Any) -> Metrics:
         """Ratings, and win rates against each snapshot."""
         found: Metrics = {}
         for policy, pool in self.pools.items():
@@ -297,7 +302,7 @@ class Ladder:
                     found[f"{name}/win_rate/{int(snapshot)}"] = one["score"] / one["games"]
         return found
 
-    def close(self) -> None:
+    def on_end(self, run: TrainingRun) -> None:
         """Remove the folder if it is a temporary one."""
         if self._temporary is not None:
             self._temporary.cleanup()

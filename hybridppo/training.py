@@ -42,20 +42,19 @@ from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
 from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
-from hybridppo.reporting.progress import say
+from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory, require_free
+from hybridppo.runners.checkpointing import Checkpointing
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
-from hybridppo.runners.evaluators.making import make_evaluator
+from hybridppo.runners.evaluator import EvaluationDuringTraining, evaluation_line, make_evaluator, returns_by_policy
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, Sampler
-from hybridppo.self_play import Ladder, for_seats
+from hybridppo.self_play import OpponentPools, for_seats
 from hybridppo.settings import Settings, name_of_source, origin
 from hybridppo.spaces.of_agents import each_space
 from hybridppo.stage import Stage, staged
-from hybridppo.system.messages import shown_return, shown_returns
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
@@ -271,33 +270,41 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
         stack.callback(sampler.close)
         if isinstance(sampler, Sampler) and settings.run.distributed == "local":
             _warn_of_unused(settings.environment, job.environments)
-        callbacks = _callbacks(job)
-        runner = _runner(job, strategy, sampler, callbacks, stack)
-        callbacks.run.environments = RunEnvironments(runner.steer)
-        stack.callback(callbacks.run.environments.close)
+        run = _training_run(job)
+        runner = strategy.runner(
+            agent,
+            sampler,
+            placement,
+            total_steps=settings.run.total_steps,
+            total_episodes=settings.run.total_episodes,
+            callbacks=Callbacks((), run),
+            interruption=job.interruption,
+        )
+        run.environments = RunEnvironments(runner.steer)
+        stack.callback(run.environments.close)
         if names := settings.environment.info_metrics:
             sampler.measure_infos(names)
-            runner.measures.append(sampler.info_metrics)
+        checkpointing = Checkpointing(
+            runner, directory, seconds=settings.run.checkpoint_seconds, keep=settings.run.keep_checkpoints
+        )
+        stack.callback(checkpointing.close)
+        runner.callbacks.all += _callbacks(job, strategy, runner, checkpointing, stack)
         if job.checkpoint is not None and directory is not None:
-            go_on(runner, job.checkpoint, settings.seed, directory, tells=strategy.rank == 0)
-        if settings.run.self_play is not None:
-            _begin_self_play(settings.run.self_play, job, strategy, runner, stack)
-        callbacks.run.iteration, callbacks.run.env_steps = runner.iteration, runner.steps_learned
+            go_on(runner, checkpointing, job.checkpoint, settings.seed, directory, tells=strategy.rank == 0)
         if directory is not None and strategy.rank == 0 and runner.share_done < 1.0:
             directory.remove_result()  # of a run that trains on
-        with callbacks.called():
-            metrics = _run(runner, job)
-            stopped_by = runner.stopped_by  # not by the evaluation that follows
-            strategy.end()
-            callbacks.run.has_ended = True
-            with runner.rescuing():
-                evaluation, interrupted = _evaluation_after(job, runner, callbacks)
-            if directory is not None and not interrupted:
-                directory.write("result.json", _result(settings, runner, evaluation, placement))
+        stack.callback(runner.callbacks.end)
+        metrics = runner.run()
+        stopped_by = runner.stopped_by  # not by the evaluation that follows
+        strategy.end()
+        run.has_ended = True
+        with runner.rescuing():
+            evaluation, interrupted = _evaluation_after(job, runner, checkpointing)
+        if directory is not None and not interrupted:
+            directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.given if directory is not None and strategy.rank == 0 else None
-    result = TrainResult(
-        agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, stopped_by, settings.policy
-    )
+    saved, policy = checkpointing.is_saved, settings.policy
+    result = TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, saved, stopped_by, policy)
     if interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result
@@ -335,83 +342,53 @@ def _warn_of_unused(options: EnvironmentOptions, environments: Environments) -> 
         )
 
 
-def _callbacks(job: Job) -> Callbacks:
-    path, config = None, job.settings.to_json()
-    if job.directory is not None:
-        path, config = job.directory.path, {**config, "origin": job.directory.config.get("origin", {})}
-    run = TrainingRun(job.agent, config, path)
-    target = job.settings.run.target_return
-    return Callbacks([*([] if target is None else [StopAtReturn(target)]), *job.reporting.callbacks], run)
+def _training_run(job: Job) -> TrainingRun:
+    if job.directory is None:
+        return TrainingRun(job.agent, job.settings.to_json())
+    config = {**job.settings.to_json(), "origin": job.directory.config.get("origin", {})}
+    return TrainingRun(job.agent, config, job.directory.path)
 
 
-def _runner(
-    job: Job, strategy: Strategy, sampler: BaseSampler, callbacks: Callbacks, stack: contextlib.ExitStack
-) -> Runner:
-    """The loop, with evaluations during the training if they were asked for."""
-    run, evaluation = job.settings.run, None
+def _callbacks(
+    job: Job, strategy: Strategy, runner: Runner, checkpointing: Checkpointing, stack: contextlib.ExitStack
+) -> list[Callback]:
+    """The callbacks, in their order. All learners count games of self-play; the first one calls the others."""
+    settings, run, directory = job.settings, job.settings.run, job.directory
+    found: list[Callback] = []
+    if run.self_play is not None:
+        folder = None if directory is None else directory.path / "snapshots"
+        is_first, is_alone = strategy.rank == 0, strategy.size == 1
+        sampler = runner.sampler
+        found.append(OpponentPools(run.self_play, job.agent, sampler, folder, writes=is_first, is_alone=is_alone))
+    if strategy.rank > 0:
+        return found
+    evaluator = None
     if run.evaluate_every:
-        evaluation = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
-    return strategy.runner(
-        job.agent,
-        sampler,
-        job.placement,
-        total_steps=run.total_steps,
-        total_episodes=run.total_episodes,
-        run_directory=job.directory,
-        checkpoint_seconds=run.checkpoint_seconds,
-        keep_checkpoints=run.keep_checkpoints,
-        progress=job.reporting.progress,
-        callbacks=callbacks,
-        evaluation=evaluation,
-        interruption=job.interruption,
-    )
+        evaluator = make_evaluator(
+            job.env,
+            job.agent,
+            job.placement,
+            settings.environment,
+            beside=run.evaluate_beside,
+            num_envs=job.agent.config.num_envs,
+            episodes=run.evaluate_episodes,
+            seed=seed_of(settings.seed, "evaluation during training"),
+            interruption=job.interruption,
+        )
+        stack.callback(evaluator.close)
+    shows, every = job.reporting.progress, run.evaluate_every
+    found.append(EvaluationDuringTraining(runner, checkpointing, directory, evaluator, every=every, shows=shows))
+    if run.target_return is not None:
+        found.append(StopAtReturn(run.target_return))
+    found += job.reporting.callbacks
+    if job.profile and directory is not None:
+        found.append(Profiler(runner, job.environments, directory.path / "trace.json"))
+    if job.reporting.progress:
+        found.append(ProgressOfTraining())
+    return [*found, checkpointing]
 
 
-def _begin_self_play(
-    options: dict[str, Any], job: Job, strategy: Strategy, runner: Runner, stack: contextlib.ExitStack
-) -> None:
-    folder = None if job.directory is None else job.directory.path / "snapshots"
-    is_alone = strategy.size == 1
-    ladder = Ladder(options, job.agent, runner.sampler, folder, writes=strategy.rank == 0, is_alone=is_alone)
-    stack.enter_context(contextlib.closing(ladder)).begin()
-    runner.between_rollouts.append(ladder.look)
-    runner.measures.append(ladder.metrics)
-
-
-def _run(runner: Runner, job: Job) -> Metrics:
-    """Run the loop, with a trace if that was asked for."""
-    if job.directory is None or not job.profile:
-        return runner.run()
-    with contextlib.closing(Profiler(runner, job.environments, job.directory.path / "trace.json")):
-        return runner.run()
-
-
-def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraining:
-    settings, run = job.settings, job.settings.run
-    evaluator = make_evaluator(
-        job.env,
-        job.agent,
-        job.placement,
-        settings.environment,
-        beside=run.evaluate_beside,
-        num_envs=job.agent.config.num_envs,
-        episodes=run.evaluate_episodes,
-        seed=seed_of(settings.seed, "evaluation during training"),
-        interruption=job.interruption,
-    )
-
-    def report(line: dict[str, Any]) -> None:
-        if job.reporting.progress:
-            of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
-            means = [f"{name.partition('/')[0]}: {shown_return(line[name])}" for name in of_policies]
-            found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], run.evaluate_episodes)
-            say(f"evaluation after {line['env_steps']:,} steps: {', '.join(means) or found}")
-        callbacks.evaluation(line)
-
-    return EvaluationDuringTraining(evaluator, every=run.evaluate_every, run_directory=job.directory, tell=report)
-
-
-def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[Evaluation | None, bool]:
+def _evaluation_after(job: Job, runner: Runner, checkpointing: Checkpointing) -> tuple[Evaluation | None, bool]:
     """The evaluation after training, if it was asked for; and whether a signal ended it or the training."""
     settings = job.settings
     if runner.interrupted or settings.run.evaluation_episodes == 0:
@@ -429,7 +406,8 @@ def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[E
         )
     except Stopped:
         return None, True
-    callbacks.evaluation(line_of(runner, evaluation))
+    moment = checkpointing.moment()
+    runner.callbacks.tell("on_evaluation", evaluation_line(job.agent, moment, evaluation))
     return evaluation, False
 
 

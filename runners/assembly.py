@@ -1,4 +1,4 @@
-"""Makes the sampler and the loop for a placement."""
+"""Makes the sampler for a placement."""
 
 import logging
 from collections.abc import Callable
@@ -17,8 +17,6 @@ from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_rep
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
-from hybridppo.runners.off_policy import OffPolicyRunner
-from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, Sampler
 from hybridppo.runners.workers import Processes, Transport, Work, WorkerSampler
 from hybridppo.system.devices import GraphRecorder, accelerator_of
@@ -268,10 +266,3 @@ def _fits_device(environments: Environments, agent: Agent, placement: Placement,
             " and ".join(against),
         )
     return not against
-
-
-def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-    """The loop for the agent; `options` as for `Runner`."""
-    if learns_from_replay(agent):
-        return OffPolicyRunner(agent, sampler, placement, **options)
-    return Runner(agent, sampler, placement, **options)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MOST_SIDE_BY_SIDE = 32
+"""Environments that an evaluation steps together."""
 SECONDS_OF_AN_EPISODE = 60.0
 """If no episode ends for this long, a warning says that episodes may be endless."""
 
@@ -134,6 +136,11 @@ def made_for(
         environments.close()
         raise
     return environments
+
+
+def num_envs_of(source: EnvSource, num_envs: int, episodes: int) -> int:
+    """Number of environments of an evaluation; a function may only make vectors of the training's size."""
+    return min(episodes, MOST_SIDE_BY_SIDE) if isinstance(source, str) else num_envs
 
 
 @dataclass(frozen=True)

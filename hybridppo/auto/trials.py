@@ -22,7 +22,8 @@ from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.runner import Runner
 from hybridppo.system.devices import accelerator_of
 from hybridppo.system.seeds import generators_untouched
 from hybridppo.system.threads import limit_threads
@@ -198,7 +199,7 @@ class Training:
             )
             stack.callback(sampler.close)
             start = time.perf_counter() - begun
-            runner = make_runner(agent, sampler, placement, total_steps=2**62, progress=False)
+            runner = Runner(agent, sampler, placement, total_steps=2**62)
             for _ in range(warmup):
                 runner.iterate()
             rows: list[Metrics] = []

@@ -21,7 +21,6 @@ from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.registry import AnyConfig
@@ -501,9 +500,8 @@ class CentralRunner(Runner):
         seconds = {"seconds_sampling": sampling, "seconds_learning": learning, "seconds_copying": 0.0}
         return self._completed(learned, policy_lag, start, end, seconds)
 
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
-        reason = super().load_state(tensors, state, env_seed=env_seed)
-        if self._rollout is not None:  # sampled under another `distributed=`, and not learned from
-            self._rollout = None
+    def run(self) -> Metrics:  # noqa: D102 - as in the base
+        if self.data.rollout is not None:  # sampled under another `distributed=`, and not learned from
+            self.data.rollout = None
             self.sampler.env_steps = self.steps_learned
-        return reason
+        return super().run()

@@ -62,7 +62,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.process_group import ProcessGroup, SingleProcess
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
@@ -438,8 +438,8 @@ class MultiLearnerStrategy(Strategy):
         group = SingleProcess()
         if self.link is not None:
             group = ProcessGroup(self.rank, self.link, self._gathered, self._from_first)
-        options |= {"interruption": self._agreed, "clock": lambda: self._seconds, "group": group}
-        return make_runner(agent, sampler, placement, **options)
+        options |= {"interruption": self._agreed, "group": group}
+        return Runner(agent, sampler, placement, **options)
 
     def _gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of an agent or a rollout with the columns of all learners."""

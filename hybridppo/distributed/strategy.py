@@ -16,7 +16,7 @@ from hybridppo.interfaces import Agent
 from hybridppo.job import Job
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
-from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 
@@ -88,8 +88,8 @@ class Strategy:
         return make_sampler(source, environments, agent, placement, **options)
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-        """As `make_runner`."""
-        return make_runner(agent, sampler, placement, **options)
+        """As `Runner`."""
+        return Runner(agent, sampler, placement, **options)
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """The job that continues from the last checkpoint after a learner was lost.

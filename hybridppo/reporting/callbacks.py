@@ -106,6 +106,8 @@ class TrainingRun:
     """Environment steps so far, including those before a resume."""
     environments: RunEnvironments = field(default_factory=lambda: RunEnvironments(lambda steering: []))
     """The environments of the training."""
+    save: Callable[[], object] = bool
+    """Writes a checkpoint now; without a run directory, it does nothing."""
     stopped_by: str | None = field(default=None)
     """The reason for which a callback ends the training before its goal."""
     has_ended: bool = field(default=False)
@@ -124,8 +126,14 @@ class Callback:
     after a checkpoint is written. An error in `on_end` is only logged, because the result exists already.
     """
 
+    is_of_library: bool = False
+    """Whether it belongs to the library, whose errors are raised as they are."""
+
     def on_start(self, run: TrainingRun) -> None:
         """The training begins, or continues if `run.iteration` is above 0."""
+
+    def on_rollout(self, run: TrainingRun) -> None:
+        """A rollout was sampled, and the next one has not begun."""
 
     def on_metrics(self, run: TrainingRun, metrics: Mapping[str, float]) -> Mapping[str, float] | None:
         """An iteration has ended; return metrics of your own, which are added to its line of `metrics.jsonl`.
@@ -144,6 +152,12 @@ class Callback:
 
     def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
         """A checkpoint is on the disk, in the folder `path`."""
+
+    def on_finish(self, run: TrainingRun) -> None:
+        """All iterations are done, or a stop was requested; the last checkpoint is still to come."""
+
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
+        """Something has failed, and will end the training, but not within an update: the agent is whole."""
 
     def on_end(self, run: TrainingRun) -> None:
         """The training has ended, for any reason; called once if `on_start` was called."""
@@ -207,15 +221,20 @@ class Callbacks:
     Args:
         callbacks: the callbacks, in the order in which they are called.
         run: passed to every callback.
-
-    Raises:
-        ConfigurationError: if one of them is not a `Callback`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
-        self.run = run
-        self._callbacks = callbacks
+        self.all, self.run = list(callbacks), run
+        self._started: list[Callback] = []
         self._has_failed = False
+        """Whether a callback has failed: the training is saved and ends."""
+
+    def start(self) -> None:
+        """The training begins, or continues."""
+        for callback in self.all:
+            self._started.append(callback)
+            with self._calling(callback, "on_start"):
+                callback.on_start(self.run)
 
     def measured(self, metrics: Metrics) -> Metrics:
         """The metrics of an iteration, and those that callbacks return.
@@ -223,52 +242,36 @@ class Callbacks:
         Raises:
             CallbackError: if a callback fails, or returns other values than numbers, or a name that is taken.
         """
-        for callback in () if self._has_failed else self._callbacks:
+        for callback in () if self._has_failed else self.all:
             with self._calling(callback, "on_metrics"):
                 metrics = metrics | _metrics_in(callback.on_metrics(self.run, MappingProxyType(metrics)), metrics)
         return metrics
 
-    def iteration(self, metrics: Metrics) -> None:
-        """An iteration has ended."""
-        self._tell("on_iteration", metrics)
+    def tell(self, hook: str, *arguments: Any) -> None:
+        """Call this method of every callback."""
+        default = getattr(Callback, hook)
+        for callback in () if self._has_failed else self.all:
+            method = getattr(callback, hook)
+            if getattr(method, "__func__", None) is not default:  # most callbacks have few of the methods
+                with self._calling(callback, hook):
+                    method(self.run, *map(copy, arguments))  # which it may change
 
-    def evaluation(self, evaluation: dict[str, Any]) -> None:
-        """An evaluation has ended."""
-        self._tell("on_evaluation", evaluation)
+    def failed(self, error: BaseException) -> None:
+        """Something has failed, and the agent is whole."""
+        for callback in self._started:
+            callback.on_error(self.run, error)
 
-    def checkpoint(self, path: Path) -> None:
-        """A checkpoint is on the disk."""
-        self._tell("on_checkpoint", path)
-
-    @contextmanager
-    def called(self) -> Iterator[None]:
-        """A context that begins with `on_start`, and always ends with `on_end` of all callbacks that were started.
-
-        An error in `on_end` is only logged, because the result exists already.
-        """
-        started: list[Callback] = []
-        try:
-            for callback in self._callbacks:
-                started.append(callback)
-                with self._calling(callback, "on_start"):
-                    callback.on_start(self.run)
-            yield
-        finally:
-            for callback in started:
-                try:
-                    callback.on_end(self.run)
-                except Exception:
-                    logger.warning(
-                        "the callback %s failed in on_end, after iteration %d",
-                        shown_name(callback), self.run.iteration, exc_info=True,
-                    )  # fmt: skip
-
-    def _tell(self, hook: str, *arguments: Any) -> None:
-        if self._has_failed:  # a callback has failed: the training is saved and ends
-            return
-        for callback in self._callbacks:
-            with self._calling(callback, hook):
-                getattr(callback, hook)(self.run, *map(copy, arguments))  # which it may change
+    def end(self) -> None:
+        """Call `on_end` of all callbacks that were started. An error is only logged, because the result exists."""
+        while self._started:
+            callback = self._started.pop(0)
+            try:
+                callback.on_end(self.run)
+            except Exception:
+                logger.warning(
+                    "the callback %s failed in on_end, after iteration %d",
+                    shown_name(callback), self.run.iteration, exc_info=True,
+                )  # fmt: skip
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
@@ -279,6 +282,8 @@ class Callbacks:
             self._has_failed = True
             raise
         except Exception as error:
+            if callback.is_of_library:
+                raise
             self._has_failed = True
             if isinstance(callback, OnIteration):
                 raise
@@ -300,7 +305,7 @@ def _metrics_in(found: Mapping[str, float] | None, before: Mapping[str, float]) 
         raise TypeError(f"it must return a dict of numbers by name, or None, and returned {shown(found)}")
     for name, value in (found or {}).items():
         try:
-            metrics[name] = float(value)
+            metrics[name] = value if isinstance(value, (int, float)) else float(value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"the metric {shown(name)} must be a number, got {shown(value)}") from error
     if taken := [name for name in metrics if not isinstance(name, str) or name in before]:

@@ -8,7 +8,8 @@ from typing import Any
 import tqdm.std
 from tqdm.auto import tqdm as tqdm_of_here
 
-from hybridppo.system.messages import ThrottledWarning, shown_clock
+from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.system.messages import ThrottledWarning, shown_clock, shown_return
 
 _WRITING = ThrottledWarning("writing lines to stderr")
 _NO_STREAM = (OSError, ValueError, AttributeError)
@@ -97,6 +98,38 @@ class ProgressBar:
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._attempt(self._bar.close)
+
+
+class ProgressOfTraining(Callback):
+    """Shows the progress of a training: return, speed, and the shares of sampling, learning and copying."""
+
+    is_of_library = True
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Show the bar."""
+        total = run.config["total_steps"]
+        self._bar = ProgressBar(
+            enabled=True, has_lines=True, total=total, initial=run.env_steps,
+            unit="step", unit_scale=True, dynamic_ncols=True,
+        )  # fmt: skip
+        self._total = total
+        self._bar.__enter__()
+
+    def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
+        """Move the bar."""
+        parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
+        shares = "/".join(f"{part / sum(parts):.0%}" for part in parts)
+        speed = f"{metrics['steps_per_second']:,.0f} steps/s"
+        text = f"{shown_return(metrics['episode_return_mean'])}, {speed}, sample/learn/copy {shares}"
+        self._bar.move_to(min(run.env_steps, self._total), text)
+
+    def on_finish(self, run: TrainingRun) -> None:
+        """Close the bar."""
+        self._bar.__exit__()
+
+    def on_end(self, run: TrainingRun) -> None:
+        """Close the bar after an error."""
+        self._bar.__exit__()
 
 
 def say(line: str) -> None:

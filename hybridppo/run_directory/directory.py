@@ -57,6 +57,8 @@ class RunDirectory:
         self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
         self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
+        self.awaited: int | None = None
+        """The number of a checkpoint that is being evaluated, and is kept."""
         self._made: list[Path] = []
         self._lock: FolderLock | None = None
         self._opened_at: Path | None = None
@@ -219,9 +221,8 @@ class RunDirectory:
         keep: int,
         *,
         score: float | None = None,
-        also: int | None = None,
     ) -> bool:
-        """Write a checkpoint named after `env_steps`, then delete all but the newest `keep`, the best, and `also` one.
+        """Write a checkpoint named after `env_steps`; delete all but the newest `keep`, the best, and the `awaited`.
 
         Returns:
             Whether it is on the disk. If it cannot be written, that is logged, and the old ones stay.
@@ -234,7 +235,7 @@ class RunDirectory:
             for name in ("metrics.jsonl", "evaluations.jsonl"):
                 files.sync_file(self.path / name)  # the lines that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
-            checkpoints.remove_old(folder.parent, keep, also)
+            checkpoints.remove_old(folder.parent, keep, self.awaited)
         return folder.exists()
 
     def _make_again(self) -> None:

@@ -29,7 +29,7 @@ from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import Seat
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.turns import TurnEnvironment
-from hybridppo.self_play import FIRST_RATING, STEP, Ladder, opponent_of
+from hybridppo.self_play import FIRST_RATING, STEP, OpponentPools, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
 
@@ -341,40 +341,46 @@ class Steered:
         return []
 
 
-def ladder_of(sampler: Any, tmp_path: Path, **options: Any) -> Ladder:
+RUN: Any = None
+"""The training, which no method needs."""
+
+
+def pools_of(sampler: Any, tmp_path: Path, **options: Any) -> OpponentPools:
     agent = hybridppo.PPO(Discrete(4), Discrete(3), SMALL)
-    return Ladder(options, agent, sampler, tmp_path)
+    return OpponentPools(options, agent, sampler, tmp_path)
 
 
 def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
     sampler = Steered([["", "", "000000000000", 1.0]])
-    ladder = ladder_of(sampler, tmp_path, snapshot_every=100)
-    ladder.begin()
-    ladder.look()
-    assert ladder.metrics() == {
+    found = pools_of(sampler, tmp_path, snapshot_every=100)
+    found.on_start(RUN)
+    found.on_rollout(RUN)
+    assert found.on_metrics(RUN, {}) == {
         "self_play/rating": FIRST_RATING + STEP / 2, "self_play/snapshots": 1, "self_play/win_rate/0": 1.0,
     }  # fmt: skip
-    assert ladder.pools[""].snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
+    assert found.pools[""].snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
     expected = 1.0 / (1.0 + 10.0 ** (-STEP / 400.0))
-    ladder.look()
-    assert ladder.metrics()["self_play/rating"] == pytest.approx(FIRST_RATING + STEP / 2 + STEP * (1.0 - expected))
+    found.on_rollout(RUN)
+    assert found.on_metrics(RUN, {})["self_play/rating"] == pytest.approx(
+        FIRST_RATING + STEP / 2 + STEP * (1.0 - expected)
+    )
 
 
 def test_snapshots_are_found_from_any_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sampler = Steered([])
-    ladder_of(sampler, Path("run")).begin()
+    pools_of(sampler, Path("run")).on_start(RUN)
     assert sampler.told[0].arguments == [str(tmp_path / "run")]
 
 
 def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
     sampler = Steered([])
-    ladder = ladder_of(sampler, tmp_path, snapshot_every=100, pool=3, latest=0.4, opponents="prioritised")
-    ladder.begin()
+    found = pools_of(sampler, tmp_path, snapshot_every=100, pool=3, latest=0.4, opponents="prioritised")
+    found.on_start(RUN)
     for env_steps in (100, 150, 200, 300):
         sampler.env_steps = env_steps
-        ladder.look()
-    pool = ladder.pools[""]
+        found.on_rollout(RUN)
+    pool = found.pools[""]
     assert list(pool.snapshots) == ["000000000100", "000000000200", "000000000300"]
     pool.snapshots["000000000100"] |= {"games": 3.0, "score": 3.0}  # of (3.5 / 4), so (1 / 8)^2
     pool.snapshots["000000000200"] |= {"games": 1.0, "score": 0.0}  # (1 - 0.5 / 2)^2
@@ -382,9 +388,11 @@ def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
     assert pool.weights(0.4, prioritised=True) == pytest.approx([*(0.6 * shares / shares.sum()), 0.4])
 
 
-def test_other_agents_have_no_ladder(tmp_path: Path) -> None:
+def test_other_agents_have_no_opponents(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="self_play is for PPO"):
-        Ladder({}, hybridppo.TD3(Discrete(4), Box(-1.0, 1.0, (1,)), hybridppo.TD3Config()), Steered([]), tmp_path)
+        OpponentPools(
+            {}, hybridppo.TD3(Discrete(4), Box(-1.0, 1.0, (1,)), hybridppo.TD3Config()), Steered([]), tmp_path
+        )
 
 
 def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:

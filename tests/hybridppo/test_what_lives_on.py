@@ -25,7 +25,7 @@ from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.evaluators.during import EvaluationDuringTraining
+from hybridppo.runners.evaluator import EvaluationDuringTraining
 from hybridppo.runners.filling import Stepper
 from hybridppo.runners.processes import Pool
 from hybridppo.runners.runner import Runner

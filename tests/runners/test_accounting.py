@@ -64,6 +64,9 @@ class Sampler:
     def metrics(self) -> Metrics:
         return {}
 
+    def info_metrics(self) -> Metrics:
+        return {}
+
     def collect(self, actor: Any) -> Any:
         self.sample_async(actor)
         return self.sample_wait()
@@ -133,7 +136,6 @@ def iterations(max_lag: int, clock: Clock, count: int) -> list[Metrics]:
         Sampler(clock, SAMPLING - LEARNING * max_lag),  # type: ignore[arg-type]
         Placement(clock, max_lag),  # type: ignore[arg-type]
         total_steps=16 * count,
-        progress=False,
         callbacks=Callbacks([OnIteration(log)], TrainingRun(None, {})),  # type: ignore[arg-type]
     )
     made.run()

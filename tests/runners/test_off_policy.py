@@ -25,7 +25,7 @@ from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, Sin
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.directory import CHECKPOINT_LOST
 from hybridppo.run_directory.replay_rows import ReplayRows
-from hybridppo.runners import off_policy, turns
+from hybridppo.runners import turns
 from hybridppo.runners.runner import Runner
 
 CONFIG = DDPGConfig(
@@ -330,16 +330,19 @@ def test_restarts_between_rollouts_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
     begins: list[list[bool]] = []
     for kind in (turns.ByTurns, Sudden):
         monkeypatch.setattr(turns, "ByTurns", kind)
-        monkeypatch.setattr(off_policy.OffPolicyRunner, "_completed", watch(begins))
+        monkeypatch.setattr(Runner, "_completed", watch(begins))
         train(total_steps=50)
     expected = [i % 8 == 0 for i in range(25)]  # episodes of 8 steps, turns of 5
     assert begins == [expected, [i % 8 == 0 or i % 5 == 0 for i in range(25)]]
 
 
+COMPLETED = Runner._completed
+
+
 def watch(begins: list[list[bool]]) -> Any:
     def completed(runner: Any, *arguments: Any) -> Any:
-        begins.append(runner.replay.rows(0, runner.replay.total)["begins"][:, 0].tolist())
-        return Runner._completed(runner, *arguments)
+        begins.append(runner.data.replay.rows(0, runner.data.replay.total)["begins"][:, 0].tolist())
+        return COMPLETED(runner, *arguments)
 
     return completed
 

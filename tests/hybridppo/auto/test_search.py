@@ -299,7 +299,7 @@ def test_a_trial_counts_the_updates_with_the_fewest_steps_that_are_not_replayed(
         def iterate(self) -> dict[str, float]:
             return rows.pop(0)
 
-    monkeypatch.setattr(trials, "make_runner", lambda *arguments, **options: Runner())
+    monkeypatch.setattr(trials, "Runner", lambda *arguments, **options: Runner())
     monkeypatch.setattr(trials, "_iterations", lambda config: (0, len(learning)))
     assert training().try_out(Candidate("cpu"), 0.0).learning == expected
 

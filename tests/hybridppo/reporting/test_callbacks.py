@@ -323,7 +323,7 @@ def test_methods_that_are_never_called_are_named(caplog: pytest.LogCaptureFixtur
             """Called."""
 
     require_callbacks([Watching(), Callback()])
-    said = "no training calls on_step of Watching: the methods of a callback are on_start, on_metrics, on_iteration"
+    said = "no training calls on_step of Watching: the methods of a callback are on_start, on_rollout, on_metrics"
     assert [record.getMessage().startswith(said) for record in caplog.records] == [True]
 
 

@@ -236,7 +236,7 @@ def test_no_package_is_imported_before_it_is_used() -> None:
     # A copy of a process that has imported what trainings import, and no more, sees it as well as another would.
     code = """
 import sys, hybridppo
-from hybridppo.training import resume, train
+hybridppo.train, hybridppo.resume
 from hybridppo.reporting.loggers import LOGGERS
 print([name for name in LOGGERS if name in sys.modules])
 """

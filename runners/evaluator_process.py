@@ -1,6 +1,6 @@
-"""An evaluator's process: runs episodes with the parameters it receives, and sends back their returns.
+"""A process that evaluates: runs episodes with the parameters it receives, and sends back their returns.
 
-`Beside` starts it as `python -m hybridppo.runners.evaluators.process ADDRESS`. It handles signals, errors and the end
+`Evaluator` starts it as `python -m hybridppo.runners.evaluator_process ADDRESS`. It handles signals, errors and the end
 of the trainer like a worker, and does not load torch.
 """
 
@@ -23,13 +23,13 @@ def serve(trainer: Trainer) -> None:
     environments = episodes.make()
     seed_globals(episodes.seed, "stepping environments")
 
-    def is_told_to_stop() -> bool:
+    def should_stop() -> bool:
         steps[0] += 1
         return bool(stop[0])
 
     def evaluate(kind: str, parameters: Any) -> tuple[Any, float]:
         try:
-            return episodes.run(setup["form"].actor(parameters), environments, is_told_to_stop), 0.0
+            return episodes.run(setup["form"].actor(parameters), environments, should_stop), 0.0
         except Stopped:
             return None, 0.0
 

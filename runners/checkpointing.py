@@ -1,0 +1,181 @@
+"""Checkpoints: what a training saves, when it is saved, and how it is restored. It also writes `metrics.jsonl`."""
+
+import time
+from typing import Any
+
+from torch import Tensor
+
+from hybridppo.errors import add_advice, command
+from hybridppo.interfaces import Metrics
+from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.files import finite, with_nan
+from hybridppo.runners.runner import Runner
+from hybridppo.system.validation import part_of, real, whole
+
+Moment = dict[str, Any]
+"""The `iteration`, `env_steps` and `seconds` of a training, and the `number` of its checkpoint."""
+
+
+class Checkpointing(Callback):
+    """Writes checkpoints: at the start, from time to time, at the end, and after an error.
+
+    All processes that train together have one; only that of the first is called as a callback.
+
+    Args:
+        runner: the training.
+        directory: where to write; None writes nothing.
+        seconds: most seconds between two checkpoints.
+        keep: number of newest checkpoints to keep, besides the best.
+    """
+
+    is_of_library = True
+
+    def __init__(self, runner: Runner, directory: RunDirectory | None, *, seconds: float = 60.0, keep: int = 3) -> None:
+        self._runner, self._directory, self._seconds, self._keep = runner, directory, seconds, keep
+        self.is_saved = False
+        """Whether the last checkpoint is on the disk."""
+        self.further: dict[str, Any] = {}
+        """Further objects of the first process with a `state`, which checkpoints hold by their names."""
+        self._saved_at = time.monotonic()
+        self._logged = 0
+        """The iteration of the last line of metrics."""
+        self._number, self._numbered = -1, (-1, -1, False)
+        runner.group.offer(collected=self._collected)
+        runner.callbacks.run.save = self.save
+
+    def close(self) -> None:
+        """Part from the training, whose objects would otherwise hold one another."""
+        self._runner.callbacks.run.save = bool
+        self._runner.callbacks.all.clear()
+        self.further.clear()
+
+    def on_start(self, run: TrainingRun) -> None:
+        """From here on, there is always a checkpoint to resume from."""
+        if run.iteration == 0:
+            self.save()
+        self._saved_at, self._logged = time.monotonic(), run.iteration
+
+    def on_metrics(self, run: TrainingRun, metrics: Any) -> None:
+        """Write the metrics of an iteration, to which all other callbacks have added theirs."""
+        self._logged = run.iteration
+        if self._directory is not None:
+            self._directory.log(dict(metrics))
+
+    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Save if the time has come."""
+        if time.monotonic() - self._saved_at > self._seconds:
+            self.save()
+            self._saved_at = time.monotonic()
+
+    def on_finish(self, run: TrainingRun) -> None:
+        """Save the result."""
+        self.save()
+
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
+        """Save what was learned, and let the error say how to continue."""
+        if self._directory is None:
+            return
+        if self._logged < self._runner.iteration:  # the error came before
+            self.on_metrics(run, self._runner.metrics)
+        self.save()
+        if self.is_saved:
+            resume = command("hybridppo", "resume", self._directory.given)
+            add_advice(error, f"the training up to here is saved: go on with `{resume}`")
+
+    def add_metrics(self, found: Metrics) -> None:
+        """Add metrics to the last iteration, also in their file."""
+        self._runner.metrics |= found
+        if found and self._directory is not None:
+            self._directory.log_again(self._runner.iteration, self._runner.metrics)
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is a run directory. An unfinished rollout is paused and saved."""
+        runner, directory = self._runner, self._directory
+        if directory is None or (runner.group.has_left and runner.sampler.failure is None):
+            return
+        try:
+            runner.data.before_checkpoint(directory, self._keep)
+        except OSError as error:
+            directory.save_failed(error)
+            self.is_saved = False
+            return
+        tensors, state = runner.group.call("collected")
+        state |= {name: each.state() for name, each in self.further.items()}
+        folder = directory.checkpoint(self.number)
+        is_new, score = not folder.exists(), runner.sampler.statistics.score
+        self.is_saved = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
+        try:
+            runner.data.after_checkpoint(self.is_saved)
+        except OSError as error:
+            directory.save_failed(error)
+        if self.is_saved and is_new:
+            runner.callbacks.tell("on_checkpoint", folder)
+
+    def _collected(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and the state of a checkpoint, of all processes."""
+        runner = self._runner
+        runner.sampler.pause()
+        tensors, agent_state = runner.agent.state()
+        tensors = runner.group.gathered(tensors)
+        parts = {"sampler": runner.sampler.state(), "placement": runner.placement.state(), "runner": self._loop_state()}
+        for part, (of_part, _) in parts.items():
+            tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
+        return tensors, {"agent": agent_state, **{part: of_part for part, (_, of_part) in parts.items()}}
+
+    def _loop_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        runner = self._runner
+        tensors, data = runner.data.state()
+        counters = {
+            "iteration": runner.iteration,
+            "seconds": runner.seconds,
+            "metrics": finite(runner.metrics),
+            "number": self.number,
+            "steps_learned": runner.steps_learned,
+            "episodes_learned": runner.episodes_learned,
+        }
+        return tensors, counters | data
+
+    @property
+    def number(self) -> int:
+        """The number of a checkpoint written now; the sampler must be paused.
+
+        It grows with every sampled and learned step. Counts of steps alone are not enough: restarts can lose steps, and
+        a rollout can be sampled while another is learned from.
+        """
+        if (done := self._done()) != self._numbered:
+            self._numbered = done
+            self._number = max(self._runner.sampler.steps_sampled - self._runner.data.is_due, self._number + 1)
+        return self._number
+
+    def moment(self) -> Moment:
+        """The present moment."""
+        runner = self._runner
+        runner.sampler.pause()  # the number needs it
+        counts = {"iteration": runner.iteration, "env_steps": runner.steps_learned, "seconds": runner.seconds}
+        return {**counts, "number": self.number}
+
+    def _done(self) -> tuple[int, int, bool]:
+        """Identifies a state of the training."""
+        return self._runner.iteration, self._runner.sampler.steps_sampled, self._runner.data.is_due
+
+    def load(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
+        """Restore a checkpoint's tensors and state, after the agent was restored and the placement prepared.
+
+        Returns:
+            Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
+        """
+        runner, loop = self._runner, state["runner"]
+        runner.iteration, runner.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
+        runner.metrics = with_nan(loop["metrics"])
+        runner.steps_learned, runner.episodes_learned = whole(loop, "steps_learned"), whole(loop, "episodes_learned")
+        self._number = whole(loop, "number")
+        runner.data.load_state(part_of(tensors, "runner."), loop, self._directory)
+        runner.placement.load_state(part_of(tensors, "placement."), state["placement"])
+        for name, each in self.further.items():
+            each.load_state(state[name])
+        problem = runner.sampler.load_state(part_of(tensors, "sampler."), state["sampler"], env_seed=env_seed)
+        if problem is not None:
+            runner.data.begin_anew()
+        self._numbered = self._done()  # a checkpoint written now would equal the loaded one
+        return problem

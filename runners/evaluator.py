@@ -1,0 +1,380 @@
+"""Evaluation during training: a callback that evaluates the agent every so many environment steps.
+
+It evaluates at the end of the first iteration that reaches a multiple of `every` steps, always in the same episodes, so
+that only the agent differs between two evaluations. The evaluated agent is saved as a checkpoint with its result, so
+that the best agent is on the disk.
+
+In this process, the training waits for the result. In another process, the training continues, and the result is
+reported when the next evaluation is due or at the end, not as soon as it arrives: a callback may end the training,
+which must not depend on timing.
+"""
+
+import contextlib
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hybridppo.environments.making import is_tensor_env, to_send
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
+from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
+from hybridppo.networks.forms import actor_form
+from hybridppo.networks.numpy_forms.actor import ArrayActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
+from hybridppo.placements.placement import Placement, snapshot
+from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.reporting.progress import say
+from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.checkpointing import Checkpointing, Moment
+from hybridppo.runners.evaluation import Episodes, Evaluation, num_envs_of
+from hybridppo.runners.processes import LocalProcesses
+from hybridppo.runners.runner import Runner
+from hybridppo.system.messages import shown_return, shown_returns
+from hybridppo.system.signals import Interruption, Stopped
+from hybridppo.system.validation import whole
+
+logger = logging.getLogger(__name__)
+
+
+class Evaluator:
+    """Runs the episodes of an evaluation, in this process or in another one, which does not load torch.
+
+    Args:
+        episodes: the episodes of every evaluation.
+        interruption: stops an evaluation.
+        form: the NumPy form of the actor, for another process; None for this process.
+
+    Raises:
+        EnvError: if the other process fails, dies or hangs; raised when an evaluation begins or its result is needed.
+    """
+
+    def __init__(
+        self, episodes: Episodes, interruption: Interruption, form: NumpyForm | PoliciesForm | None = None
+    ) -> None:
+        self.episodes, self._interruption = episodes, interruption
+        self._result: Evaluation | None = None
+        self._is_ready = self._is_running = False
+        self._pool: LocalProcesses | None = None
+        if form is None:
+            self._environments = episodes.make()
+            return
+        self._pool = LocalProcesses(
+            "hybridppo.runners.evaluator_process",
+            "evaluator",
+            [slice(0, episodes.num_envs)],
+            {**vars(episodes), "source": to_send(episodes.source), "form": form},
+            episodes.options.worker_timeout,
+            restarts=False,
+            otherwise=", or evaluate in this process, with evaluate_beside=False",
+        )
+        self._stop = self._pool.arrays["stop"]
+        try:
+            self._pool.start(0, episodes.seed)  # it imports its modules while the training begins
+        except BaseException:
+            self.close()
+            raise
+        interruption.tell(self._request_stop)
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether the training continues during an evaluation."""
+        return self._pool is not None
+
+    def begin(self, actor: SamplingActor) -> None:
+        """Begin an evaluation of an actor that does not change."""
+        with contextlib.suppress(Stopped):  # `result` raises it
+            if self._pool is None:
+                self._result = self.episodes.run(actor, self._environments, lambda: self._interruption.requested)
+                return
+            if not self._is_ready:
+                self._pool.wait_until_ready([0])
+                self._is_ready = True
+            assert isinstance(actor, ArrayActor)  # the form of such a network on the CPU
+            self._pool.ask(0, "evaluate", list(actor.parameters))
+            self._is_running = True
+
+    def result(self) -> Evaluation:
+        """Wait for the result of the evaluation that was begun, once.
+
+        Raises:
+            Stopped: if a stop was requested before the end.
+        """
+        if self._pool is not None and self._is_running:
+            self._is_running = False
+            ((_, answer),) = self._pool.answers([0])
+            if isinstance(answer, EnvError):
+                raise answer
+            self._result = answer[0]
+        result, self._result = self._result, None
+        if result is None:
+            raise Stopped
+        return result
+
+    def _request_stop(self) -> None:
+        self._stop[0] = 1
+
+    def close(self) -> None:
+        """Close the environments, or end the process; a second call does nothing."""
+        if self._pool is None:
+            self._environments.close()
+        else:
+            self._request_stop()
+            self._pool.close()
+
+
+def make_evaluator(
+    source: EnvSource,
+    agent: Agent,
+    placement: Placement,
+    options: EnvironmentOptions,
+    *,
+    beside: bool | None,
+    num_envs: int,
+    episodes: int,
+    seed: int,
+    interruption: Interruption,
+) -> Evaluator:
+    """The evaluator of a training.
+
+    Args:
+        source: makes the training's environments; evaluations make new ones from it.
+        agent: the agent, prepared by the placement.
+        placement: the placement.
+        options: how environments are made.
+        beside: whether to use another process; None if sampling and learning overlap, and NumPy can act.
+        num_envs: number of environments of the training, which a function may need to make a vector.
+        episodes: episodes of an evaluation.
+        seed: seed of every evaluation.
+        interruption: stops an evaluation.
+
+    Raises:
+        ConfigurationError: for environments that cannot be made again, or for `beside` if NumPy cannot act.
+    """
+    if is_tensor_env(source):
+        raise ConfigurationError(
+            f"evaluate_every needs environments of its own, and {type(source).__name__} is what the training steps: "
+            "pass a function that makes one"
+        )
+    device = placement.sampling_device
+    form = actor_form(agent.actor) if device.type == "cpu" else None
+    if beside and form is None:
+        has = "networks that NumPy has not (one's own, or with layer_norm, a3c or impala convolutions)"
+        why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
+        raise ConfigurationError(f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out")
+    num_envs = num_envs_of(source, num_envs, episodes)
+    options = replace(options, episodic_life=False)  # clipped rewards are for learning only
+    spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
+    evaluated = Episodes(source, num_envs, options, spaces, agent.distribution, episodes, seed, agent.memory)
+    in_another = placement.max_lag > 0 if beside is None else beside
+    return Evaluator(evaluated, interruption, form if in_another else None)
+
+
+class EvaluationDuringTraining(Callback):
+    """Evaluates the agent every so many steps.
+
+    Args:
+        runner: the training.
+        checkpointing: saves the evaluated agents.
+        directory: for results; None writes none.
+        evaluator: runs the episodes; None if the training is not evaluated (any more).
+        every: environment steps between evaluations, of all environments together; 0 for never.
+        shows: whether to show results on stderr.
+    """
+
+    is_of_library = True
+
+    def __init__(
+        self,
+        runner: Runner,
+        checkpointing: Checkpointing,
+        directory: RunDirectory | None,
+        evaluator: Evaluator | None,
+        *,
+        every: int,
+        shows: bool,
+    ) -> None:
+        self._runner, self._checkpointing, self._directory = runner, checkpointing, directory
+        self._evaluator, self._every, self._shows = evaluator, every, shows
+        self._env_steps = 0
+        """Environment steps at the last evaluation that was begun."""
+        self._reported = 0
+        """The iteration of the last reported evaluation."""
+        self._pending: Moment | None = None
+        """The moment that is being evaluated, or was when the training was stopped."""
+        self._results: list[tuple[Moment | None, Evaluation]] = []
+        """The moment whose result is not reported yet; None for the present agent."""
+        checkpointing.further["evaluation"] = self
+
+    def on_start(self, run: TrainingRun) -> None:
+        """In a resumed training, begin an unfinished evaluation again, and do one that is due."""
+        if self._pending is not None and self._evaluator is not None and self._directory is not None:
+            try:
+                tensors = checkpoints.load(self._directory.checkpoint(self._pending["number"])).tensors
+            except CheckpointError as error:
+                logger.warning("%s; it is not evaluated", error)
+                self._pending = None
+            else:
+                self._begin(tensors)
+                if not self._evaluator.is_concurrent:
+                    with contextlib.suppress(Stopped):
+                        self._await()
+        self._checkpointing.add_metrics(self.on_metrics(run, {}))
+        self._report()
+
+    def on_metrics(self, run: TrainingRun, metrics: Any) -> Metrics:
+        """Evaluate if due; return the figures."""
+        if self._evaluator is None or not self._is_due():
+            return {}
+        try:
+            self._await()
+            if not self._evaluator.is_concurrent:
+                self._begin()
+                self._results.append((None, self._evaluator.result()))
+        except Stopped:
+            return {}  # the evaluation is still due when the training is resumed
+        return self._figures()
+
+    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
+        """Report the result."""
+        self._report()
+
+    def on_finish(self, run: TrainingRun) -> None:
+        """Wait for an unfinished evaluation; after a stop, it begins again when the training is resumed."""
+        if self._runner.interrupted or self._evaluator is None:
+            return
+        try:
+            self._await()
+        except Stopped:
+            self._runner.interrupted = True
+            return
+        if self._is_due():  # only a stop has kept it from being made
+            self._runner.interrupted = True
+            return
+        self._checkpointing.add_metrics(self._figures())
+        self._report()
+
+    def _is_due(self) -> bool:
+        return self._every > 0 and self._runner.steps_learned // self._every > self._env_steps // self._every
+
+    def _begin(self, tensors: dict[str, Any] | None = None) -> None:
+        """Begin to evaluate the present agent, or the one with the tensors of a checkpoint."""
+        assert self._evaluator is not None
+        self._evaluator.begin(snapshot(self._runner.agent, self._runner.placement.sampling_device, tensors))
+
+    def _await(self) -> None:
+        """Wait for the result of the evaluation that was begun, if there is one."""
+        if self._pending is not None and self._evaluator is not None:
+            self._results.append((self._pending, self._evaluator.result()))
+            self._pending = None
+
+    def _report(self) -> None:
+        """Report the results, and begin the next evaluation in another process if it is due."""
+        runner, directory = self._runner, self._directory
+        results, self._results = self._results, []
+        is_concurrent = self._evaluator is not None and self._evaluator.is_concurrent
+        goes_on = not runner.is_stopping or runner.stopped_by is not None
+        begins = is_concurrent and self._is_due() and self._pending is None and goes_on
+        if not (results or begins):
+            return
+        here = self._checkpointing.moment()
+        if begins:
+            self._pending = here
+        num_earlier = sum(moment is not None for moment, _ in results)  # they come first
+        if begins or num_earlier < len(results):
+            self._env_steps = here["env_steps"]
+        reported = [(moment or here, evaluation) for moment, evaluation in results]
+        lines = [evaluation_line(runner.agent, moment, evaluation) for moment, evaluation in reported]
+        if reported:
+            self._reported = reported[-1][0]["iteration"]
+        if directory is not None:
+            directory.awaited = None if self._pending is None else self._pending["number"]
+            for line in lines:
+                directory.log_evaluation(line)
+            for moment, evaluation in reported[:num_earlier]:  # before `save` removes checkpoints that are not the best
+                directory.judge(moment["number"], _statistics(evaluation))
+            self._checkpointing.save()
+            for moment, evaluation in reported[num_earlier:]:
+                directory.judge(moment["number"], _statistics(evaluation))
+        if begins:
+            self._begin()
+        for line in lines:
+            if self._shows:
+                self._show(line)
+            runner.callbacks.tell("on_evaluation", line)
+
+    def _figures(self) -> Metrics:
+        """The metrics of the last result."""
+        if not self._results:
+            return {}
+        moment, evaluation = self._results[-1]
+        return {
+            "evaluation_return_mean": evaluation.return_mean,
+            "evaluation_return_std": evaluation.return_std,
+            "evaluation_env_steps": self._runner.steps_learned if moment is None else moment["env_steps"],
+            **returns_by_policy(self._runner.agent, evaluation),
+            **_infos(evaluation),
+        }
+
+    def _show(self, line: dict[str, Any]) -> None:
+        assert self._evaluator is not None  # it has given the result
+        episodes = self._evaluator.episodes.episodes
+        of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
+        means = [f"{name.partition('/')[0]}: {shown_return(line[name])}" for name in of_policies]
+        found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], episodes)
+        say(f"evaluation after {line['env_steps']:,} steps: {', '.join(means) or found}")
+
+    def state(self) -> dict[str, Any]:
+        """The state for `load_state`, as JSON."""
+        return {"env_steps": self._env_steps, "reported": self._reported, "pending": self._pending}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self._env_steps, self._reported = whole(state, "env_steps"), whole(state, "reported")
+        self._pending = state["pending"] if self._every else None
+        if self._directory is not None:
+            self._directory.awaited = None if self._pending is None else self._pending["number"]
+
+
+def evaluation_line(agent: Agent, moment: Moment, evaluation: Evaluation) -> dict[str, Any]:
+    """A line of `evaluations.jsonl`, which callbacks also get."""
+    statistics = _statistics(evaluation)
+    return {
+        "iteration": moment["iteration"],
+        "env_steps": moment["env_steps"],
+        "seconds": moment["seconds"],
+        "checkpoint": moment["number"],
+        **{f"evaluation_{name}": statistics[name] for name in ("return_mean", "return_std", "length_mean")},
+        "returns": list(evaluation.returns),
+        "lengths": list(evaluation.lengths),
+        **returns_by_policy(agent, evaluation),
+        **_infos(evaluation),
+    }
+
+
+def _statistics(evaluation: Evaluation) -> dict[str, Any]:
+    """The score of a checkpoint, and further statistics."""
+    return {
+        "return_mean": evaluation.return_mean,
+        "return_std": evaluation.return_std,
+        "length_mean": float(np.mean(evaluation.lengths)),
+        "episodes": len(evaluation.returns),
+    }
+
+
+def _infos(evaluation: Evaluation) -> Metrics:
+    """The means of `info_metrics`, by the names of an evaluation's metrics."""
+    return {f"evaluation_{name}": value for name, value in evaluation.infos.items()}
+
+
+def returns_by_policy(agent: Agent, evaluation: Evaluation) -> Metrics:
+    """The mean return of each of several policies, by name; empty for one policy."""
+    if not has_policies(agent):
+        return {}
+    return {
+        f"{policy}/evaluation_return_mean": evaluation.of_agents(agent.names_of(policy)).return_mean
+        for policy in agent.agents
+    }

@@ -20,7 +20,7 @@ from typing import Any
 import machine
 
 from hybridppo.tools.benchmark import run_benchmark
-from hybridppo.tools.tuned import tuned_entry
+from hybridppo.tools.hyperparameters import tuned_entry
 
 ASKED: dict[str, float] = {
     "CartPole-v1": 500.0,

@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from hybridppo.tools.doctor import diagnose as diagnose
     from hybridppo.tools.export import export as export
     from hybridppo.tools.gallery import pretrained as pretrained
+    from hybridppo.tools.hyperparameters import tuned as tuned
     from hybridppo.tools.play import play as play
     from hybridppo.tools.play import record_video as record_video
     from hybridppo.tools.plot import plot_runs as plot_runs
     from hybridppo.tools.report import write_report as write_report
     from hybridppo.tools.tune import tune as tune
-    from hybridppo.tools.tuned import tuned as tuned
     from hybridppo.training import TrainResult as TrainResult
     from hybridppo.training import train as train
 
@@ -97,7 +97,7 @@ _NAMES = {
     "hybridppo.tools.doctor": "diagnose",
     "hybridppo.tools.tune": "tune",
     "hybridppo.tools.benchmark": "run_benchmark",
-    "hybridppo.tools.tuned": "tuned",
+    "hybridppo.tools.hyperparameters": "tuned",
     "hybridppo.tools.export": "export",
     "hybridppo.tools.gallery": "pretrained",
     "hybridppo.tools.play": "play record_video",

@@ -1,4 +1,4 @@
-"""The options of `train`, `resume` and `tune` as editors and type checkers see them.
+"""The options of `train` and `resume` as editors and type checkers see them.
 
 `tests/hybridppo/test_keywords.py` compares them with the fields of the dataclasses in `GROUPS`.
 """
@@ -51,12 +51,6 @@ class TrainKeywords(EnvironmentKeywords, total=False):
     keep_checkpoints: int
     distributed: str | Distributed
     address: str | None
-
-
-class TuneKeywords(EnvironmentKeywords, total=False):
-    """The options of `tune`: those that can change the result of a trial."""
-
-    start_from: str | Path | None
 
 
 class ResumeKeywords(TypedDict, total=False):

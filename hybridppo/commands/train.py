@@ -78,7 +78,7 @@ class Train(Command):
         Raises:
             ConfigurationError: if the environment has no tuned settings, or the agent is not PPO.
         """
-        from hybridppo.tools.tuned import tuned_entry
+        from hybridppo.tools.hyperparameters import tuned_entry
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
@@ -91,7 +91,7 @@ class Train(Command):
     def run(self) -> int:
         """Train, and print the result."""
         if self.tuned:
-            from hybridppo.tools.tuned import tuned_entry
+            from hybridppo.tools.hyperparameters import tuned_entry
 
             print(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed

@@ -5,25 +5,25 @@ hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import config_from_json, name_of
+from hybridppo.agents.registry import AnyConfig, config_from_json, name_of
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.run_directory.files import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import is_number, require_bools, require_path, require_whole
-from hybridppo.tools.one_run import RunAsked
+from hybridppo.tools.hyperparameters import known_environments, tuned_entry
+from hybridppo.tools.jobs import Run, require_same, train_missing
 from hybridppo.tools.plot import bootstrap_interval, interquartile_mean, plot_runs
-from hybridppo.tools.side_by_side import require_same, result_of, train_missing
-from hybridppo.tools.tuned import known_environments, tuned_entry
 
 Settings = Literal["tuned", "defaults"]
 
@@ -42,8 +42,6 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 """The environments of each suite."""
 EVALUATION_EPISODES = 20
-PLACEMENT = {"placement": "cpu"}
-"""The placement of every run: each has one core."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,9 @@ class Case:
     name: str
     env_id: str
     total_steps: int
-    agent: str
-    config: dict[str, Any]
+    config: AnyConfig
     published: float | None = None
-    """The return that the source of the settings has published."""
+    """The return that the source of the hyperparameters has published."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Row:
 
     case: Case
     returns: list[float]
-    """The mean return after training with the most probable actions, for each seed."""
+    """The mean return after training with deterministic actions, for each seed."""
     seconds: list[float]
     """Seconds of training, for each seed."""
     middle: float
@@ -73,6 +70,11 @@ class Row:
     low: float
     high: float
     """The bounds of its 95 % confidence interval, by bootstrap over the seeds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row with the settings of its case."""
+        case = {**vars(self.case), "agent": name_of(self.case.config), "config": self.case.config.to_json()}
+        return {**vars(self), "case": case}
 
 
 def run_benchmark(
@@ -113,24 +115,23 @@ def run_benchmark(
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     output = require_path("output", output)
     cases = cases_of(suite, settings, total_steps)
-    runs = {case.name: [_asked(case, seed, output) for seed in range(seeds)] for case in cases}
-    asked = [run for of_a_case in runs.values() for run in of_a_case]
-    owners: dict[str, str] = {}
-    for name, of_a_case in runs.items():
-        if (other := owners.setdefault(of_a_case[0].run_dir, name)) != name:
-            raise ConfigurationError(
-                f"the cases {other!r} and {name!r} would have the same folder, {of_a_case[0].run_dir}: rename one"
-            )
+    runs = {case.name: [_run(case, seed, output) for seed in range(seeds)] for case in cases}
+    every = [run for of_a_case in runs.values() for run in of_a_case]
+    folders = Counter(of_a_case[0].run_dir for of_a_case in runs.values())
+    if (folder := folders.most_common(1)[0])[1] > 1:
+        names = " and ".join(repr(name) for name, of_a_case in runs.items() if of_a_case[0].run_dir == folder[0])
+        raise ConfigurationError(f"the cases {names} would have the same folder, {folder[0]}: rename one")
     with locked(output):
-        for run in asked:
-            expected = {name: getattr(run, name) for name in ("env_id", "total_steps", "seed", "config")}
-            require_same(Path(run.run_dir) / "config.json", expected)
-        train_missing(asked, jobs=jobs, progress=progress)
+        for case in cases:
+            for run in runs[case.name]:
+                expected = {"env_id": case.env_id, "total_steps": case.total_steps, "seed": run.seed}
+                require_same(run.run_dir / "config.json", {**expected, "config": case.config.to_json()})
+        train_missing(every, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]
-        (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
+        (output / "benchmark.json").write_text(as_json([row.to_json() for row in rows]), "utf-8")
         (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
         with contextlib.suppress(ConfigurationError):  # matplotlib is not installed, or no episode has ended
-            plot_runs([run.run_dir for run in asked], output / "curves.png")
+            plot_runs([run.run_dir for run in every], output / "curves.png")
     return rows
 
 
@@ -152,8 +153,7 @@ def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int |
     if settings == "defaults":
         if total_steps is None:
             raise ConfigurationError("the defaults are for no number of steps of their own: say total_steps, too")
-        config = PPOConfig().to_json()
-        return [Case(env_id, env_id, total_steps, "ppo", config) for env_id in dict.fromkeys(env_ids)]
+        return [Case(env_id, env_id, total_steps, PPOConfig()) for env_id in dict.fromkeys(env_ids)]
     unknown = [env_id for env_id in env_ids if env_id not in known_environments()]
     if unknown:
         raise ConfigurationError(
@@ -162,47 +162,52 @@ def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int |
         )
     found = {env_id: tuned_entry(env_id) for env_id in env_ids}
     return [
-        Case(env_id, env_id, total_steps or entry.total_steps, "ppo", entry.config.to_json(), entry.published_return)
+        Case(env_id, env_id, total_steps or entry.total_steps, entry.config, entry.published_return)
         for env_id, entry in found.items()
     ]
 
 
 def _cases_in(path: Path, total_steps: int | None) -> list[Case]:
     try:
-        text = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        entries = json.loads(path.read_text(encoding="utf-8")).items()
+    except (OSError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"the suite {path} cannot be read: {error}") from error
-    if not isinstance(text, dict) or not all(isinstance(entry, dict) for entry in text.values()) or not text:
-        raise ConfigurationError(f"the suite {path} must hold an object of objects, one for each case")
     cases = []
-    for name, entry in text.items():
-        unknown = set(entry) - {"env_id", "total_steps", "agent", "config", "published"}
-        is_folder = Path(name).name == name and name != ".."
-        if unknown or "env_id" not in entry or not is_folder:
-            what = f"has {', '.join(sorted(unknown))}, which is unknown" if unknown else "needs an env_id"
-            what = what if is_folder else "is no name that a folder can have"
-            raise ConfigurationError(f"{path}: {name!r} {what}")
-        agent = entry.get("agent", "ppo")
+    for name, entry in entries:
         try:
-            config = config_from_json(agent, entry.get("config", {}))
+            steps = {"total_steps": total_steps} if total_steps is not None else {}
+            cases.append(_case(name, **{**entry, **steps}))
         except (KeyError, TypeError, ConfigurationError) as error:
-            raise ConfigurationError(f"{path}: {name!r} has settings that cannot be: {error}") from error
-        steps = require_whole(f"{path}: total_steps of {name!r}", total_steps or entry.get("total_steps"))
-        published = entry.get("published")
-        if published is not None and not is_number(published):
-            raise ConfigurationError(f"{path}: published of {name!r} must be a number, got {shown(published)}")
-        cases.append(Case(name, entry["env_id"], steps, name_of(config), config.to_json(), published))
+            raise ConfigurationError(f"{path}: the case {name!r} is invalid: {error}") from error
     return cases
 
 
-def _asked(case: Case, seed: int, output: Path) -> RunAsked:
+def _case(
+    name: str,
+    *,
+    env_id: str,
+    total_steps: int,
+    agent: str = "ppo",
+    config: dict[str, Any] | None = None,
+    published: float | None = None,
+) -> Case:
+    if Path(name).name != name or name == "..":
+        raise ConfigurationError("its name is no name that a folder can have")
+    if published is not None and not is_number(published):
+        raise ConfigurationError(f"published must be a number, got {shown(published)}")
+    return Case(
+        name, env_id, require_whole("total_steps", total_steps), config_from_json(agent, config or {}), published
+    )
+
+
+def _run(case: Case, seed: int, output: Path) -> Run:
     folder = output / "runs" / case.name.replace("/", "-").replace(":", "-") / f"seed{seed}"
-    options = {**PLACEMENT, "evaluation_episodes": EVALUATION_EPISODES}
-    return RunAsked(str(folder), case.env_id, case.total_steps, seed, case.agent, case.config, options)
+    options = {"placement": "cpu", "evaluation_episodes": EVALUATION_EPISODES}  # each run has one core
+    return Run(folder, case.env_id, case.total_steps, seed, case.config, options)
 
 
-def _row(case: Case, runs: Sequence[RunAsked]) -> Row:
-    results = [result for run in runs if (result := result_of(run)) is not None]
+def _row(case: Case, runs: Sequence[Run]) -> Row:
+    results = [result for run in runs if (result := run.result()) is not None]
     returns = [float(result["evaluation_return_mean"]) for result in results]
     seconds = [float(result["seconds"]) for result in results]
     values = np.asarray(returns)

@@ -16,7 +16,7 @@ import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.commands.main import main
 from hybridppo.settings import settings_of_result
-from hybridppo.tools.tune import config_from
+from hybridppo.tools.hyperparameters import config_from
 
 pytestmark = pytest.mark.extras
 FIXED = {"num_steps": 16, "minibatch_size": 32, "num_envs": 2, "num_epochs": 1, "hidden_sizes": [8]}

@@ -1,4 +1,4 @@
-"""The options that editors and type checkers see are those that `train`, `resume` and `tune` take."""
+"""The options that editors and type checkers see are those that `train` and `resume` take."""
 
 import subprocess
 import sys
@@ -9,9 +9,8 @@ import pytest
 from typing_extensions import get_type_hints, is_typeddict
 
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.keywords import EnvironmentKeywords, ResumeKeywords, TrainKeywords, TuneKeywords
+from hybridppo.keywords import EnvironmentKeywords, ResumeKeywords, TrainKeywords
 from hybridppo.options import GROUPS, changeable_names
-from hybridppo.tools.tune import TAKEN
 
 WIDER = {"start_from", "distributed", "track", "self_play"}
 """Options that take more than their field holds: a path, a policy, loggers, settings."""
@@ -34,7 +33,6 @@ def require_same(keywords: Any, expected: dict[str, Any]) -> None:
 def test_keywords_are_the_fields_of_the_options() -> None:
     require_same(EnvironmentKeywords, types_of(EnvironmentOptions))
     require_same(TrainKeywords, types_of(*GROUPS))
-    require_same(TuneKeywords, {name: types_of(*GROUPS)[name] for name in TAKEN})
     require_same(ResumeKeywords, {name: types_of(*GROUPS)[name] | None for name in changeable_names()})
     assert TrainKeywords.__required_keys__ == {"total_steps"}
 

@@ -12,13 +12,12 @@ import pytest
 from processes import wait_until
 
 import hybridppo
-from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
+from hybridppo import ConfigurationError, HybridPPOError, PPOConfig, TD3Config
 from hybridppo.run_directory.files import read_lines
 from hybridppo.run_directory.lock import wait_until_free
 from hybridppo.tools.benchmark import SUITES, cases_of, table
-from hybridppo.tools.one_run import RunAsked
-from hybridppo.tools.side_by_side import RunningRun, result_of, run_all
-from hybridppo.tools.tuned import tuned_entry
+from hybridppo.tools.hyperparameters import tuned_entry
+from hybridppo.tools.jobs import Job, Run, train_missing
 
 processes = pytest.mark.extras
 """Each starts several processes, which takes long beside other tests."""
@@ -27,9 +26,8 @@ ROOT = Path(__file__).parents[3]
 SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
-def asked(folder: Path, steps: int = 64, env_id: str = "CartPole-v1", **options: Any) -> RunAsked:
-    options = {"placement": "cpu", "evaluation_episodes": 1, **options}
-    return RunAsked(str(folder), env_id, steps, 3, "ppo", SMALL.to_json(), options)
+def asked(folder: Path, steps: int = 64, env_id: str = "CartPole-v1") -> Run:
+    return Run(folder, env_id, steps, 3, SMALL, {"placement": "cpu", "evaluation_episodes": 1})
 
 
 def write_suite(folder: Path, **cases: dict[str, Any]) -> Path:
@@ -44,33 +42,36 @@ def test_every_suite_has_tuned_settings_of_its_environments(name: str) -> None:
     assert [case.env_id for case in found] == list(SUITES[name])
     for case in found:
         entry = tuned_entry(case.env_id)
-        assert (case.total_steps, case.config) == (entry.total_steps, entry.config.to_json())
+        assert (case.total_steps, case.config) == (entry.total_steps, entry.config)
 
 
 def test_defaults_need_steps() -> None:
     with pytest.raises(ConfigurationError, match="say total_steps"):
         cases_of("CartPole-v1", "defaults")
     (case,) = cases_of("Taxi-v3", "defaults", 1000)
-    assert (case.total_steps, case.config) == (1000, PPOConfig().to_json())
+    assert (case.total_steps, case.config) == (1000, PPOConfig())
 
 
 def test_settings_of_ones_own(tmp_path: Path) -> None:
     small = {"env_id": "Pendulum-v1", "agent": "td3", "total_steps": 500, "config": {"learning_rate": 1e-4}}
     path = write_suite(tmp_path, slow=small, plain={"env_id": "CartPole-v1", "total_steps": 9})
     slow, plain = cases_of(path)
-    assert (slow.name, slow.env_id, slow.agent, slow.config["learning_rate"]) == ("slow", "Pendulum-v1", "td3", 1e-4)
-    assert (plain.agent, plain.config, plain.total_steps) == ("ppo", PPOConfig().to_json(), 9)
+    assert (slow.name, slow.env_id, slow.config) == ("slow", "Pendulum-v1", TD3Config(learning_rate=1e-4))
+    assert (plain.config, plain.total_steps) == (PPOConfig(), 9)
 
 
 @pytest.mark.parametrize(
     ("entry", "what"),
     [
-        ({"total_steps": 5}, "needs an env_id"),
-        ({"env_id": "CartPole-v1", "steps": 5}, "has steps, which is unknown"),
-        ({"env_id": "CartPole-v1", "total_steps": 5, "agent": "sac"}, "settings that cannot be: 'sac'"),
-        ({"env_id": "CartPole-v1", "total_steps": 5, "config": {"gamma": 2.0}}, "settings that cannot be: gamma"),
-        ({"env_id": "CartPole-v1"}, "total_steps of 'case'"),
-        ({"env_id": "CartPole-v1", "total_steps": 5, "published": "500"}, "published of 'case' must be a number"),
+        ({"total_steps": 5}, "missing 1 required keyword-only argument: 'env_id'"),
+        ({"env_id": "CartPole-v1", "steps": 5}, "unexpected keyword argument 'steps'"),
+        ({"env_id": "CartPole-v1", "total_steps": 5, "agent": "sac"}, "the case 'case' is invalid: 'sac'"),
+        ({"env_id": "CartPole-v1", "total_steps": 5, "config": {"gamma": 2.0}}, "the case 'case' is invalid: gamma"),
+        ({"env_id": "CartPole-v1"}, "missing 1 required keyword-only argument: 'total_steps'"),
+        (
+            {"env_id": "CartPole-v1", "total_steps": 5, "published": "500"},
+            "invalid: published must be a number",
+        ),
     ],
 )
 def test_a_suite_that_cannot_be_is_refused(entry: dict[str, Any], what: str, tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_cases_of_one_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the cases 'a:b' and 'a-b' would have the same folder"):
         hybridppo.run_benchmark(path, seeds=1, output=tmp_path / "out", progress=False)
     path.write_text(json.dumps({"..": entry}))
-    with pytest.raises(ConfigurationError, match=r"'\.\.' is no name that a folder can have"):
+    with pytest.raises(ConfigurationError, match=r"'\.\.' is invalid: its name is no name that a folder can have"):
         cases_of(path)
 
 
@@ -124,39 +125,41 @@ def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path, cap
 @processes
 def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", steps=10_000_000)
-    running = RunningRun(run)
+    running = Job(run.train, tmp_path / "run.log")
     try:
-        wait_until(lambda: running.ended() or running.env_steps)
+        wait_until(lambda: running.ended() or read_lines(tmp_path / "run" / "metrics.jsonl"))
         assert not running.ended()
     finally:
         running.stop()
-    assert result_of(run) is None
+    assert run.result() is None
     before = len(read_lines(tmp_path / "run" / "metrics.jsonl"))
     more = asked(tmp_path / "run", steps=32 * before + 64)
-    run_all([more], jobs=1)
+    train_missing([more], jobs=1, progress=False)
     lines = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert len(lines) > before
     assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
-    assert result_of(more) is not None
+    assert more.result() is not None
 
 
 @processes
 def test_a_run_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
-    with pytest.raises(HybridPPOError, match=r"the run .*run failed: .*NoSuch.*run\.log"):
-        run_all([asked(tmp_path / "run", env_id="NoSuch-v0")], jobs=1)
+    with pytest.raises(HybridPPOError, match=r"run failed: .*NoSuch.*run\.log"):
+        train_missing([asked(tmp_path / "run", env_id="NoSuch-v0")], jobs=1, progress=False)
 
 
 @processes
 @pytest.mark.skipif(sys.platform == "win32", reason="kill is of POSIX")
 def test_whoever_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
-    code = (
-        "import sys, json\nfrom hybridppo.tools.one_run import RunAsked\n"
-        "from hybridppo.tools.side_by_side import run_all\n"
-        "run_all([RunAsked(**json.loads(sys.argv[1]))], jobs=1)"
-    )
-    run = asked(tmp_path / "run", steps=10_000_000)
+    code = f"""
+from pathlib import Path
+from hybridppo import PPOConfig
+from hybridppo.tools.jobs import Run, train_missing
+config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+run = Run(Path({str(tmp_path / "run")!r}), "CartPole-v1", 10_000_000, 3, config, {{"placement": "cpu"}})
+train_missing([run], jobs=1, progress=False)
+"""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", code, run.to_line()], env=environment) as parent:
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as parent:
         wait_until(lambda: read_lines(tmp_path / "run" / "metrics.jsonl"), parent)
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: "interrupted" in (tmp_path / "run.log").read_text())

@@ -15,9 +15,9 @@ import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.run_directory.files import Tail, append
-from hybridppo.tools.tune import _Underway
-from hybridppo.tools.tuned import FILE, Entry, tuned_entry, write_entry
+from hybridppo.reporting.callbacks import TrainingRun
+from hybridppo.tools.hyperparameters import FILE, Entry, tuned_entry, write_entry
+from hybridppo.tools.tune import _Judge
 
 ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
 
@@ -106,16 +106,19 @@ def test_tuned_without_an_entry_is_wrong_usage(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "run").exists()
 
 
-def test_trials_are_compared_after_as_many_steps(tmp_path: Path) -> None:
+def test_trials_are_compared_after_as_many_steps() -> None:
     reported: list[tuple[float, int]] = []
-    trial = SimpleNamespace(report=lambda *found: reported.append(found), should_prune=lambda: False)
-    evaluations = Tail(tmp_path / "evaluations.jsonl")
-    run: Any = SimpleNamespace(evaluations=evaluations, asked=SimpleNamespace(options={"evaluate_every": 2000}))
-    underway = _Underway(trial, run)
+    trial = SimpleNamespace(report=lambda *found: reported.append(found), should_prune=lambda: len(reported) > 1)
+    judge, run = _Judge(trial, 2000), TrainingRun(agent=None, config={})  # type: ignore[arg-type]
     for env_steps in (3000, 6000):  # iterations of 3000 steps
-        append(tmp_path / "evaluations.jsonl", {"env_steps": env_steps, "evaluation_return_mean": 1.0})
-        assert not underway.should_prune()
+        assert not judge.has_pruned
+        judge.on_evaluation(run, {"env_steps": env_steps, "evaluation_return_mean": 1.0})
     assert reported == [(1.0, 0), (1.0, 2)]
+    assert judge.has_pruned
+    assert run.stopped_by is not None
+    run.has_ended = True  # the evaluation after the training is no look
+    judge.on_evaluation(run, {"env_steps": 8000, "evaluation_return_mean": 1.0})
+    assert len(reported) == 2
 
 
 def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_trains_so(

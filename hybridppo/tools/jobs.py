@@ -1,0 +1,218 @@
+"""Runs side by side, each in a process of its own: `python -m hybridppo.tools.jobs`.
+
+The first line of a process's standard input is the pickled call. When the input closes, because the parent stops the
+process or dies, the training is saved and the process ends; a later call continues the training.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from hybridppo.environments.pickling import pack
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown
+from hybridppo.options import changeable_names
+from hybridppo.reporting.progress import ProgressBar
+from hybridppo.resuming import resume
+from hybridppo.run_directory.files import Tail, as_json, read_object
+from hybridppo.run_directory.lock import wait_until_free
+from hybridppo.runners.processes import command_of, wait_for_ends
+from hybridppo.training import train
+
+EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
+POLL_SECONDS = 0.2
+STOP_SECONDS = 60.0
+"""The longest time in which a training may be saved. After it, the process is killed, and the training later continues
+from its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training in a run directory."""
+
+    run_dir: Path
+    env: Any
+    """An environment's id, or a function that makes it."""
+    total_steps: int
+    seed: int
+    config: Any
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of `train`, `evaluation_episodes` among them; `resume` gets those that may change."""
+
+    def train(self, callbacks: Any = ()) -> bool:
+        """Train, or resume an existing run; whether it has ended, and was not interrupted."""
+        further: dict[str, Any] = {"total_steps": self.total_steps, "callbacks": callbacks, "on_interrupt": "return"}
+        if not (self.run_dir / "config.json").exists():
+            further |= {**self.options, "seed": self.seed, "config": self.config, "run_dir": self.run_dir}
+            return not train(self.env, progress=False, **further).interrupted
+        wait_until_free(self.run_dir, STOP_SECONDS)  # another process may still be saving it
+        further |= {name: self.options[name] for name in changeable_names() if name in self.options}
+        env = None if isinstance(self.env, str) else self.env
+        return not resume(self.run_dir, env=env, progress=False, **further).interrupted
+
+    def result(self) -> dict[str, Any] | None:
+        """The contents of `result.json`; None if the run has not ended.
+
+        Raises:
+            RunDirectoryError: if the file is damaged.
+        """
+        result = read_object(self.run_dir / "result.json")
+        has_ended = result is not None and result.get("env_steps", 0) >= self.total_steps
+        return result if result is not None and has_ended and "evaluation_return_mean" in result else None
+
+
+class Job:
+    """A call in its own process. It returns whether it has ended, and was not interrupted.
+
+    Raises:
+        EnvError: if the call cannot be pickled.
+    """
+
+    def __init__(self, call: Callable[[], bool], log: Path) -> None:
+
+        data = base64.b64encode(pack({"source": call}, ""))
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # Not in this process's group: Ctrl-C in a terminal reaches only the parent, which then closes the input.
+        group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # only Windows has this name
+        apart: dict[str, Any] = {"creationflags": group} if sys.platform == "win32" else {"start_new_session": True}
+        with log.open("ab") as file:
+            command = command_of("hybridppo.tools.jobs")
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, **apart)
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        with contextlib.suppress(OSError):  # it has ended already: `ended` says how
+            self._input.write(data + b"\n")
+            self._input.flush()
+
+    def ended(self) -> bool:
+        """Whether it has ended.
+
+        Raises:
+            HybridPPOError: if it ended with an error.
+        """
+        code = self._process.poll()
+        if code is None:
+            return False
+        self.close()
+        if code != EXIT_DONE:
+            text = self.log.read_text(encoding="utf-8", errors="replace").strip()
+            said = text.splitlines()[-1] if text else f"exit code {code}"
+            raise HybridPPOError(f"{self.log.with_suffix('')} failed: {said} (see {self.log})")
+        self.log.unlink(missing_ok=True)
+        return True
+
+    def close(self) -> None:
+        """Ask it to stop, without waiting."""
+        with contextlib.suppress(OSError):  # the input was not read by a process that has ended
+            self._input.close()
+
+    def stop(self) -> None:
+        """Stop it, and wait until it has saved and has ended."""
+        self.close()
+        wait_for_ends([self._process], STOP_SECONDS)
+
+
+def run_jobs(
+    calls: Sequence[tuple[Callable[[], bool], Path]],
+    *,
+    jobs: int,
+    on_progress: Callable[[int], object] = lambda done: None,
+) -> None:
+    """Make every call, `jobs` at once.
+
+    Args:
+        calls: the calls and their logs, in the order in which they begin.
+        jobs: number of processes at once.
+        on_progress: called a few times a second with the number of calls that have ended.
+
+    Raises:
+        HybridPPOError: if a call ends with an error. The others are saved and end.
+    """
+    waiting, running = list(calls), list[Job]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(Job(*waiting.pop(0)))
+            running[:] = [job for job in running if not job.ended()]
+            on_progress(len(calls) - len(waiting) - len(running))
+            if running:
+                time.sleep(POLL_SECONDS)
+    finally:
+        for job in running:
+            job.close()  # all at the same time
+        for job in running:
+            job.stop()
+
+
+def train_missing(runs: Sequence[Run], *, jobs: int, progress: bool, label: str | None = None) -> None:
+    """Train the runs that have no result yet, `jobs` at once, under a progress bar.
+
+    Raises:
+        HybridPPOError: if a run ends with an error.
+    """
+    missing = [run for run in runs if run.result() is None]
+    tails = [Tail(run.run_dir / "metrics.jsonl", 1) for run in missing]
+    total = sum(run.total_steps for run in missing)
+    bar = ProgressBar(enabled=progress, has_lines=True, total=total, unit="step", unit_scale=True, desc=label)
+
+    def show(done: int) -> None:
+        steps = sum(tail.lines[-1]["env_steps"] for tail in tails if tail.read() or tail.lines)
+        bar.move_to(min(steps, total), f"{len(runs) - len(missing) + done} of {len(runs)} runs")
+
+    with bar:
+        calls = [(run.train, run.run_dir.with_name(f"{run.run_dir.name}.log")) for run in missing]
+        run_jobs(calls, jobs=jobs, on_progress=show)
+
+
+def require_same(file: Path, settings: dict[str, Any]) -> None:
+    """Refuse to continue in a folder that was begun with other settings.
+
+    Args:
+        file: JSON file with the settings that the folder was begun with; it may not exist yet.
+        settings: the present settings.
+
+    Raises:
+        ConfigurationError: if a setting differs.
+    """
+    before = read_object(file) or {}
+    for name, value in settings.items():
+        if name in before and before[name] != json.loads(as_json(value)):
+            raise ConfigurationError(
+                f"{file.parent} was begun with {name} {shown(before[name])}, not {shown(value)}: name another output "
+                "folder, or remove that one"
+            )
+
+
+def main() -> int:
+    """Make the call on the standard input; the exit code."""
+    data = base64.b64decode(sys.stdin.readline())
+    threading.Thread(target=_stop_when_closed, daemon=True).start()
+    try:
+        return EXIT_DONE if cloudpickle.loads(data)["source"]() else EXIT_STOPPED
+    except HybridPPOError as error:
+        print(error, file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:  # before training had begun
+        return EXIT_STOPPED
+
+
+def _stop_when_closed() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    signal.raise_signal(signal.SIGINT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

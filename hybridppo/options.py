@@ -1,8 +1,8 @@
 """The options of a run, and how they become arguments.
 
 A group of options is a frozen dataclass. An option is a field with its default, its help in the string below it, and
-its check in `__post_init__`. `train`'s keyword arguments, the flags of the command line, `config.json` and the options
-that `resume` may change all follow from `GROUPS`: a further option is one field.
+its check in `__post_init__`. The flags of the command line and `config.json` follow from `GROUPS`. A further option is
+one field, and one argument of `train`, and of `resume` if a run may change it.
 """
 
 import ast
@@ -10,9 +10,8 @@ import functools
 import inspect
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -247,39 +246,19 @@ def helps(group: type) -> dict[str, str]:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[Function], Function]:
-    """A decorator that lets a function's `**options` be these options only, also in its signature and docstring.
+def suggests_arguments(function: Function) -> Function:
+    """A decorator that lets the error for an unknown argument name the argument that was probably meant."""
+    ours = [*inspect.signature(function).parameters]
 
-    Args:
-        names: the names of the options.
-        optional: whether every option has the default None.
-    """
-    names = list(names)
-    options = fields_of(*GROUPS)
-    sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
+    @functools.wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in ours:
+                hint = _hint(name, ours)
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
+        return function(*arguments, **keywords)
 
-    def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        required = [name for name in names if not optional and options[name].default is MISSING]
-
-        @functools.wraps(function)
-        def checked(*arguments: Any, **keywords: Any) -> Any:
-            for name in keywords:
-                if name not in names and name not in signature.parameters:
-                    hint = _hint(name, [*names, *signature.parameters])
-                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-            if missing := [name for name in required if name not in keywords]:
-                raise TypeError(f"{function.__name__}() missing a required keyword argument: {missing[0]!r}")
-            return function(*arguments, **keywords)
-
-        more = [_parameter(options[name], optional) for name in names]
-        more.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
-        checked.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-        checked.__doc__ = _with_help(function.__doc__ or "", {name: sentences.get(name, "") for name in names})
-        return checked  # type: ignore[return-value]
-
-    return decorate
+    return checked  # type: ignore[return-value]
 
 
 def _hint(name: str, ours: list[str]) -> str:
@@ -299,22 +278,3 @@ def _hint(name: str, ours: list[str]) -> str:
     if near in settings and near not in ours:
         return f": did you mean config={settings[near].__name__}({near}=...)?"
     return f": did you mean {near}?" if near else ""
-
-
-def _parameter(option: "Field[Any]", optional: bool) -> inspect.Parameter:
-    default = None if optional else option.default if option.default is not MISSING else inspect.Parameter.empty
-    annotation = option.type
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _with_help(docstring: str, sentences: dict[str, str]) -> str:
-    """A docstring in which the line of `**options` is replaced by a line for each option."""
-    lines = []
-    for line in docstring.splitlines():
-        if line.strip().startswith("**options:"):
-            indent = line[: len(line) - len(line.lstrip())]
-            for name, text in sentences.items():
-                lines += textwrap.wrap(f"{name}: {text}", 120, initial_indent=indent, subsequent_indent=f"{indent}    ")
-        else:
-            lines.append(line)
-    return "\n".join(lines)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from typing_extensions import Unpack
 
 from hybridppo.agent_arguments import split_schedules
 from hybridppo.agents.policies import PoliciesConfig
@@ -17,18 +16,19 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distributed.choosing_strategy import run_directory_of
+from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.options import EnvSource, OnEnvError
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.job import Job
-from hybridppo.keywords import ResumeKeywords
 from hybridppo.loading import agent_of, rewind_to, start_from
 from hybridppo.networks.making import Networks
-from hybridppo.options import changeable_names, takes_options
+from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Loggers
+from hybridppo.reporting.loggers import Logger
 from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
@@ -41,7 +41,7 @@ from hybridppo.training import TrainResult, run_by_groups
 logger = logging.getLogger(__name__)
 
 
-@takes_options(changeable_names(), optional=True)
+@suggests_arguments
 def resume(
     run_dir: str | Path,
     *,
@@ -58,7 +58,22 @@ def resume(
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
-    **options: Unpack[ResumeKeywords],
+    total_steps: int | None = None,
+    total_episodes: int | None = None,
+    num_workers: int | None = None,
+    evaluation_episodes: int | None = None,
+    evaluate_every: int | None = None,
+    evaluate_episodes: int | None = None,
+    evaluate_beside: bool | None = None,
+    target_return: float | None = None,
+    track: str | Logger | Sequence[str | Logger] | None = None,
+    checkpoint_seconds: float | None = None,
+    keep_checkpoints: int | None = None,
+    distributed: str | Distributed | None = None,
+    address: str | None = None,
+    env_threads: int | None = None,
+    on_env_error: OnEnvError | None = None,
+    worker_timeout: float | None = None,
 ) -> TrainResult:
     """Resume a run from its newest checkpoint.
 
@@ -82,8 +97,36 @@ def resume(
         loggers: functions of each iteration's metrics; an error in one is logged.
         callbacks: as for `train`; those of the earlier training are not saved.
         on_interrupt: as for `train`.
-        **options: replaced by those that a run may change. None keeps the run's own. They are saved for the next
-            resume, except a `total_steps` that the run has already made: then nothing is trained.
+        total_steps: Environment steps, of all environments together, after which to stop. With several agents that
+            share a policy, it counts each agent's steps.
+        total_episodes: Episodes of all environments together, after which to stop if that comes first.
+        num_workers: Processes that step the environments; 0 steps them in this process. None lets placement auto choose
+            the number; without auto, it is 1 if sampling and learning overlap, else 0.
+        evaluation_episodes: Deterministic episodes to run after training; 0 for none.
+        evaluate_every: Environment steps, of all environments together, between evaluations during training; 0 for
+            never. Evaluations have their own environments and do not change the training. They then decide which
+            checkpoint is the best.
+        evaluate_episodes: Deterministic episodes in each evaluation during training; every evaluation has the same
+            seeds.
+        evaluate_beside: Whether evaluations during training run in their own process beside the training, and are
+            reported when the next one is due. None: only if sampling and learning overlap.
+        target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
+            the latest 100 episodes, once 100 episodes have ended.
+        track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow.
+        checkpoint_seconds: The most seconds between two checkpoints.
+        keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return.
+        distributed: How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
+            multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS,
+            fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.
+        address: Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address,
+            the variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine.
+        env_threads: Threads that step compiled environments; their number does not change the result.
+        on_env_error: If an environment fails, returns invalid values, or its worker process dies: raise an error; or
+            restart it, drop its unfinished episode, and count that in the metric env_restarts.
+        worker_timeout: Seconds without a step after which a worker process counts as hung.
+
+    The arguments from `total_steps` on are options of the run. None keeps the run's own; others are saved for the next
+    resume, except a `total_steps` that the run has already made: then nothing is trained.
 
     Returns:
         The same as `train`.
@@ -93,14 +136,31 @@ def resume(
             its first checkpoint begins anew, and logs that.)
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
-    given, logger_objects = named_loggers({**options})
-    with contextlib.closing(run_directory_of(run_dir, given.get("distributed"))) as directory:
+    names, objects = named_loggers(track)
+    with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
-        settings = before.with_options(given)
+        settings = before.changed(
+            total_steps=total_steps,
+            total_episodes=total_episodes,
+            num_workers=num_workers,
+            evaluation_episodes=evaluation_episodes,
+            evaluate_every=evaluate_every,
+            evaluate_episodes=evaluate_episodes,
+            evaluate_beside=evaluate_beside,
+            target_return=target_return,
+            track=names,
+            checkpoint_seconds=checkpoint_seconds,
+            keep_checkpoints=keep_checkpoints,
+            distributed=distributed,
+            address=address,
+            env_threads=env_threads,
+            on_env_error=on_env_error,
+            worker_timeout=worker_timeout,
+        )
         reporting = Reporting.of(
             run_dir,
             settings.run.track,
-            logger_objects,
+            objects,
             progress=progress,
             on_iteration=on_iteration,
             loggers=loggers,

@@ -77,8 +77,8 @@ class Settings:
         """Whether the file alone says how to make the environment."""
         return self.env_is_registered and self.env_kwargs_not_saved is None
 
-    def with_options(self, options: dict[str, Any]) -> "Settings":
-        """The settings with some options changed; None changes nothing."""
+    def changed(self, **options: Any) -> "Settings":
+        """The settings with other values for some options of the run; None changes nothing."""
         return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))
 
     def to_json(self) -> dict[str, Any]:

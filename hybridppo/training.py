@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from torch import nn
-from typing_extensions import Unpack
 
 from hybridppo.agent_arguments import AgentAsked
 from hybridppo.agents import PPOConfig
@@ -26,21 +25,22 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, exp
 from hybridppo.agents.schedules import Schedules
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distributed.strategy import Strategy
+from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.evaluating import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.job import Job
-from hybridppo.keywords import TrainKeywords
 from hybridppo.loading import go_on, put_networks, start_from
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
-from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
+from hybridppo.options import RunOptions, SelfPlay, suggests_arguments
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
+from hybridppo.reporting.loggers import Logger
 from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
 from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.rollouts.advantages import AdvantageFunction
@@ -94,10 +94,11 @@ class TrainResult:
         return agents_by_policy(self.agent, self.policy)
 
 
-@takes_options(fields_of(*GROUPS))
+@suggests_arguments
 def train(
     env: EnvSource,
     *,
+    total_steps: int,
     placement: PlacementChoice = "auto",
     config: AnyConfig | Mapping[str, PPOConfig | PPO | str | Path] | None = None,
     agent: type[AnyAgent] | AnyAgent | None = None,
@@ -115,13 +116,41 @@ def train(
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
-    **options: Unpack[TrainKeywords],
+    total_episodes: int | None = None,
+    seed: int | None = None,
+    num_workers: int | None = None,
+    evaluation_episodes: int = 0,
+    evaluate_every: int = 0,
+    evaluate_episodes: int = 10,
+    evaluate_beside: bool | None = None,
+    target_return: float | None = None,
+    track: str | Logger | Sequence[str | Logger] = "",
+    start_from: str | Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    keep_checkpoints: int = 3,
+    distributed: str | Distributed = "local",
+    address: str | None = None,
+    self_play: SelfPlay | dict[str, Any] | None = None,
+    vectorization: Vectorization = "auto",
+    env_threads: int = 1,
+    autoreset_mode: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
+    worker_timeout: float = 300.0,
+    env_kwargs: dict[str, Any] | None = None,
+    imports: str = "",
+    action_masks: bool = False,
+    frame_stack: int = 1,
+    clip_rewards: bool | None = None,
+    episodic_life: bool = False,
+    info_metrics: tuple[str, ...] = (),
 ) -> TrainResult:
     """Train an agent; or, if `config` is a mapping, an agent for each of several policies.
 
     Args:
         env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
             agents, which then share the policy).
+        total_steps: Environment steps, of all environments together, after which to stop. With several agents that
+            share a policy, it counts each agent's steps.
         placement: where to sample and where to learn: a name as on the command line, or a placement. `auto` measures
             for at most 5 seconds and 5 % of the run, and uses the fastest that does not change the result of a seed.
         config: the agent's settings; their type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
@@ -153,9 +182,54 @@ def train(
             (`hybridppo.Callback`). They may end the training. An error in one ends it, with a checkpoint.
         on_interrupt: what to do after Ctrl-C or another signal has ended the training and it is saved: `raise`
             `TrainingInterrupted`, a `KeyboardInterrupt` that has the result, or `return` the result.
-        **options: replaced by the options of `GROUPS`.
-
-    `track` also takes loggers as objects, alone or in a list with names (`hybridppo.reporting.loggers`).
+        total_episodes: Episodes of all environments together, after which to stop if that comes first.
+        seed: Seed of everything random; without it, one is taken from the operating system and saved.
+        num_workers: Processes that step the environments; 0 steps them in this process. None lets placement auto choose
+            the number; without auto, it is 1 if sampling and learning overlap, else 0.
+        evaluation_episodes: Deterministic episodes to run after training; 0 for none.
+        evaluate_every: Environment steps, of all environments together, between evaluations during training; 0 for
+            never. Evaluations have their own environments and do not change the training. They then decide which
+            checkpoint is the best.
+        evaluate_episodes: Deterministic episodes in each evaluation during training; every evaluation has the same
+            seeds.
+        evaluate_beside: Whether evaluations during training run in their own process beside the training, and are
+            reported when the next one is due. None: only if sampling and learning overlap.
+        target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
+            the latest 100 episodes, once 100 episodes have ended.
+        track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow; or loggers as objects.
+        start_from: A run directory, or a file written by agent.save, with networks to start from. Everything else
+            starts anew.
+        checkpoint_seconds: The most seconds between two checkpoints.
+        keep_checkpoints: How many of the newest checkpoints to keep, besides the best one by mean return.
+        distributed: How the training is divided into processes: a policy such as MultiLearner(2), or its text: local,
+            multi:LEARNERS:SHARDS, gpu:LEARNERS:SHARDS, central:LEARNERS:MAX_LAG; over Ray coarse:SAMPLERS,
+            fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.
+        address: Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address,
+            the variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine.
+        self_play: Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent
+            has one seat of a game of several agents, and its snapshots have the others. On the command line, a JSON
+            object.
+        vectorization: How environments are stepped: auto uses the environment's vectorised form if it has one, else
+            steps copies one after the other; sync always steps copies; compiled uses the form that Numba compiles.
+        env_threads: Threads that step compiled environments; their number does not change the result.
+        autoreset_mode: The autoreset mode of a vector environment that does not declare one.
+        on_env_error: If an environment fails, returns invalid values, or its worker process dies: raise an error; or
+            restart it, drop its unfinished episode, and count that in the metric env_restarts.
+        worker_timeout: Seconds without a step after which a worker process counts as hung.
+        env_kwargs: Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command
+            line, a JSON object. In Python, values may be any objects. To resume a run whose arguments JSON cannot hold,
+            pass env=..., a function that makes the environment with these arguments.
+        imports: Modules that register environments, to import first, with commas between them. An id such as
+            module:Env-v0 imports its module anyway.
+        action_masks: Choose only actions that the environment allows, by info["action_mask"] of every reset and step.
+        frame_stack: Number of the last observations of an episode that the agent sees, if they are a Box (vectors or
+            images). Each observation is stored once.
+        clip_rewards: Learn from rewards clipped to +-1; returns and evaluations are not clipped. None clips for Atari
+            only.
+        episodic_life: In Atari games, end an episode with the loss of a life while training; evaluations play whole
+            games.
+        info_metrics: Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that have
+            the entry, and `episode_info/NAME`, the mean of the last entry of each episode that ended.
 
     Returns:
         The trained agent or agents, and the results of the training.
@@ -165,11 +239,11 @@ def train(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     require_bools(compiled=compiled, profile=profile)
-    given, logger_objects = named_loggers({**options})
+    names, objects = named_loggers(track)
     reporting = Reporting.of(
         run_dir,
-        given.get("track") or "",
-        logger_objects,
+        names or "",
+        objects,
         progress=progress,
         on_iteration=on_iteration,
         loggers=loggers,
@@ -180,14 +254,44 @@ def train(
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     if run_dir is not None:
         require_free(run_dir)  # before `auto` measures
-    given["seed"] = fresh_seed() if given.get("seed") is None else given["seed"]
-    run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
+    run = RunOptions(
+        total_steps=total_steps,
+        total_episodes=total_episodes,
+        seed=fresh_seed() if seed is None else seed,
+        num_workers=num_workers,
+        evaluation_episodes=evaluation_episodes,
+        evaluate_every=evaluate_every,
+        evaluate_episodes=evaluate_episodes,
+        evaluate_beside=evaluate_beside,
+        target_return=target_return,
+        track=names or "",
+        start_from=start_from,  # type: ignore[arg-type]  # the options hold it as text, as the next
+        checkpoint_seconds=checkpoint_seconds,
+        keep_checkpoints=keep_checkpoints,
+        distributed=distributed,  # type: ignore[arg-type]
+        address=address,
+        self_play=self_play,  # type: ignore[arg-type]
+    )
+    environment = EnvironmentOptions(
+        vectorization=vectorization,
+        env_threads=env_threads,
+        autoreset_mode=autoreset_mode,
+        on_env_error=on_env_error,
+        worker_timeout=worker_timeout,
+        env_kwargs=env_kwargs,
+        imports=imports,
+        action_masks=action_masks,
+        frame_stack=frame_stack,
+        clip_rewards=clip_rewards,
+        episodic_life=episodic_life,
+        info_metrics=info_metrics,
+    )
     parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules}
     asked = AgentAsked.of(config, agent, schedules, parts)
-    asked, environment_options = asked.for_environments(env, environment_options, policy_of, compiled=compiled)
+    asked, environment = asked.for_environments(env, environment, policy_of, compiled=compiled)
     where = resolve_placement(placement)
     saves = run_dir is not None
-    with staged(env, asked.config, environment_options, run, where, policy_of=policy_of, saves=saves) as stage:
+    with staged(env, asked.config, environment, run, where, policy_of=policy_of, saves=saves) as stage:
         job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
         if run_dir is None or stage.strategy.rank > 0:
             return run_by_groups(job, stage.strategy)

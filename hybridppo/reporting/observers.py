@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
@@ -60,19 +60,16 @@ class Reporting:
         return cls(progress, [*make_loggers(track, given, run_dir), *functions, *own], on_interrupt)
 
 
-def named_loggers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Logger]]:
-    """The options with the names of loggers as one text, and the loggers that were given as objects.
+def named_loggers(track: object) -> tuple[str | None, list[Logger]]:
+    """The names of loggers in `track` as one text, and the loggers in it that are objects.
 
-    If only objects are given, the options have no names, so that a resumed run keeps its own.
+    The text is None if only objects are given, so that a resumed run keeps its own.
     """
-    track = options.get("track")
     if track is None or isinstance(track, str):
-        return options, []
+        return track, []
     several = list(track) if isinstance(track, Sequence) else [track]
-    names = [each for each in several if isinstance(each, str)]
-    loggers = [each for each in several if isinstance(each, Logger)]
     for each in several:
         if not isinstance(each, (str, Logger)):
             raise ConfigurationError(f"track must be names, or objects of subclasses of Logger, got {shown(each)}")
-    others = {name: value for name, value in options.items() if name != "track"}
-    return ({**others, "track": ",".join(names)} if names else others), loggers
+    names = [each for each in several if isinstance(each, str)]
+    return (",".join(names) if names else None), [each for each in several if isinstance(each, Logger)]

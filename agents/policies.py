@@ -24,14 +24,14 @@ from hybridppo.distributions.base import Distribution, as_dtype
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.numpy_forms.form import Sizes
-from hybridppo.networks.of_policies import PoliciesActor
-from hybridppo.networks.rows import own_rows
+from hybridppo.networks.actors import PoliciesActor
+from hybridppo.networks.numpy_twin import Sizes
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.files import finite, with_nan
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.on_tensors import own_rows
 from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole

@@ -39,7 +39,7 @@ from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.interfaces import agents_of
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
-from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
+from hybridppo.networks.numpy_twin import NumpyPoliciesActor
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice

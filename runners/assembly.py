@@ -14,7 +14,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
-from hybridppo.networks.forms import actor_form
+from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
 from hybridppo.runners.sampler import BaseSampler, Sampler
@@ -168,7 +168,7 @@ def _num_workers(
         if not num_workers:
             raise ConfigurationError(f"num_workers=0 does not work with max_lag={lag}, which needs worker processes")
     if num_workers is None:
-        num_workers = int(lag > 0 and samples_on_cpu and actor_form(agent.actor) is not None)
+        num_workers = int(lag > 0 and samples_on_cpu and twin_of(agent.actor) is not None)
     if num_workers and not samples_on_cpu:
         what, or_else = f"max_lag={lag}", ""
         if lag < 2:

@@ -19,7 +19,6 @@ from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.rows import numbers_of
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import DeviceRollout
@@ -28,6 +27,7 @@ from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.filling import StepperState
 from hybridppo.runners.sampler import BaseSampler, PolicyCounts, RolloutUnderWay, require_like
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
 

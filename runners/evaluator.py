@@ -21,9 +21,9 @@ from hybridppo.environments.making import is_tensor_env, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
-from hybridppo.networks.forms import actor_form
-from hybridppo.networks.numpy_forms.actor import ArrayActor
-from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
+from hybridppo.networks.numpy_mlp import ArrayActor
+from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
+from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Placement, snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import say
@@ -53,7 +53,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, episodes: Episodes, interruption: Interruption, form: NumpyForm | PoliciesForm | None = None
+        self, episodes: Episodes, interruption: Interruption, form: NumpyTwin | PoliciesTwin | None = None
     ) -> None:
         self.episodes, self._interruption = episodes, interruption
         self._result: Evaluation | None = None
@@ -160,7 +160,7 @@ def make_evaluator(
             "pass a function that makes one"
         )
     device = placement.sampling_device
-    form = actor_form(agent.actor) if device.type == "cpu" else None
+    form = twin_of(agent.actor) if device.type == "cpu" else None
     if beside and form is None:
         has = "networks that NumPy has not (one's own, or with layer_norm, a3c or impala convolutions)"
         why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"

@@ -16,10 +16,8 @@ from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.networks.numpy_forms.actor import NumpyActor
-from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
-from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
-from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
+from hybridppo.networks.numpy_mlp import NumpyActor
+from hybridppo.networks.numpy_twin import NormalizingActor, NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.arrays import Array
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
 
 
-FusedActor = NumpyActor | NormalizingActor | NumpyFeaturesActor
+FusedActor = NumpyActor | NormalizingActor
 """Actors for compiled loops: plain MLPs of an agent's own observation, normalised or not."""
 
 
@@ -57,17 +55,16 @@ def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[
 
 
 def can_be_fused(actor: Any) -> TypeGuard[FusedActor]:
-    """Whether an actor is a plain MLP in NumPy's form, of one part of normalised observations or others."""
-    inner = _plain(actor)[0]
-    return type(inner) is NumpyActor and not inner.has_mask
+    """Whether an actor is a plain MLP in NumPy, of one part of normalised observations or others."""
+    mlp, own = _plain(actor)
+    return type(mlp) is NumpyActor and not mlp.has_mask and own is not None
 
 
-def _plain(actor: Any) -> tuple[Any, slice]:
-    """An actor without what precedes its layers, and the numbers of a row that it takes."""
+def _plain(actor: Any) -> tuple[Any, Any]:
+    """An actor without normalisation, and the numbers of a row that its layers take; None if layers precede them."""
     inner = actor.inner if isinstance(actor, NormalizingActor) else actor
-    if isinstance(inner, NumpyFeaturesActor) and inner.numbers is not None:
-        return inner.mlp, inner.numbers
-    return inner, slice(None)
+    before = getattr(inner, "before", None)
+    return inner, slice(None) if before is None else before.numbers
 
 
 MOST_ROWS, STEPS_AT_ONCE = 64, 4096

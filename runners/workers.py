@@ -21,9 +21,10 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.forms import actor_form, arrays_of
-from hybridppo.networks.numpy_forms.actor import ArrayActor
-from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
+from hybridppo.networks.actors import arrays_of
+from hybridppo.networks.numpy_mlp import ArrayActor
+from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
+from hybridppo.networks.twins import twin_of
 from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.page_locking import PageLock, allocate
@@ -431,8 +432,8 @@ def states_of_workers(states: list[EnvState], columns: Sequence[slice], remedy: 
     return [[state for state, end in zip(states, ends, strict=True) if own.start < end <= own.stop] for own in columns]
 
 
-def _form_of(network: nn.Module) -> NumpyForm | PoliciesForm:
-    form = actor_form(network)
+def _form_of(network: nn.Module) -> NumpyTwin | PoliciesTwin:
+    form = twin_of(network)
     if form is None:
         raise ConfigurationError(
             "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "

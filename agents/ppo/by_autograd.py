@@ -27,9 +27,9 @@ from hybridppo.agents.ppo.loss import (
 )
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.distributions.base import Distribution
+from hybridppo.networks.actors import shared_trunk_of
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
-from hybridppo.networks.trunks import shared_trunk_of
 
 
 class Optimized(LearningAgent, Protocol):

@@ -25,7 +25,8 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.forms import columns_seen, layers_in, numpy_form, place_of
+from hybridppo.networks.parameters import place_of
+from hybridppo.networks.twins import linears, mlp_twin
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_torch_thread
@@ -77,15 +78,14 @@ class CompiledBackend(Backend):
         super().__init__(agent)
         self._module: Any = MODULE.load()
         actor, critic = agent.actor_network, agent.critic_network
-        form = numpy_form(actor)
-        assert form is not None
+        twin = mlp_twin(actor)
         self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
         values = agent.parameters.values
-        self._sizes, offsets = layers_in(values, actor, critic)
+        self._sizes, offsets = _layers_in(values, actor, critic)
         free = place_of(actor.log_std, values) if isinstance(actor, GaussianActor) else 0
-        head = (*_actions_of(agent.distribution), free, form.mask_size)
+        head = (*_actions_of(agent.distribution), free, twin.mask_size)
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._form = self._sizes, offsets, *head, form.activation == "tanh"
+        self._form = self._sizes, offsets, *head, twin.activation == "tanh"
         self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
@@ -218,9 +218,21 @@ class CompiledBackend(Backend):
         return (self._flat, self._flat_gradient, *moments), step
 
 
+def _layers_in(values: Tensor, *networks: nn.Module) -> tuple[Array, Array]:
+    """The layers of networks of equal depth, of which `values` has all parameters.
+
+    Returns:
+        `[networks, L + 1]`, the numbers between layers; and `[networks, L, 2]`, where weights and biases begin.
+    """
+    layers = [linears(network) for network in networks]
+    sizes = [[own[0].in_features, *(layer.out_features for layer in own)] for own in layers]
+    places = [[[place_of(layer.weight, values), place_of(layer.bias, values)] for layer in own] for own in layers]
+    return _as_int64(sizes), _as_int64(places)
+
+
 def _sees_the_first_numbers(network: nn.Module) -> bool:
     """Whether a network sees all numbers of a row, or the first ones."""
-    seen = columns_seen(network)
+    seen = mlp_twin(network).columns
     return isinstance(seen, slice) or np.array_equal(seen, np.arange(len(seen)))
 
 

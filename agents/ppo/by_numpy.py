@@ -21,9 +21,10 @@ from hybridppo.agents.ppo.by_autograd import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form, place_of
-from hybridppo.networks.numpy_forms.actor import FORBIDDEN
-from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
+from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
+from hybridppo.networks.numpy_twin import NumpyTwin
+from hybridppo.networks.parameters import place_of
+from hybridppo.networks.twins import linears, mlp_twin, twin_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 
@@ -183,18 +184,17 @@ class Hidden:
 
     def __init__(self, agent: Optimized, gradient: Array) -> None:
         both, gradient_of = (agent.actor_network, agent.critic_network), views_of(agent, gradient)
-        form = numpy_form(both[0])
-        assert form is not None  # checked by `has_known_networks`
+        activation = mlp_twin(both[0]).activation
         layers = [linears(network)[:-1] for network in both]
-        columns = [columns_seen(network) for network in both]
+        columns = [mlp_twin(network).columns for network in both]
         sees_all = all(isinstance(seen, slice) for seen in columns)
         groups = [layers] if sees_all else [[own] for own in layers]
         self._parts = [
-            (HiddenLayers(*_arrays(array_of, group), form.activation), seen, _arrays(gradient_of, group))
+            (HiddenLayers(*_arrays(array_of, group), activation), seen, _arrays(gradient_of, group))
             for group, seen in zip(groups, columns, strict=False)
         ]
         """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
-        self.of_actor = HiddenLayers(*_arrays(array_of, layers[:1]), form.activation)
+        self.of_actor = HiddenLayers(*_arrays(array_of, layers[:1]), activation)
         """The actor's layers."""
 
     def forward(self, rows: Array) -> list[Array]:
@@ -228,14 +228,13 @@ class Passes:
         self._agent, self.gradient = agent, gradient
         actor, critic = agent.actor_network, agent.critic_network
         gradient_of = views_of(agent, gradient)
-        form = numpy_form(actor)
-        assert form is not None  # checked by `supports`
+        twin, twin_of_critic = mlp_twin(actor), mlp_twin(critic)
         *_, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
-        self._columns = columns_seen(actor), columns_seen(critic)
-        self._critic_hidden = HiddenLayers(*_arrays(array_of, [critic_layers]), form.activation)
+        self._columns = twin.columns, twin_of_critic.columns
+        self._critic_hidden = HiddenLayers(*_arrays(array_of, [critic_layers]), twin.activation)
         self._hidden = Hidden(agent, gradient)
-        self._head = ActorHead(actor, actor_head, agent.distribution, form.mask_size, gradient_of)
+        self._head = ActorHead(actor, actor_head, agent.distribution, twin.mask_size, gradient_of)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
         self._value_weight_gradient = gradient_of(critic_head.weight)[0]
         self._value_bias_gradient = gradient_of(critic_head.bias)
@@ -442,16 +441,14 @@ def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
 def has_known_networks(agent: Optimized) -> bool:
     """Whether actor and critic are MLPs with equal hidden layers on a CPU that share none; their inputs may differ."""
     actor, critic = agent.actor_network, agent.critic_network
-    forms = numpy_form(actor), numpy_form(critic)
+    twins = [twin for twin in (twin_of(actor), twin_of(critic)) if isinstance(twin, NumpyTwin)]
     return (
         agent.config.recurrent is None
         and {*actor.parameters()}.isdisjoint(critic.parameters())
-        and forms[0] is not None
-        and forms[1] is not None
-        and columns_seen(actor) is not None
-        and columns_seen(critic) is not None
-        and forms[0].activation == forms[1].activation
-        and is_on_cpu(actor)
+        and len(twins) == 2
+        and all(twin.columns is not None for twin in twins)
+        and twins[0].activation == twins[1].activation
+        and agent.parameters.values.is_cpu
         and [layer.out_features for layer in linears(actor)[:-1]]
         == [layer.out_features for layer in linears(critic)[:-1]]
     )

@@ -16,9 +16,9 @@ from hybridppo.agents.checks import (
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.names import names_what_was_meant
-from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
+from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
-from hybridppo.networks.numpy_forms.recurrent import CellForm
+from hybridppo.networks.numpy_recurrent import CellTwin
 from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
@@ -305,7 +305,7 @@ class PPOConfig:
         """Layout of the actor's state; None without a recurrent network."""
         if self.recurrent is None:
             return None
-        return MemoryLayout(CellForm(self.recurrent, self.recurrent_size).state_size, self.sequence_length)
+        return MemoryLayout(CellTwin(self.recurrent, self.recurrent_size).state_size, self.sequence_length)
 
     @property
     def exploration(self) -> ExplorationLayout | None:

@@ -11,9 +11,9 @@ from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.normalization import Normalization
 from hybridppo.errors import TrainingError
-from hybridppo.networks.rows import numbers_of
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.on_tensors import numbers_of
 
 
 def divergence(

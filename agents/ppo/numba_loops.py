@@ -11,7 +11,7 @@ import numpy as np
 from hybridppo.compiled.adam import adam
 from hybridppo.compiled.meeting import meet
 from hybridppo.compiled.perceptrons import backward, forward, pack, pack_up, up_to_whole, write_gradient
-from hybridppo.networks.numpy_forms.actor import FORBIDDEN
+from hybridppo.networks.numpy_mlp import FORBIDDEN
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 CLIP_RANGE, CLIP_RANGE_VF, ENTROPY_COEF, VALUE_COEF, MAX_GRAD_NORM = range(5)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Optimized
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.forms import place_of
 from hybridppo.networks.modes import depend_on_training
+from hybridppo.networks.parameters import place_of
 from hybridppo.system.signals import Stopped
 
 logger = logging.getLogger(__name__)

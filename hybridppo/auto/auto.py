@@ -18,7 +18,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.networks.forms import actor_form
+from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.devices import num_cuda_devices
@@ -150,7 +150,7 @@ class Auto:
             num_workers=num_workers if within is None else within.num_workers,
             # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
             splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
-            has_workers=agent is None or actor_form(actor) is not None,
+            has_workers=agent is None or twin_of(actor) is not None,
             draws_on_device=environments.is_compiled,
             max_lag=self.max_lag,
             any_threads=config.torch_threads is None,

@@ -16,7 +16,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.networks.forms import actor_form
+from hybridppo.networks.twins import twin_of
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
@@ -101,7 +101,7 @@ class Coarse(OverRay):
         """A sampler with Ray's workers."""
         from hybridppo.distributed.ray_samplers import RaySamplers  # loads Ray
 
-        if actor_form(agent.actor) is None:
+        if twin_of(agent.actor) is None:
             raise ConfigurationError(
                 "samplers act in NumPy, with the library's own networks of tanh or relu only, without layer_norm and "
                 f"impala convolutions: choose such a network, or distributed='environments:{self._count}', whose "

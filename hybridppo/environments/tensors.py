@@ -20,9 +20,8 @@ from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import ENV_FAILURES, BadValueError, ConfigurationError, EnvError, EnvStateError, shown
-from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.on_tensors import TensorEncoder, on_device
+from hybridppo.spaces.on_tensors import TensorEncoder, numbers_of, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.devices import accelerator_of
 

@@ -1,15 +1,18 @@
-"""The additions of an actor to its network: standard deviations, masks, state-dependent exploration."""
+"""Networks around others: standard deviations, masks, exploration, shared layers, and several policies as one."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
-from hybridppo.networks.numpy_forms.actor import FORBIDDEN
+from hybridppo.networks.numpy_mlp import FORBIDDEN
+from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin, Sizes, most_outputs, twin_within
 from hybridppo.networks.precision import float32_linear
-from hybridppo.networks.rows import numbers_of
-from hybridppo.networks.trunks import SharedTrunk
+from hybridppo.spaces.on_tensors import numbers_of, own_rows
 from hybridppo.spaces.rows import RowLayout
 
 
@@ -28,6 +31,11 @@ class GaussianActor(nn.Module):
         """The network's outputs, then the log standard deviations, along the last dimension."""
         mean: Tensor = self.mean(observations)
         return torch.cat((mean, self.log_std.expand(*mean.shape[:-1], -1)), dim=-1)
+
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of its network, which takes one more array."""
+        twin: NumpyTwin | None = twin_within(self.mean)
+        return twin
 
 
 class MaskedActor(nn.Module):
@@ -50,6 +58,11 @@ class MaskedActor(nn.Module):
             return outputs.masked_fill(forbidden, FORBIDDEN)
         logits, others = outputs.tensor_split([self.num_actions], dim=-1)
         return torch.cat((logits.masked_fill(forbidden, FORBIDDEN), others), dim=-1)
+
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of its network, with a mask."""
+        twin: NumpyTwin | None = twin_within(self.logits)
+        return None if twin is None else replace(twin, mask_size=self.num_actions)
 
 
 class StateDependentActor(nn.Module):
@@ -86,6 +99,11 @@ class StateDependentActor(nn.Module):
             return outputs
         return torch.cat((outputs, (fixed.unsqueeze(-2) * matrices).sum(-1)), dim=-1)
 
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of its layers, which explores."""
+        twin: NumpyTwin | None = twin_within(self.feature_layers)
+        return None if twin is None else replace(twin, explores=True)
+
     def scaled(self, noise: Tensor) -> Tensor:
         """Noise matrices `[N, d, L]` from standard normal noise `[N, d * L]`."""
         return noise.view(-1, *self.log_std.shape) * self.log_std.exp()
@@ -95,3 +113,127 @@ def exploring_actor_of(network: Any) -> StateDependentActor | None:
     """The `StateDependentActor` within a network of this library; None if there is none."""
     inner = getattr(network, "network", network)
     return inner if isinstance(inner, StateDependentActor) else None
+
+
+class SharedTrunk(nn.Module):
+    """All layers before the last ones of actor and critic. Within `once`, an input passes through them only once."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self._keeps = False
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """`[..., *row] -> [..., features]`."""
+        if not self._keeps:
+            features: Tensor = self.network(observations)
+            return features
+        if self._kept is None or self._kept[0] is not observations:
+            self._kept = observations, self.network(observations)
+        return self._kept[1]
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """A context in which the same tensor passes through only once; gradients of both networks add up there."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps, self._kept = False, None
+
+
+class HeadedNetwork(nn.Module):
+    """`[..., *row] -> [..., outputs]`: a shared trunk and a separate last layer."""
+
+    def __init__(self, trunk: SharedTrunk, head: nn.Linear) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """The last layer's outputs."""
+        outputs: Tensor = self.head(self.trunk(observations))
+        return outputs
+
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of all its layers."""
+        twin: NumpyTwin | None = twin_within(self.trunk.network)
+        return twin
+
+
+def shared_trunk_of(network: nn.Module) -> SharedTrunk | None:
+    """The shared trunk within a network; None if it has none."""
+    return next((module for module in network.modules() if isinstance(module, SharedTrunk)), None)
+
+
+class PoliciesActor(nn.Module):
+    """`[N, obs] -> [N, outputs]`: row `i` belongs to agent `i % A` of an environment and passes through its policy.
+
+    Args:
+        actors: the actor of each policy.
+        agents: for each policy, the indices of its own agents among the `A` of an environment.
+        sizes: for each policy, the layout of its rows and the number of its outputs; other outputs are zeros. None if
+            all policies take whole rows and have equally many outputs.
+    """
+
+    def __init__(
+        self, actors: Sequence[nn.Module], agents: Sequence[Sequence[int]], sizes: Sizes | None = None
+    ) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.actors = nn.ModuleList(actors)
+        self.agents = tuple(tuple(of_policy) for of_policy in agents)
+        self.num_agents = sum(map(len, self.agents))
+        """`A`."""
+        for number, of_policy in enumerate(self.agents):
+            self.register_buffer(f"_agents_{number}", torch.tensor(of_policy, dtype=torch.int64), persistent=False)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """The outputs of all rows in their order."""
+        return self.outputs_by(lambda number, rows: self.actors[number](rows), observations)
+
+    def outputs_by(self, act: Callable[[int, Tensor], Tensor], observations: Tensor) -> Tensor:
+        """The outputs of all rows in their order; `act` takes the number of a policy and its rows."""
+        outputs: Tensor | None = None
+        for number in range(len(self.actors)):
+            rows = self.rows_of(number, observations)
+            found = act(number, rows if self.sizes is None else own_rows(rows, self.sizes[number][0]))
+            if outputs is None:
+                width = found.shape[-1] if self.sizes is None else most_outputs(self.sizes)
+                outputs = found.new_zeros((len(observations), width))
+            self.put(outputs, number, found)
+        assert outputs is not None  # there is at least one policy
+        return outputs
+
+    def numpy_twin(self) -> PoliciesTwin | None:
+        """The twin of all its actors, if each has one."""
+        twins = [twin_within(actor) for actor in self.actors]
+        if any(twin is None for twin in twins):
+            return None
+        num_arrays = tuple(len(arrays_of(actor)) for actor in self.actors)
+        return PoliciesTwin(tuple(twins), num_arrays, self.agents, self.sizes)
+
+    def twin_arrays(self) -> list[Tensor]:
+        """The arrays of all its actors."""
+        return [array for actor in self.actors for array in arrays_of(actor)]
+
+    def rows_of(self, number: int, rows: Tensor) -> Tensor:
+        """The rows of one policy."""
+        apart = rows.view(-1, self.num_agents, *rows.shape[1:])
+        return apart.index_select(1, self.get_buffer(f"_agents_{number}")).flatten(0, 1)
+
+    def put(self, rows: Tensor, number: int, own: Tensor) -> None:
+        """Write the first numbers of one policy's rows."""
+        apart, agents = rows.view(-1, self.num_agents, rows.shape[1]), self.get_buffer(f"_agents_{number}")
+        apart[..., : own.shape[-1]].index_copy_(1, agents, own.view(len(apart), len(agents), -1))
+
+
+def actors_of(network: nn.Module) -> list[nn.Module]:
+    """The actors of several policies; or the network itself, if it is the actor of one policy."""
+    return list(network.actors) if isinstance(network, PoliciesActor) else [network]
+
+
+def arrays_of(network: Any) -> list[Tensor]:
+    """The arrays of its NumPy twin: its parameters, and the moments of its normalisation."""
+    make = getattr(network, "twin_arrays", None)
+    return [parameter.detach() for parameter in network.parameters()] if make is None else make()

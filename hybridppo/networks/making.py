@@ -26,14 +26,11 @@ from torch import Tensor, nn
 
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, shown
-from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
-from hybridppo.networks.convolutions import CONVOLUTIONS, ImageNetwork
-from hybridppo.networks.encoders import EncodedNetwork, parts_with_sizes
-from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
-from hybridppo.networks.mlp import MLP
+from hybridppo.networks.actors import GaussianActor, HeadedNetwork, MaskedActor, SharedTrunk, StateDependentActor
+from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork, ImageNetwork, parts_with_sizes
+from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
-from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of

@@ -1,14 +1,14 @@
-"""Multilayer perceptrons, orthogonally initialised."""
+"""Multilayer perceptrons, and the initial weights of layers."""
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import nn
 
-from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised
+from hybridppo.networks.numpy_twin import NumpyTwin
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -19,6 +19,51 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
+
+
+class EmptyLinear(nn.Linear):
+    """A linear layer whose weights are not initialised.
+
+    It draws nothing from the global generator for weights that are replaced at once. A layer on the "meta" device would
+    not draw either, but loads a symbolic algebra package, which takes 0.2 s.
+    """
+
+    def reset_parameters(self) -> None:
+        """Leave it to the caller."""
+
+
+class EmptyConvolution(nn.Conv2d):
+    """A convolution whose weights are not initialised."""
+
+    def reset_parameters(self) -> None:
+        """Leave it to the caller."""
+
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+class Initialise(Protocol):
+    """Initialises a layer."""
+
+    def __call__(self, layer: Layer, gain: float, generator: torch.Generator) -> Layer:
+        """The layer, with weights drawn from `generator`."""
+
+
+def initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
+    """The layer with orthogonal weights of this gain, drawn from `generator`, and biases of zero."""
+    assert layer.bias is not None  # all layers here have a bias
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def uniformly_initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
+    """The layer as torch initialises it: uniform within 1 / sqrt(inputs); `gain` is ignored."""
+    assert layer.bias is not None
+    bound = 1.0 / math.sqrt(layer.weight[0].numel())
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
 
 
 class MLP(nn.Sequential):
@@ -54,3 +99,12 @@ class MLP(nn.Sequential):
         if outputs is not None:
             layers.append(initialise(EmptyLinear(sizes[-1], outputs), output_gain, generator))
         super().__init__(*layers)
+
+    def numpy_twin(self) -> NumpyTwin | None:
+        """Its twin, if its activation is tanh or ReLU."""
+        linears, activations = list(self)[::2], {type(layer) for layer in list(self)[1::2]}
+        if not all(isinstance(layer, nn.Linear) and layer.bias is not None for layer in linears):
+            return None
+        if activations == {nn.Tanh}:
+            return NumpyTwin("tanh")
+        return NumpyTwin("relu") if activations == {nn.ReLU} else None

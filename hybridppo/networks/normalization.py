@@ -4,14 +4,15 @@ Moments are buffers, so they are moved, mirrored and saved like all buffers. The
 never while the parameters act: actor and learner then see the same numbers.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.numpy_forms.normalizing import EPSILON, LIMIT
-from hybridppo.networks.rows import numbers_of, with_numbers
+from hybridppo.networks.numpy_twin import EPSILON, LIMIT, NumpyTwin, twin_within
+from hybridppo.spaces.on_tensors import numbers_of, with_numbers
 from hybridppo.spaces.rows import RowLayout
 
 Moments = tuple[Tensor, Tensor, Any]
@@ -117,3 +118,13 @@ class NormalizedNetwork(nn.Module):
     def forward(self, observations: Tensor, *memory: Tensor) -> Any:
         """The network's outputs for normalised observations."""
         return self.network(self.normalizer(observations), *memory)
+
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of its network, which normalises."""
+        twin: NumpyTwin | None = twin_within(self.network)
+        return None if twin is None else replace(twin, normalizes=self.normalizer.layout)
+
+    def twin_arrays(self) -> list[Tensor]:
+        """Its parameters, then mean and variance."""
+        moments = self.normalizer.moments
+        return [*(parameter.detach() for parameter in self.parameters()), moments.mean, moments.variance]

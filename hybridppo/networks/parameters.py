@@ -26,6 +26,11 @@ def bind(tensor: Tensor, storage: Tensor) -> None:
     torch.utils.swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
 
 
+def place_of(parameter: Tensor, values: Tensor) -> int:
+    """Where a parameter begins in the buffer of all parameters."""
+    return (parameter.data_ptr() - values.data_ptr()) // parameter.element_size()
+
+
 class FlatParameters:
     """The parameters of several networks as views of one 1-D tensor, and their gradients as views of another.
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.errors import DeviceError
+from hybridppo.networks.twins import linears
 from hybridppo.system.devices import accelerator_of
 
 Precision = Literal["fp32", "bf16", "tf32"]
@@ -80,12 +81,8 @@ def rounding(
     """
     if precision != "bf16":
         return nullcontext
-    heads = [linears[-1] for network in networks if (linears := _linears(network))]
+    heads = [layers[-1] for network in networks if (layers := linears(network))]
     return partial(_autocast, device, heads)
-
-
-def _linears(network: nn.Module) -> list[nn.Module]:
-    return [module for module in network.modules() if isinstance(module, nn.Linear)]
 
 
 @contextmanager

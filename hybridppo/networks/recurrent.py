@@ -1,10 +1,11 @@
 """Recurrent networks: a cell, followed by an ordinary network of its output.
 
 The arithmetic is that of `nn.LSTM` and `nn.GRU`, or of a minGRU. The state of a cell begins with its output `h`; it is
-zero at the start of an episode. `numpy_forms/recurrent.py` acts with the same parameters.
+zero at the start of an episode. `numpy_recurrent.py` acts with the same parameters.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.rows import numbers_of
+from hybridppo.networks.numpy_recurrent import CellTwin
+from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
+from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.spaces.rows import RowLayout
 from hybridppo.system.devices import sent
 
@@ -288,6 +291,18 @@ class RecurrentNetwork(nn.Module):
         outputs: Tensor = self.network(self._remembered(observations, hidden))
         return outputs
 
+    def numpy_twin(self) -> NumpyTwin | None:
+        """The twin of its network, behind its cell."""
+        twin: NumpyTwin | None = twin_within(self.network)
+        if twin is None or twin.encoded is not None:
+            return None
+        make = getattr(self.features, "encoded_twin", None)
+        encoded = None if make is None else make(twin.activation)
+        if self.features is not None and encoded is None:
+            return None
+        kind: Any = next(kind for kind, made in CELLS.items() if type(self.cell) is made)
+        return replace(twin, cell=CellTwin(kind, self.cell.size), encoded=encoded, columns=None)
+
     def _inputs(self, observations: Tensor) -> Tensor:
         return observations if self.features is None else self.features(observations)
 
@@ -297,6 +312,12 @@ class RecurrentNetwork(nn.Module):
             return hidden
         mask = numbers_of(observations, self.layout)[..., self.layout.num_numbers - self.mask_size :]
         return torch.cat((hidden, mask), dim=-1)
+
+
+def cell_of(network: nn.Module) -> Cell | None:
+    """The recurrent cell of a network of this library, normalised or not; None if it has none."""
+    inner = network if isinstance(network, RecurrentNetwork) else getattr(network, "network", None)
+    return inner.cell if isinstance(inner, RecurrentNetwork) else None
 
 
 def _in_one_piece(*parameters: Tensor) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor, agents_of
-from hybridppo.networks.of_policies import actors_of
+from hybridppo.networks.actors import actors_of
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.placement import CopyTimer, Placement, sampling_actor
 from hybridppo.system.devices import accelerator_of

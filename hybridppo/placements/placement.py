@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from hybridppo.errors import DeviceError, shown
 from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of, has_policies
-from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
-from hybridppo.networks.forms import actor_form, arrays_of, cell_of
-from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
-from hybridppo.networks.of_policies import PoliciesActor, actors_of
+from hybridppo.networks.actors import PoliciesActor, StateDependentActor, actors_of, arrays_of, exploring_actor_of
+from hybridppo.networks.numpy_twin import NumpyPoliciesActor
+from hybridppo.networks.recurrent import cell_of
+from hybridppo.networks.twins import twin_of
 from hybridppo.system.devices import accelerator_of, current_cuda_index, num_cuda_devices
 from hybridppo.system.validation import part_of, real, whole
 
@@ -253,7 +253,7 @@ class Crossing:
 
 def sampling_actor(network: nn.Module, crossing: Crossing, version: int) -> SamplingActor:
     """The fastest form of an actor, with its present parameters on their present device."""
-    form = actor_form(network) if not crossing.takes_tensors else None
+    form = twin_of(network) if not crossing.takes_tensors else None
     if form is not None:
         arrays = arrays_of(network)
         if all(array.device.type == "cpu" for array in arrays):

@@ -18,12 +18,11 @@ from hybridppo.distributions.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.distributions.joint import Factor, JointDistribution
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
+from hybridppo.networks.actors import GaussianActor, HeadedNetwork, MaskedActor, StateDependentActor
 from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.mlp import ACTIVATIONS
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
-from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.masks import MaskedObservation

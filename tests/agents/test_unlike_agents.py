@@ -33,9 +33,9 @@ from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.making import make_environments
-from hybridppo.networks.rows import own_rows
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.on_tensors import own_rows
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 CONFIGS = {

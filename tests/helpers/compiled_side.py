@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from hybridppo.environments.base import Environments
-from hybridppo.networks.forms import actor_form, arrays_of
+from hybridppo.networks.actors import arrays_of
+from hybridppo.networks.twins import twin_of
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.filling import Stepper, fused
 
@@ -16,7 +17,7 @@ class Side:
     def __init__(self, environments: Environments, agent: Any, num_steps: int, seed: int = 0) -> None:
         self.environments: Any = environments
         self.agent = agent
-        form = actor_form(agent.actor)
+        form = twin_of(agent.actor)
         assert form is not None
         self.actor = form.actor([array.numpy() for array in arrays_of(agent.actor)])
         columns = environments.num_envs

@@ -36,8 +36,9 @@ from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
-from hybridppo.networks.forms import arrays_of, numpy_form
+from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
+from hybridppo.networks.twins import twin_of
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.system.signals import Stopped
@@ -174,7 +175,7 @@ def test_numpys_actor_is_torchs(cell: Any, spaces: str, normalises: bool) -> Non
     if normalises and agent.normalization.observations is not None:
         normalizer = agent.normalization.observations
         normalizer.merge(*normalizer.moments_of(torch.from_numpy(observations[0])))
-    form = numpy_form(agent.actor)
+    form = twin_of(agent.actor)
     assert form is not None
     actor: Any = form.actor([array.numpy() for array in arrays_of(agent.actor)])
     state = torch.randn(11, config.memory.state_size, generator=torch.Generator().manual_seed(3))

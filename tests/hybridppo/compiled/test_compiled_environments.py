@@ -25,7 +25,7 @@ from hybridppo.environments import compiled as compiled_environments
 from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
-from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.filling import Stepper
 

@@ -12,7 +12,7 @@ import pytest
 from hybridppo import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.pickling import pack
-from hybridppo.networks.forms import arrays_of
+from hybridppo.networks.actors import arrays_of
 from hybridppo.runners.workers import Work, WorkerSampler
 
 pytest.importorskip("ray")

@@ -14,9 +14,8 @@ from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.random_words import philox, words
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.errors import BadValueError, EnvError
-from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.on_tensors import TensorEncoder
+from hybridppo.spaces.on_tensors import TensorEncoder, numbers_of
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {

@@ -17,8 +17,8 @@ from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
-from hybridppo.networks.actors import StateDependentActor
-from hybridppo.networks.forms import arrays_of, numpy_form
+from hybridppo.networks.actors import StateDependentActor, arrays_of
+from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Counters, Crossing, torch_actor
 
 ACTIONS = Box(-1.0, 1.0, (2,), np.float32)
@@ -98,7 +98,7 @@ def test_numpy_acts_as_torch_does_whoever_else_acts_beside(name: str) -> None:
     rows = agent._encode(np.stack([space.sample() for _ in range(11)]))
     noise = agent.distribution.draw_noise(np.random.default_rng(1), (11,))
     in_torch = torch_actor(agent.actor, Crossing(torch.device("cpu"), Counters()))
-    form = numpy_form(agent.actor)
+    form = twin_of(agent.actor)
     assert form is not None
     in_numpy = form.actor([tensor.numpy() for tensor in arrays_of(agent.actor)])
     results = []

@@ -13,8 +13,9 @@ from toy_environments import IdentityDiscrete
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
+from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.encoders import EncodedNetwork
-from hybridppo.networks.forms import arrays_of, numpy_form
+from hybridppo.networks.twins import twin_of
 from hybridppo.spaces.masks import MaskedObservation
 
 SEEN = Dict(camera=Box(0, 255, (12, 12, 3), np.uint8), lamps=Discrete(3), speed=Box(-5.0, 5.0, (4,), np.float32))
@@ -69,7 +70,7 @@ def test_numpy_gives_what_torch_gives_however_many_rows_there_are(name: str) -> 
     space, action, config = AGENTS[name]
     agent = agent_of(space, action, **config)
     rows = rows_of(agent, 11)
-    form = numpy_form(agent.actor)
+    form = twin_of(agent.actor)
     assert form is not None
     arrays = [tensor.numpy() for tensor in arrays_of(agent.actor)]
     everything = form.actor(arrays)(rows).copy()
@@ -82,7 +83,7 @@ def test_numpy_gives_what_torch_gives_however_many_rows_there_are(name: str) -> 
 
 def test_what_numpy_has_not_is_left_to_torch() -> None:
     for config in ({"layer_norm": True}, {"activation": "elu"}, {"convolutions": "impala"}):
-        assert numpy_form(agent_of(SEEN, **config).actor) is None
+        assert twin_of(agent_of(SEEN, **config).actor) is None
 
 
 def test_it_has_a_flag_and_is_saved_as_json(tmp_path: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
+from hybridppo.networks.numpy_mlp import HiddenLayers
 
 WIDTHS = (5, 7, 4, 3)
 STACK = 2

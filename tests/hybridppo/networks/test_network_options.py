@@ -16,11 +16,10 @@ from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.convolutions import a3c, impala
-from hybridppo.networks.forms import numpy_form
+from hybridppo.networks.actors import GaussianActor, shared_trunk_of
+from hybridppo.networks.encoders import a3c, impala
 from hybridppo.networks.mlp import MLP
-from hybridppo.networks.trunks import shared_trunk_of
+from hybridppo.networks.twins import twin_of
 from hybridppo.spaces.rows import ImageLayout
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(4)
@@ -44,7 +43,7 @@ def test_actor_and_critic_share_all_but_their_last_layers(observation_space: gym
     assert len(shared.parameters.values) == in_trunk + (6 + 1) * 4 + (6 + 1)
     assert len(apart.parameters.values) == 2 * in_trunk + (6 + 1) * 4 + (6 + 1)
     assert shared.parameters.of("critic").numel() == 6 + 1
-    assert numpy_form(shared.actor) is not None
+    assert twin_of(shared.actor) is not None
 
 
 def test_what_both_see_passes_through_the_trunk_once() -> None:
@@ -70,7 +69,7 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
 
 def test_the_numpy_form_of_a_shared_trunk_is_torchs() -> None:
     agent = make(gym.spaces.Dict(image=IMAGE, numbers=BOX), gym.spaces.Box(-1.0, 1.0, (2,)), shared_trunk=True)
-    form = numpy_form(agent.actor)
+    form = twin_of(agent.actor)
     assert form is not None
     rows = np.random.default_rng(0).integers(0, 255, (5, agent._encode.size), np.uint8)
     rows[:, :12] = np.random.default_rng(0).random((5, 3), np.float32).view(np.uint8)
@@ -105,7 +104,7 @@ def test_hidden_layers_are_normalised_before_their_activation() -> None:
     before_activation = agent.actor[1](agent.actor[0](rows))
     torch.testing.assert_close(before_activation.mean(-1), torch.zeros(7), rtol=0.0, atol=1e-5)
     torch.testing.assert_close(before_activation.std(-1, correction=0), torch.ones(7), rtol=0.0, atol=1e-2)
-    assert numpy_form(agent.actor) is None
+    assert twin_of(agent.actor) is None
 
 
 def test_layer_norm_trains_and_workers_say_that_they_cannot() -> None:
@@ -184,4 +183,4 @@ def test_others_learn_from_images(convolutions: Any, env: Any) -> None:
     )  # fmt: skip
     result = hybridppo.train(env, total_steps=256, seed=0, config=config, placement="cpu", progress=False)
     assert np.isfinite(result.metrics["policy_loss"])
-    assert numpy_form(result.agent.actor) is None
+    assert twin_of(result.agent.actor) is None

@@ -7,11 +7,11 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
+from hybridppo.networks import numpy_mlp
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.mlp import MLP, Activation
-from hybridppo.networks.numpy_forms import actor as numpy_mlp
-from hybridppo.networks.numpy_forms.actor import FORBIDDEN, NumpyActor
+from hybridppo.networks.numpy_mlp import FORBIDDEN, NumpyActor
+from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
@@ -133,5 +133,5 @@ def test_other_networks_take_the_general_form() -> None:
     doubled.mean[0].__class__ = Doubled
     spectral_norm(normalised.mean[-1])
     for network in (elu, linear, hooked, doubled, normalised, unbiased, torch.nn.Linear(5, 3)):
-        assert numpy_form(network) is None
+        assert twin_of(network) is None
         assert isinstance(sampling_actor(network, CROSSING, 0), TorchActor)

@@ -22,9 +22,9 @@ from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, ImageNetwork, features_of, nature
+from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, ImageNetwork, features_of, nature
 from hybridppo.networks.mlp import MLP
-from hybridppo.networks.numpy_forms.encoders import NumpyFeaturesActor
+from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
@@ -259,7 +259,7 @@ def test_weights_are_orthogonal_and_leading_dimensions_kept(shape: tuple[int, ..
 def test_numpy_gives_what_torch_gives(shape: tuple[int, ...], gaussian: bool) -> None:
     network = make_network(shape, gaussian=gaussian)
     actor = sampling_actor(network, CROSSING, version=3)
-    assert isinstance(actor, NumpyFeaturesActor)
+    assert isinstance(actor, NumpyActor)
     assert actor.version == 3
     for count in (1, 8, 3):
         images = some_images(count, shape)

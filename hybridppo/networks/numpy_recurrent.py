@@ -5,11 +5,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hybridppo.networks.numpy_forms.actor import CHUNK, ArrayActor, NumpyActor
+from hybridppo.networks.numpy_mlp import CHUNK, ArrayActor, NumpyActor
 from hybridppo.spaces.arrays import Array
 
 
-class CellForm(NamedTuple):
+class CellTwin(NamedTuple):
     """The kind and the size of a cell."""
 
     kind: Literal["lstm", "gru", "mingru"]
@@ -38,7 +38,7 @@ class NumpyRecurrentActor(ArrayActor):
 
     def __init__(
         self,
-        form: CellForm,
+        form: CellTwin,
         cell: Sequence[Array],
         network: NumpyActor,
         mask_size: int,

@@ -6,12 +6,14 @@ each passes through the convolutions by itself.
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from hybridppo.networks.numpy_mlp import NumpyActivation, NumpyActor
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.rows import ImageLayout, RowLayout
+from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 
 def num_convolution_arrays(images: Iterable[ImageLayout]) -> int:
@@ -109,3 +111,71 @@ class _Layer:
         self._products += self._bias
         np.maximum(self._products, 0.0, out=self._products)
         return self._out
+
+
+class EncodedTwin(NamedTuple):
+    """Describes the parts of an observation."""
+
+    layout: RowLayout
+    """Layout of a row."""
+    parts: tuple[tuple[RowPart, int], ...]
+    """The parts that are seen, each with its number of layers."""
+    end: int
+    """Index after the last of a row's numbers that belong to a part."""
+
+    @property
+    def num_arrays(self) -> int:
+        """Number of parameter arrays of convolutions and layers."""
+        return self.num_convolution_arrays + sum(2 * num_layers for _, num_layers in self.parts)
+
+    @property
+    def num_convolution_arrays(self) -> int:
+        """Number of parameter arrays of the convolutions."""
+        return num_convolution_arrays(self.layout.images[number] for number in self.images)
+
+    @property
+    def images(self) -> list[int]:
+        """Indices of the images that are seen."""
+        return [number for part, _ in self.parts for number in range(part.images.start, part.images.stop)]
+
+
+class NumpyEncoded:
+    """Encodes each part of a row by itself: the features of all parts, followed by the rest of the row (a mask).
+
+    The features of an observation do not depend on the number of observations, as for `NumpyActor`.
+
+    Args:
+        form: describes the parts.
+        parameters: of the convolutions, image by image, then of the layers, part by part. Copied.
+        activation: activation of every layer.
+    """
+
+    def __init__(self, form: EncodedTwin, parameters: Sequence[Array], activation: NumpyActivation) -> None:
+        layout, start, seen = form.layout, form.num_convolution_arrays, form.images
+        self._features = NumpyFeatures(layout, parameters[:start], seen)
+        sizes = [image.num_features if number in seen else 0 for number, image in enumerate(layout.images)]
+        ends = np.cumsum([layout.num_numbers, *sizes]).tolist()
+        self._parts: list[tuple[slice, slice, NumpyActor | None]] = []
+        for part, num_layers in form.parts:
+            encoder, end = None, start + 2 * num_layers
+            if num_layers:  # a NumpyActor whose last layer is not used
+                head = np.zeros((1, len(parameters[end - 1])), np.float32), np.zeros(1, np.float32)
+                encoder = NumpyActor([*parameters[start:end], *head], activation)
+            self._parts.append((part.numbers, slice(ends[part.images.start], ends[part.images.stop]), encoder))
+            start = end
+        self._rest = slice(form.end, layout.num_numbers)
+        is_plain = [num_layers for _, num_layers in form.parts] == [0] and not layout.images
+        self.numbers = form.parts[0][0].numbers if is_plain and form.end == layout.num_numbers else None
+        """The numbers of a row that it returns, if it does nothing else; else None."""
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, features]`."""
+        features = self._features(observations)
+        joined: list[Array] = []
+        for numbers, images, encoder in self._parts:
+            seen = np.concatenate((features[:, numbers], features[:, images]), axis=1)
+            if encoder is not None:
+                encoder(seen)
+                seen = encoder.features
+            joined.append(seen)
+        return np.concatenate((*joined, features[:, self._rest]), axis=1)

@@ -1,0 +1,287 @@
+"""The NumPy twin of an actor: describes it apart from its parameters, so that it can be made in NumPy.
+
+Worker processes and all placements that sample on the CPU use it, because for small networks most of torch's time is
+overhead. Workers use this file without torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
+from hybridppo.networks.numpy_features import EncodedTwin, NumpyEncoded
+from hybridppo.networks.numpy_mlp import ArrayActor, NumpyActivation, NumpyActor
+from hybridppo.networks.numpy_recurrent import CellTwin, NumpyRecurrentActor
+from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.rows import RowLayout
+
+LIMIT = 10.0
+"""Normalised numbers are clipped to +- this."""
+_HIGHEST, _LOWEST = np.array(LIMIT, np.float32), np.array(-LIMIT, np.float32)
+# As arrays, because NumPy would convert a number in each step.
+EPSILON = 1e-8
+"""Added to a variance, because it may be 0."""
+Agents = Sequence[Sequence[int]]
+Sizes = Sequence[tuple[RowLayout, int]]
+"""For each policy, the layout of its rows, and the number of its outputs."""
+
+
+def most_outputs(sizes: Sizes) -> int:
+    """The largest number of outputs of a policy."""
+    return max(outputs for _, outputs in sizes)
+
+
+@dataclass(frozen=True)
+class NumpyTwin:
+    """Describes the actor that parameters belong to."""
+
+    activation: NumpyActivation
+    """Activation of every hidden layer."""
+    mask_size: int = 0
+    """Length of the mask, the last numbers of a row."""
+    encoded: EncodedTwin | None = None
+    """What precedes the hidden layers: convolutions, or separate layers of the parts of a row; else None."""
+    columns: Any = field(default_factory=lambda: slice(None), compare=False)
+    """The numbers of a row that the hidden layers see, as an index; None if they see something else."""
+    cell: CellTwin | None = None
+    """The recurrent cell, if the actor has one; else None."""
+    normalizes: RowLayout | None = None
+    """Layout of a row, if rows are normalised first; else None."""
+    explores: bool = False
+    """Whether exploration depends on the state: the first parameter then belongs to the noise."""
+
+    def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
+        """The actor, from its arrays in the order of `networks.twins.arrays_of`."""
+        own = parameters if self.normalizes is None else parameters[:-2]
+        actor: ArrayActor
+        if self.cell is not None:
+            actor = self._recurrent_actor(self.cell, own)
+        elif self.explores:
+            actor = NumpyExploringActor(self._of_means(own[1:]), own[0])
+        else:
+            actor = self._of_means(own)
+        if self.normalizes is not None:
+            actor = NormalizingActor(actor, self.normalizes, *parameters[-2:])
+        actor.parameters, actor.version = parameters, version
+        return actor
+
+    def _of_means(self, parameters: Sequence[Array]) -> NumpyActor:
+        start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
+        before, num_arrays, mask_end = self._before(parameters[start:])
+        rest = [*parameters[:start], *parameters[start + num_arrays :]]
+        return NumpyActor(rest, self.activation, self.mask_size, mask_end, before)
+
+    def _recurrent_actor(self, cell: CellTwin, parameters: Sequence[Array]) -> NumpyRecurrentActor:
+        before, start, mask_end = self._before(parameters)
+        end = start + {"lstm": 3, "gru": 4, "mingru": 2}[cell.kind]
+        network = NumpyActor(parameters[end:], self.activation, self.mask_size)
+        return NumpyRecurrentActor(cell, parameters[start:end], network, self.mask_size, before, mask_end)
+
+    def _before(self, parameters: Sequence[Array]) -> tuple[NumpyEncoded | None, int, int | None]:
+        """The layers before the MLP, made from the first of these parameters.
+
+        Returns:
+            The layers, or None; the number of their parameter arrays; and the index after the mask in their output,
+            None if the mask is last.
+        """
+        if self.encoded is None:
+            return None, 0, None
+        end, num_numbers = self.encoded.num_arrays, self.encoded.layout.num_numbers
+        has_mask_inside = self.encoded.end == num_numbers
+        encoded = NumpyEncoded(self.encoded, parameters[:end], self.activation)
+        return encoded, end, num_numbers if has_mask_inside else None
+
+
+@dataclass(frozen=True)
+class PoliciesTwin:
+    """Describes the actors of several policies, which act as one."""
+
+    twins: tuple[NumpyTwin, ...]
+    num_arrays: tuple[int, ...]
+    """Number of parameter arrays of each actor."""
+    agents: Agents
+    sizes: Sizes | None = None
+
+    def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
+        """Like `NumpyTwin.actor`."""
+        ends = list(accumulate(self.num_arrays))
+        parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
+        actors = [twin.actor(part) for twin, part in zip(self.twins, parts, strict=True)]
+        state_sizes = [0 if twin.cell is None else twin.cell.state_size for twin in self.twins]
+        actor = NumpyPoliciesActor(actors, self.agents, self.sizes, state_sizes)
+        actor.parameters, actor.version = parameters, version
+        return actor
+
+
+def twin_within(module: Any) -> Any:
+    """The twin of a part of a network; None if it has none."""
+    make = getattr(module, "numpy_twin", None)
+    return None if make is None else make()
+
+
+class NormalizingActor(ArrayActor):
+    """Normalises observations for an actor. The moments are copied.
+
+    Args:
+        actor: takes normalised observations; any actor of these files.
+        layout: the layout of a row.
+        mean: mean of each number of a row.
+        variance: variance of each number of a row.
+    """
+
+    def __init__(self, actor: Any, layout: RowLayout, mean: Array, variance: Array) -> None:
+        self.inner: Any = actor
+        """The actor of normalised observations."""
+        self._layout = layout
+        times = layout.num_numbers // len(mean)  # if rows are stacks of frames, all frames are normalised alike
+        self._mean = np.tile(mean, times)
+        self._scale: Array = np.tile(np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON)), times)
+        self._rows = np.empty((0, *layout.shape), layout.dtype)
+
+    @property
+    def moments(self) -> Array:
+        """`[2, *row]`: what is subtracted from the numbers of an observation, and the factor afterwards."""
+        return np.stack((self._mean, self._scale)).astype(np.float32, copy=False)
+
+    @property
+    def state(self) -> Array:
+        """The recurrent actor's state."""
+        state: Array = self.inner.state
+        return state
+
+    @state.setter
+    def state(self, state: Array) -> None:
+        self.inner.state = state
+
+    def forget(self, envs: Array) -> None:
+        """The recurrent actor's `forget`."""
+        self.inner.forget(envs)
+
+    def explore(self, noise: Array) -> None:
+        """The exploring actor's `explore`."""
+        self.inner.explore(noise)
+
+    @property
+    def perturbation(self) -> Array:
+        """The exploring actor's `perturbation`."""
+        perturbation: Array = self.inner.perturbation
+        return perturbation
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        if len(observations) != len(self._rows):
+            self._rows = np.empty(observations.shape, observations.dtype)
+            self._numbers = self._layout.numbers(self._rows)
+        if self._layout.images:
+            self._rows[:] = observations
+        numbers = self._numbers
+        np.subtract(self._layout.numbers(observations), self._mean, out=numbers)
+        np.multiply(numbers, self._scale, out=numbers)
+        np.minimum(numbers, _HIGHEST, out=numbers)
+        np.maximum(numbers, _LOWEST, out=numbers)
+        outputs: Array = self.inner(self._rows)
+        return outputs
+
+
+class NumpyExploringActor(ArrayActor):
+    """Means and log standard deviations, and the perturbation by a noise matrix.
+
+    The outputs for an observation do not depend on the number of observations: each sum over features is of one row, in
+    an order that follows from the number of features alone.
+
+    Args:
+        actor: gives the means and the features.
+        log_std: log standard deviations of the entries of a matrix, `[d, L]`; copied.
+    """
+
+    def __init__(self, actor: NumpyActor, log_std: Array) -> None:
+        self._actor = actor
+        self._scale: Array = np.exp(log_std)
+        self._variance: Array = self._scale * self._scale
+        self._matrices: Array | None = None
+        self.perturbation: Array = np.zeros((0, len(log_std)), np.float32)
+        """The noise that the last call added, `[N, d]`; reused by the next call."""
+        self._outputs = np.zeros((0, 2 * len(log_std)), np.float32)
+
+    def explore(self, noise: Array) -> None:
+        """Use standard normal noise `[N, d * L]` for the next calls."""
+        self._matrices = noise.reshape(len(noise), *self._scale.shape) * self._scale
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, 2 * d]`; the result is reused by the next call."""
+        means = self._actor(observations)
+        num_rows, size = means.shape
+        if len(self._outputs) != num_rows:
+            self._outputs = np.empty((num_rows, 2 * size), np.float32)
+            self._products = np.empty((num_rows, *self._scale.shape), np.float32)
+            self.perturbation = np.zeros((num_rows, size), np.float32)
+        features = self._actor.features[:, None, :]
+        products, log_std = self._products, self._outputs[:, size:]
+        self._outputs[:, :size] = means
+        # [N, 1, L] and [d, L] -> [N, d, L] -> [N, d]
+        np.multiply(features * features, self._variance, out=products)
+        log_std[:] = np.float32(0.5) * np.log(products.sum(-1) + np.float32(VARIANCE_EPSILON))
+        if self._matrices is not None and len(self._matrices) == num_rows:
+            np.multiply(features, self._matrices, out=products)
+            np.add.reduce(products, axis=-1, out=self.perturbation)
+        return self._outputs
+
+
+class NumpyPoliciesActor(ArrayActor):
+    """`networks.actors.PoliciesActor` in NumPy: the actors of several policies as one.
+
+    Args:
+        actors: the actor of each policy.
+        agents: for each policy, which of the `A` agents of an environment are its own.
+        sizes: as for `PoliciesActor`.
+        state_sizes: for each policy, the numbers in the state of its actor; 0 without a memory.
+    """
+
+    def __init__(
+        self, actors: Sequence[Any], agents: Agents, sizes: Sizes | None = None, state_sizes: Sequence[int] = ()
+    ) -> None:
+        self.actors, self.agents, self._sizes = actors, agents, sizes
+        self._num_agents = sum(map(len, agents))
+        parts = zip(actors, agents, state_sizes, strict=False)
+        self._remembering = [(actor, own, size) for actor, own, size in parts if size]
+        self._state_size, self._num_envs = max(state_sizes, default=0), 0
+
+    @property
+    def state(self) -> Array:
+        """`[N, state_size]`, a copy; the state of each policy comes first in its rows, and then zeros."""
+        state = np.zeros((self._num_envs, self._num_agents, self._state_size), np.float32)
+        for actor, own, size in self._remembering:
+            state[:, own, :size] = actor.state.reshape(-1, len(own), size)
+        return state.reshape(-1, self._state_size)
+
+    @state.setter
+    def state(self, state: Array) -> None:
+        apart = state.reshape(-1, self._num_agents, self._state_size)
+        self._num_envs = len(apart)
+        for actor, own, size in self._remembering:
+            actor.state = apart[:, own, :size].reshape(-1, size)
+
+    def forget(self, envs: Array) -> None:
+        """Set the state of some rows, `[N]` bool, to zero."""
+        apart = envs.reshape(-1, self._num_agents)
+        for actor, own, _ in self._remembering:
+            actor.forget(apart[:, own].ravel())
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; row `i` belongs to agent `i % A`."""
+        rows = observations.reshape(-1, self._num_agents, *observations.shape[1:])
+        outputs: Array | None = None
+        for number, (actor, own) in enumerate(zip(self.actors, self.agents, strict=True)):
+            taken = rows[:, own].reshape(-1, *observations.shape[1:])
+            if self._sizes is not None:
+                taken = self._sizes[number][0].own(taken)
+            found = actor(taken)
+            if outputs is None:
+                width = found.shape[-1] if self._sizes is None else most_outputs(self._sizes)
+                outputs = np.zeros((len(rows), self._num_agents, width), np.float32)
+            outputs[:, own, : found.shape[-1]] = found.reshape(len(rows), len(own), -1)
+        assert outputs is not None  # there is at least one policy
+        return outputs.reshape(len(observations), -1)

@@ -41,10 +41,11 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 import hybridppo
-from hybridppo import HybridPPOError, PPOConfig, origin
+from hybridppo import HybridPPOError, PPOConfig
 from hybridppo.errors import shown
 from hybridppo.run_directory.checkpoints import _checksum
 from hybridppo.run_directory.files import as_json
+from hybridppo.settings import COMMIT
 
 TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (8,)}
 SECONDS_PER_CASE = 60
@@ -446,7 +447,7 @@ _events: list[str] = []
 
 
 def _audit(event: str, arguments: Any) -> None:
-    if event == "subprocess.Popen" and tuple(arguments[1]) == origin.COMMIT:
+    if event == "subprocess.Popen" and tuple(arguments[1]) == COMMIT:
         return  # the library's own question, of which commit the run is
     if _watching and event in FORBIDDEN_EVENTS:
         _events.append(f"{event} {arguments!r}"[:200])

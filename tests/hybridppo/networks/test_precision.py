@@ -85,7 +85,7 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
     result = hybridppo.train(
         "CartPole-v1", total_steps=8, placement="cpu", config=config, evaluation_episodes=1, progress=False
     )
-    assert said == [("train", "fp32"), ("ppo", "fp32"), ("evaluate", "fp32")]
+    assert said == [("training", "fp32"), ("ppo", "fp32"), ("evaluating", "fp32")]
     result.agent.act(np.zeros(4, np.float32))
     assert said[-1] == ("agent", "fp32")
     assert isinstance(result.agent.action_space, gym.spaces.Discrete)

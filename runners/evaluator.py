@@ -55,7 +55,7 @@ class Evaluator:
     def __init__(
         self, episodes: Episodes, interruption: Interruption, form: NumpyTwin | PoliciesTwin | None = None
     ) -> None:
-        self.episodes, self._interruption = episodes, interruption
+        self._episodes, self._interruption = episodes, interruption
         self._result: Evaluation | None = None
         self._is_ready = self._is_running = False
         self._pool: LocalProcesses | None = None
@@ -88,7 +88,7 @@ class Evaluator:
         """Begin an evaluation of an actor that does not change."""
         with contextlib.suppress(Stopped):  # `result` raises it
             if self._pool is None:
-                self._result = self.episodes.run(actor, self._environments, lambda: self._interruption.requested)
+                self._result = self._episodes.run(actor, self._environments, lambda: self._interruption.requested)
                 return
             if not self._is_ready:
                 self._pool.wait_until_ready([0])
@@ -181,7 +181,7 @@ class EvaluationDuringTraining(Callback):
         checkpointing: saves the evaluated agents.
         directory: for results; None writes none.
         evaluator: runs the episodes; None if the training is not evaluated (any more).
-        every: environment steps between evaluations, of all environments together; 0 for never.
+        every: environment steps between evaluations, of all environments together.
         shows: whether to show results on stderr.
     """
 
@@ -205,8 +205,6 @@ class EvaluationDuringTraining(Callback):
         """The iteration of the last reported evaluation."""
         self._pending: Moment | None = None
         """The moment that is being evaluated, or was when the training was stopped."""
-        self._results: list[tuple[Moment | None, Evaluation]] = []
-        """The moment whose result is not reported yet; None for the present agent."""
         checkpointing.further["evaluation"] = self
 
     def on_start(self, run: TrainingRun) -> None:
@@ -214,118 +212,87 @@ class EvaluationDuringTraining(Callback):
         if self._pending is not None and self._evaluator is not None and self._directory is not None:
             try:
                 tensors = checkpoints.load(self._directory.checkpoint(self._pending["number"])).tensors
+                self._begin(self._evaluator, tensors)
             except CheckpointError as error:
                 logger.warning("%s; it is not evaluated", error)
                 self._pending = None
-            else:
-                self._begin(tensors)
-                if not self._evaluator.is_concurrent:
-                    with contextlib.suppress(Stopped):
-                        self._await()
-        self._checkpointing.add_metrics(self.on_metrics(run, {}))
-        self._report()
-
-    def on_metrics(self, run: TrainingRun, metrics: Any) -> Metrics:
-        """Evaluate if due; return the figures."""
-        if self._evaluator is None or not self._is_due():
-            return {}
-        try:
-            self._await()
-            if not self._evaluator.is_concurrent:
-                self._begin()
-                self._results.append((None, self._evaluator.result()))
-        except Stopped:
-            return {}  # the evaluation is still due when the training is resumed
-        return self._figures()
+        self._evaluate_if_due()
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
-        """Report the result."""
-        self._report()
+        """Evaluate if due."""
+        self._evaluate_if_due()
 
     def on_finish(self, run: TrainingRun) -> None:
-        """Wait for an unfinished evaluation; after a stop, it begins again when the training is resumed."""
-        if self._runner.interrupted or self._evaluator is None:
-            return
-        try:
-            self._await()
-        except Stopped:
-            self._runner.interrupted = True
-            return
-        if self._is_due():  # only a stop has kept it from being made
-            self._runner.interrupted = True
-            return
-        self._checkpointing.add_metrics(self._figures())
-        self._report()
+        """Wait for an unfinished evaluation; after a stop, it is made when the training is resumed."""
+        if not self._runner.interrupted and self._evaluator is not None:
+            with contextlib.suppress(Stopped):
+                self._await(self._evaluator)
+            self._runner.interrupted = self._pending is not None or self._is_due()
 
     def _is_due(self) -> bool:
-        return self._every > 0 and self._runner.steps_learned // self._every > self._env_steps // self._every
+        return self._runner.steps_learned // self._every > self._env_steps // self._every
 
-    def _begin(self, tensors: dict[str, Any] | None = None) -> None:
-        """Begin to evaluate the present agent, or the one with the tensors of a checkpoint."""
-        assert self._evaluator is not None
-        self._evaluator.begin(snapshot(self._runner.agent, self._runner.placement.sampling_device, tensors))
-
-    def _await(self) -> None:
-        """Wait for the result of the evaluation that was begun, if there is one."""
-        if self._pending is not None and self._evaluator is not None:
-            self._results.append((self._pending, self._evaluator.result()))
-            self._pending = None
-
-    def _report(self) -> None:
-        """Report the results, and begin the next evaluation in another process if it is due."""
-        runner, directory = self._runner, self._directory
-        results, self._results = self._results, []
-        is_concurrent = self._evaluator is not None and self._evaluator.is_concurrent
-        goes_on = not runner.is_stopping or runner.stopped_by is not None
-        begins = is_concurrent and self._is_due() and self._pending is None and goes_on
-        if not (results or begins):
+    def _evaluate_if_due(self) -> None:
+        """Report the result of the last evaluation, and evaluate the present agent; a stop leaves that for later."""
+        evaluator = self._evaluator
+        if evaluator is None or not self._is_due():
             return
-        here = self._checkpointing.moment()
-        if begins:
-            self._pending = here
-        num_earlier = sum(moment is not None for moment, _ in results)  # they come first
-        if begins or num_earlier < len(results):
-            self._env_steps = here["env_steps"]
-        reported = [(moment or here, evaluation) for moment, evaluation in results]
-        lines = [evaluation_line(runner.agent, moment, evaluation) for moment, evaluation in reported]
-        if reported:
-            self._reported = reported[-1][0]["iteration"]
-        if directory is not None:
-            directory.awaited = None if self._pending is None else self._pending["number"]
-            for line in lines:
-                directory.log_evaluation(line)
-            for moment, evaluation in reported[:num_earlier]:  # before `save` removes checkpoints that are not the best
-                directory.judge(moment["number"], _statistics(evaluation))
-            self._checkpointing.save()
-            for moment, evaluation in reported[num_earlier:]:
-                directory.judge(moment["number"], _statistics(evaluation))
-        if begins:
-            self._begin()
-        for line in lines:
-            if self._shows:
-                self._show(line)
-            runner.callbacks.tell("on_evaluation", line)
+        with contextlib.suppress(Stopped):
+            self._await(evaluator)
+            here = self._checkpointing.moment()
+            if not evaluator.is_concurrent:
+                self._begin(evaluator)
+                result = evaluator.result()
+                self._env_steps = here["env_steps"]
+                self._report(here, result, is_saved=False)
+            elif not self._runner.is_stopping or self._runner.stopped_by is not None:
+                self._pending, self._env_steps = here, here["env_steps"]
+                self._keep_pending()
+                self._checkpointing.save()
+                self._begin(evaluator)
 
-    def _figures(self) -> Metrics:
-        """The metrics of the last result."""
-        if not self._results:
-            return {}
-        moment, evaluation = self._results[-1]
-        return {
-            "evaluation_return_mean": evaluation.return_mean,
-            "evaluation_return_std": evaluation.return_std,
-            "evaluation_env_steps": self._runner.steps_learned if moment is None else moment["env_steps"],
-            **returns_by_policy(self._runner.agent, evaluation),
-            **_infos(evaluation),
-        }
+    def _begin(self, evaluator: Evaluator, tensors: dict[str, Any] | None = None) -> None:
+        """Begin to evaluate the present agent, or the one with the tensors of a checkpoint."""
+        evaluator.begin(snapshot(self._runner.agent, self._runner.placement.sampling_device, tensors))
 
-    def _show(self, line: dict[str, Any]) -> None:
-        assert self._evaluator is not None  # it has given the result
-        episodes = self._evaluator.episodes.episodes
-        of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
-        means = [f"{name.partition('/')[0]}: {shown_return(line[name])}" for name in of_policies]
-        found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], episodes)
-        say(f"evaluation after {line['env_steps']:,} steps: {', '.join(means) or found}")
+    def _await(self, evaluator: Evaluator) -> None:
+        """Wait for the result of the evaluation that was begun, if there is one, and report it."""
+        if self._pending is not None:
+            result = evaluator.result()
+            moment, self._pending = self._pending, None
+            self._report(moment, result, is_saved=True)
+
+    def _keep_pending(self) -> None:
+        """Keep the checkpoint that is being evaluated."""
+        if self._directory is not None:
+            self._directory.awaited = None if self._pending is None else self._pending["number"]
+
+    def _report(self, moment: Moment, evaluation: Evaluation, *, is_saved: bool) -> None:
+        """Report a result to files and callbacks, and save the evaluated agent if it is not saved."""
+        line = evaluation_line(self._runner.agent, moment, evaluation)
+        self._reported = moment["iteration"]
+        self._checkpointing.add_metrics(
+            {
+                "evaluation_return_mean": evaluation.return_mean,
+                "evaluation_return_std": evaluation.return_std,
+                "evaluation_env_steps": moment["env_steps"],
+                **returns_by_policy(self._runner.agent, evaluation),
+                **_infos(evaluation),
+            }
+        )
+        if self._directory is not None:
+            self._directory.log_evaluation(line)
+            if not is_saved:
+                self._checkpointing.save()
+            self._directory.judge(moment["number"], _statistics(evaluation))
+            self._keep_pending()
+        if self._shows:
+            of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
+            means = [f"{name.partition('/')[0]}: {shown_return(line[name])}" for name in of_policies]
+            episodes = len(evaluation.returns) // max(1, len({*evaluation.agents}))
+            found = shown_returns(evaluation.return_mean, evaluation.return_std, episodes)
+            say(f"evaluation after {line['env_steps']:,} steps: {', '.join(means) or found}")
+        self._runner.callbacks.tell("on_evaluation", line)
 
     def state(self) -> dict[str, Any]:
         """The state for `load_state`, as JSON."""
@@ -334,9 +301,8 @@ class EvaluationDuringTraining(Callback):
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self._env_steps, self._reported = whole(state, "env_steps"), whole(state, "reported")
-        self._pending = state["pending"] if self._every else None
-        if self._directory is not None:
-            self._directory.awaited = None if self._pending is None else self._pending["number"]
+        self._pending = state["pending"] if self._evaluator is not None else None
+        self._keep_pending()
 
 
 def evaluation_line(agent: Agent, moment: Moment, evaluation: Evaluation) -> dict[str, Any]:

@@ -85,6 +85,41 @@ def test_everything_is_told_in_order(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+class Saving(Recorder):
+    """Also records the methods of a rollout, of the finish and of an error; saves in the first of two iterations."""
+
+    def on_rollout(self, run: Any) -> None:
+        self.told.append("rollout")
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        super().on_iteration(run, metrics)
+        if run.iteration == 1:
+            run.save()
+
+    def on_finish(self, run: Any) -> None:
+        self.told.append("finish")
+
+    def on_error(self, run: Any, error: BaseException) -> None:
+        self.told.append(f"error {error}")
+
+
+def test_a_callback_may_save(tmp_path: Path) -> None:
+    recorder = Saving()
+    train(2, callbacks=recorder, run_dir=tmp_path / "run", checkpoint_seconds=1e6)
+    assert recorder.told == [
+        "start 0", "checkpoint 0", "rollout", "iteration 1", f"checkpoint {BATCH}", "rollout", "iteration 2", "finish",
+        f"checkpoint {2 * BATCH}", "end",
+    ]  # fmt: skip
+    train(2, callbacks=Saving())  # without a run directory, there is nothing to save
+
+
+def test_an_error_between_updates_is_told() -> None:
+    recorder = Saving()
+    with pytest.raises(ZeroDivisionError):
+        train(2, callbacks=recorder, on_iteration=lambda metrics: 1 // 0)
+    assert recorder.told[-2:] == ["error integer division or modulo by zero", "end"]
+
+
 def test_the_evaluation_after_training_is_told_too() -> None:
     recorder = Recorder()
     train(2, callbacks=[recorder], evaluation_episodes=1)

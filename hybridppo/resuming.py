@@ -15,7 +15,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distributed.choosing_strategy import run_directory_of
+from hybridppo.distributed import run_directory_of
 from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource, OnEnvError
@@ -36,7 +36,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
 from hybridppo.stage import Stage, staged
 from hybridppo.system.threads import VARIABLE, has_both, kernels_taken
-from hybridppo.training import TrainResult, run_by_groups
+from hybridppo.training import TrainResult, run_to_the_end
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def resume(
         try:
             with staged(source, settings.config, settings.environment, settings.run, where) as stage:
                 job = _resumed(stage, directory, before, settings, checkpoint, parts)
-                return run_by_groups(replace(job, reporting=reporting), stage.strategy)
+                return run_to_the_end(replace(job, reporting=reporting), stage.strategy)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options
                 directory.update_config(kept)

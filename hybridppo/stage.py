@@ -10,7 +10,7 @@ import torch
 from hybridppo.agents.policies import PolicyOf
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distributed.choosing_strategy import strategy_of
+from hybridppo.distributed import strategy_of
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_agents

@@ -30,7 +30,7 @@ from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
 from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
-from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
+from hybridppo.errors import ConfigurationError, TrainingInterrupted
 from hybridppo.evaluating import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.job import Job
@@ -294,7 +294,7 @@ def train(
     with staged(env, asked.config, environment, run, where, policy_of=policy_of, saves=saves) as stage:
         job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
         if run_dir is None or stage.strategy.rank > 0:
-            return run_by_groups(job, stage.strategy)
+            return run_to_the_end(job, stage.strategy)
         return _run_in(run_dir, job, stage.strategy, table)
 
 
@@ -346,19 +346,10 @@ def _run_in(run_dir: str | Path, job: Job, strategy: Strategy, table: dict[str, 
         try:
             if table:
                 directory.write("placements.json", table)
-            return run_by_groups(replace(job, directory=directory), strategy)
+            return run_to_the_end(replace(job, directory=directory), strategy)
         except BaseException:
             directory.discard()  # a training that could not begin leaves no folder
             raise
-
-
-def run_by_groups(job: Job, strategy: Strategy) -> TrainResult:
-    """As `run_to_the_end`; if a learner is lost and may be replaced, all continue from the last checkpoint."""
-    while True:
-        try:
-            return run_to_the_end(job, strategy)
-        except LearnerLostError as lost:
-            job = strategy.regrouped(job, lost)
 
 
 def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
@@ -400,7 +391,7 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
         stack.callback(runner.callbacks.end)
         metrics = runner.run()
         stopped_by = runner.stopped_by  # not by the evaluation that follows
-        strategy.end()
+        strategy.end(agent)
         run.has_ended = True
         with runner.rescuing():
             evaluation, interrupted = _evaluation_after(job, runner, checkpointing)

@@ -1,41 +1,74 @@
-"""Keeps the runners of several processes that train together in step.
+"""The processes of a training: what they exchange, and the work that only the first of them does.
 
-All processes do the same, except for evaluations, callbacks and files, which only the first has, and which may take any
-time. Meanwhile the others wait, and make the calls that the first requests of all. They stop if a callback of the first
-has ended the training.
+All processes make the same calls in the same order. Evaluations, callbacks and files are the first one's alone, and may
+take any time: meanwhile the others wait, and make the calls that the first one requests of all.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+import contextlib
+import os
+import platform
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
 from weakref import WeakMethod
 
-import safetensors.torch
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import Store  # type: ignore[attr-defined]
 
+from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOError, LearnerLostError
 from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
+from hybridppo.rollouts.parts import in_parts, joined
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.system.signals import Interruption, give_up_if_stopped
+from hybridppo.system.validation import part_of
 
-GO_ON = "go on"
 Piece = tuple[int, dict[str, Tensor]]
 """Rows of a replay buffer from a file: the number of the first, and their tensors."""
 
+SECONDS_TO_EXPLAIN = 5.0
+"""Seconds in which other processes may report why they end, before an error names those that are silent."""
+LOOPBACK = {"darwin": "lo0", "win32": "Loopback Pseudo-Interface 1"}.get(sys.platform, "lo")
+"""The network interface that no other machine reaches."""
+ENDED_WITH_ANOTHER = "ended with another"
+"""The report of a process that ends because another is missing."""
+_CONTINUE = "continue"
+
 
 class SingleProcess:
-    """The group of a runner that trains alone."""
+    """The process group of a training in one process."""
+
+    rank, size = 0, 1
+    has_left = False
+    """Whether the other processes cannot be reached any more."""
 
     def __init__(self) -> None:
         self._calls: dict[str, WeakMethod[Callable[..., Any]]] = {}
-        self.is_first = self.is_single = True
-        self.has_left = False
-        """Whether the other processes cannot be reached any more."""
+        self.own = self.agreed = Interruption()
+        """The requests to stop: at this process, and the one that all have seen."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and reports."""
+        return self.rank == 0
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
 
     def offer(self, **calls: Callable[..., Any]) -> None:
         """Name methods that the first may call in all processes at the same time. Their objects are not kept alive."""
         self._calls |= {name: WeakMethod(call) for name, call in calls.items()}
 
-    @contextmanager
+    @contextlib.contextmanager
     def first_only(self, run: TrainingRun) -> Iterator[None]:
         """A context for work that only the first does.
 
@@ -45,11 +78,7 @@ class SingleProcess:
         yield
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call an offered method in all processes; only the first does, in `first_only`. JSON must hold its arguments.
-
-        Returns:
-            The result in this process.
-        """
+        """Call an offered method in all processes; only the first does, in `first_only`. Returns its own result."""
         method = self._calls[name]()
         assert method is not None  # its runner makes or hears the call
         return method(*arguments)
@@ -57,90 +86,308 @@ class SingleProcess:
     def leave(self) -> None:
         """Do not communicate with the others from now on (`has_left`)."""
 
+    def gather(self, value: Any) -> list[Any]:
+        """The value of each process, in their order."""
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        """The value of the first process; those of the others are ignored."""
+        return value
+
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """The tensors of all processes, `[size, *rows]`, on the same device."""
+        return rows.unsqueeze(0)
+
+    def all_reduce(self, numbers: Tensor) -> None:
+        """Replace the numbers by their sums over all processes."""
+
     def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of all processes, from those of this process; some have a column for each environment."""
-        return tensors
+        """Tensors by name, with the columns of all processes in order; all other tensors are the first one's."""
+        return tensors if self.is_single or self.has_left else joined_columns(self.gather(on_host(tensors)))
 
     def from_first(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """The pieces of the first process, in all processes; the pieces of the others are ignored."""
-        yield from pieces
-
-
-class Commands(Protocol):
-    """Carries commands from the first learner to the others."""
-
-    def tell(self, what: str) -> None:
-        """Send a command; only the first learner calls this."""
-
-    def hear(self) -> str:
-        """Wait for the next command; the other learners call this."""
+        own = iter(pieces)
+        while (piece := self.broadcast(next(own, None) if self.is_first else None)) is not None:
+            yield piece
 
 
 class ProcessGroup(SingleProcess):
-    """The group of a runner that trains together with others.
+    """The process group of learners, by torch.distributed. All make it at the same time; it is a context.
 
     Args:
+        store: a store that all processes reach.
         rank: number of this process.
-        commands: carries commands from the first process to the others.
-        gathered: as the method of this name.
-        from_first: returns the bytes of the first process; those of the others are ignored.
+        size: number of processes.
+        timeout: seconds after which a process that does not answer is lost.
+        start_timeout: seconds within which all must have started.
+        is_local: whether all processes are on this machine. Then no other machine can reach them.
+        has_ended: whether the process of a rank is known to have ended.
     """
 
     def __init__(
         self,
+        store: Store,
         rank: int,
-        commands: Commands,
-        gathered: Callable[[dict[str, Tensor]], dict[str, Tensor]],
-        from_first: Callable[[bytes], bytes],
+        size: int,
+        *,
+        timeout: float,
+        start_timeout: float,
+        is_local: bool,
+        has_ended: Callable[[int], bool] = lambda rank: False,
     ) -> None:
         super().__init__()
-        self.is_first, self.is_single, self._commands = rank == 0, False, commands
-        self._gathered, self._from_first, self._is_apart = gathered, from_first, False
+        self.rank, self.size, self._store, self._timeout = rank, size, store, timeout
+        self._is_in_first_only = False
         self._configs: list[Any] = []
         """The settings that the others have, policy by policy."""
+        self.agreed = Interruption()
+        if dist.is_initialized():
+            raise ConfigurationError(
+                "torch.distributed is in use already in this process, and learners need it: call "
+                "torch.distributed.destroy_process_group() first"
+            )
+        self._hosts: dict[int, str] = {}
+        """The machines of the processes, if they are known."""
+        self._wait_for_all(start_timeout, has_ended)
+        if not is_local:
+            self._hosts = {rank: store.get(f"here/{rank}").decode() for rank in range(size)}
+        interfaces = {"GLOO_SOCKET_IFNAME": LOOPBACK} if is_local else {}
+        longest = timedelta(seconds=min(timeout, 10.0**6))
+        has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+        if is_local and has_nccl:  # it is read at the first collective
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", LOOPBACK)
+        excepthook = sys.excepthook
+        try:
+            with _environment(interfaces):
+                backend = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
+                self._patient = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+                """For waits for the first process, whose own work may take any time."""
+        except RuntimeError as error:
+            problem = DistributedError(
+                f"{self._names([rank])} cannot connect to the others ({str(error).splitlines()[0]}): set "
+                "GLOO_SOCKET_IFNAME on each machine to the interface that leads to the other machines (eth0, for "
+                "example), and check firewalls"
+            )
+            self.report(problem)
+            raise problem from error
+        sys.excepthook = excepthook  # torch's own would also mark tracebacks after the training
 
-    @contextmanager
+    def _wait_for_all(self, seconds: float, has_ended: Callable[[int], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        with self._explaining():
+            self._store.set(f"here/{self.rank}", platform.node())
+            while missing := [rank for rank in range(self.size) if not self._store.check([f"here/{rank}"])]:
+                if any(has_ended(rank) or self._report_of(rank) for rank in missing):
+                    raise RuntimeError("ended at its start")
+                if time.monotonic() > deadline:
+                    raise DistributedError(
+                        f"{self._names(missing)} did not start within {seconds:g} s: check their output, and whether "
+                        "they can reach this machine"
+                    )
+                give_up_if_stopped(self._names(missing))
+                time.sleep(0.05)
+
+    @contextlib.contextmanager
     def first_only(self, run: TrainingRun) -> Iterator[None]:  # noqa: D102 - as in the base
-        if self._is_apart or self.has_left:
+        if self._is_in_first_only or self.has_left:
             yield
             return
-        self._is_apart = True
+        self._is_in_first_only = True
         try:
             yield
         finally:
-            self._is_apart = False
+            self._is_in_first_only = False
         agents: list[Any] = agents_of(run.agent)  # all are the library's
         if self.is_first:
             before, self._configs = self._configs, [agent.config for agent in agents]
-            # Most iterations change none, and writing them takes longer than all else here.
-            settings = [] if self._configs == before else [config.to_json() for config in self._configs]
-            self._commands.tell(json.dumps([GO_ON, run.stopped_by, settings], allow_nan=True))
+            self._command(_CONTINUE, run.stopped_by, [] if self._configs == before else self._configs)
             return
-        while (told := json.loads(self._commands.hear()))[0] != GO_ON:
-            super().call(*told)
-        if told[1] is not None:
-            run.stop(told[1])
-        for agent, settings in zip(agents, told[2]):  # noqa: B905 - none if they are the same
-            if (config := type(agent.config)(**settings)) != agent.config:
+        while (command := self._command())[0] != _CONTINUE:
+            super().call(*command)
+        if command[1] is not None:
+            run.stop(command[1])
+        for agent, config in zip(agents, command[2]):  # noqa: B905 - none if they are the same
+            if config != agent.config:
                 agent.config = config
 
     def call(self, name: str, *arguments: Any) -> Any:  # noqa: D102 - as in the base
         if not self.has_left:
-            self._commands.tell(json.dumps([name, *arguments], allow_nan=True))
+            self._command(name, *arguments)
         return super().call(name, *arguments)
+
+    def _command(self, *command: Any) -> Any:
+        return self._broadcast(command, self._patient)
 
     def leave(self) -> None:  # noqa: D102 - as in the base
         self.has_left = True
 
-    def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102 - as in the base
-        return tensors if self.has_left else self._gathered(tensors)
+    def gather(self, value: Any) -> list[Any]:
+        """As in the base. All also get requests to stop."""
+        found: list[Any] = [None] * self.size
+        with self._explaining():
+            dist.all_gather_object(found, (self.own.requested, value))
+        self.agreed.requested |= any(requested for requested, _ in found)
+        return [each for _, each in found]
 
-    def from_first(self, pieces: Iterable[Piece]) -> Iterator[Piece]:  # noqa: D102 - as in the base
-        if self.is_first:
-            for first, tensors in pieces:
-                self._from_first(first.to_bytes(8, "little") + safetensors.torch.save(tensors))
-                yield first, tensors
-            self._from_first(b"")
-            return
-        while data := self._from_first(b""):
-            yield int.from_bytes(data[:8], "little"), safetensors.torch.load(data[8:])
+    def broadcast(self, value: Any) -> Any:  # noqa: D102 - as in the base
+        return self._broadcast(value, None)
+
+    def _broadcast(self, value: Any, group: Any) -> Any:
+        values = [value if self.is_first else None]
+        with self._explaining():
+            dist.broadcast_object_list(values, 0, group=group, device=torch.device("cpu"))
+        return values[0]
+
+    def gather_rows(self, rows: Tensor) -> Tensor:  # noqa: D102 - as in the base
+        own = rows if rows.device.type in ("cpu", "cuda") else host_copy(rows)
+        everything = own.new_empty((self.size, *own.shape))
+        with self._explaining():
+            dist.all_gather(list(everything.unbind()), own)
+        return everything if own is rows else rows.new_empty(everything.shape).copy_(everything)
+
+    def all_reduce(self, numbers: Tensor) -> None:  # noqa: D102 - as in the base
+        own = numbers if numbers.device.type in ("cpu", "cuda") else host_copy(numbers)
+        with self._explaining():
+            dist.all_reduce(own)
+        if own is not numbers:
+            numbers.copy_(own)
+
+    def report(self, error: BaseException) -> None:
+        """Report to the others why this process ends."""
+        with contextlib.suppress(RuntimeError):  # no other process is left
+            report(self._store, self.rank, error)
+
+    def close(self) -> None:
+        """Leave the group; a second call does nothing."""
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):  # others are gone
+                dist.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """A context in which torch's errors become an error that names who is missing."""
+        try:
+            yield
+        except DistributedError:
+            raise
+        except RuntimeError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: RuntimeError) -> DistributedError:
+        """The error that names who is missing; found in a thread, because the store may not answer either."""
+        found: list[DistributedError] = []
+        thread = threading.Thread(target=lambda: found.append(self._found_missing(error)), daemon=True)
+        thread.start()
+        thread.join(2 * SECONDS_TO_EXPLAIN)
+        return found[0] if found else self._lost([0])
+
+    def _found_missing(self, error: RuntimeError) -> DistributedError:
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        deadline, silent = time.monotonic() + SECONDS_TO_EXPLAIN, others
+        try:
+            self._store.set(f"ended/{self.rank}", ENDED_WITH_ANOTHER)
+            while silent and time.monotonic() < deadline:
+                reports = {rank: self._report_of(rank) for rank in others}
+                for rank, problem in reports.items():
+                    if problem not in ("", ENDED_WITH_ANOTHER):
+                        return DistributedError(f"{self._names([rank])} failed: {problem}")
+                silent = [rank for rank in others if not reports[rank]]
+                time.sleep(0.05)
+        except RuntimeError:  # the store is gone, and so the first
+            return self._lost([0])
+        return self._lost(silent) if silent else DistributedError(f"torch.distributed failed: {error}")
+
+    def _lost(self, silent: list[int]) -> LearnerLostError:
+        return LearnerLostError(
+            f"{self._names(silent)} died, or did not answer for {self._timeout:g} s (worker_timeout). What was saved "
+            "is kept: resume goes on from the last checkpoint, also with distributed='local'"
+        )
+
+    def _report_of(self, rank: int) -> str:
+        return self._store.get(f"ended/{rank}").decode() if self._store.check([f"ended/{rank}"]) else ""
+
+    def _names(self, ranks: list[int]) -> str:
+        """Learners for messages, with their machines if these are known."""
+        hosts = dict.fromkeys(self._hosts[rank] for rank in ranks if rank in self._hosts)
+        text = f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {self.size}"
+        return f"{text} (on {', '.join(hosts)})" if hosts else text
+
+
+def report(store: Store, rank: int, error: BaseException) -> None:
+    """Report to the other processes why one ends, with the traceback unless the error is one of the library's own."""
+    text = f"{type(error).__name__}: {error}"
+    lines = [] if isinstance(error, HybridPPOError) else ["", *traceback.format_exception(error)]
+    if not store.check([f"ended/{rank}"]):
+        store.set(f"ended/{rank}", "\n".join([text, *lines]))
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """A context with these environment variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def host_copy(tensor: Tensor) -> Tensor:
+    """A copy on the host, from any device."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+
+
+def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors on the host."""
+    return {name: host_copy(tensor.detach()) for name, tensor in tensors.items()}
+
+
+_OF_COLUMNS = re.compile(r"(.*\.)?(rewards\.returns|memory\.critic_state)")
+_OF_ROWS = re.compile(r"replay\.\w+")
+_OF_ROLLOUT = re.compile(r"((?:.*\.)?pool\.\d+\.|runner\.)(\w+)")
+
+
+def joined_columns(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of a checkpoint by name, with the columns of all processes in order.
+
+    An agent keeps a few tensors for each column of its rollouts: the returns so far, the critic's memory, and the
+    rollouts of a pool. A runner has the rows of a replay buffer. All other tensors are the first process's.
+    """
+    found = dict(parts[0])
+    for name in parts[0]:
+        if _OF_COLUMNS.fullmatch(name):
+            found[name] = torch.cat([part[name] for part in parts])
+        if _OF_ROWS.fullmatch(name):
+            found[name] = torch.cat([part[name] for part in parts], 1)
+    for prefix in _rollouts_in(parts[0]):
+        whole = joined([_rollout(part, prefix) for part in parts])
+        found |= {f"{prefix}{name}": tensor for name, tensor in whole.tensors().items()}
+    return found
+
+
+def own_columns(tensors: dict[str, Tensor], number: int, count: int) -> dict[str, Tensor]:
+    """The same tensors, with only the columns of process `number` of `count`."""
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        if _OF_COLUMNS.fullmatch(name) and len(tensor):
+            found[name] = tensor.chunk(count)[number].clone()
+    for prefix in _rollouts_in(tensors) if count > 1 else ():
+        own = in_parts(_rollout(tensors, prefix), count).parts[number]
+        found |= {f"{prefix}{name}": tensor for name, tensor in own.tensors().items()}
+    return found
+
+
+def _rollouts_in(tensors: dict[str, Tensor]) -> list[str]:
+    matches = filter(None, map(_OF_ROLLOUT.fullmatch, tensors))
+    return list(dict.fromkeys(match[1] for match in matches))
+
+
+def _rollout(tensors: dict[str, Tensor], prefix: str) -> Rollout:
+    own: dict[str, Any] = part_of(tensors, prefix)
+    return Rollout(**own, version=0)

@@ -1,32 +1,50 @@
 """Sampling in shards, each with its own environments, noise and rollout."""
 
-import json
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from torch import Tensor
 
 from hybridppo.distributions.deterministic import GaussianExploration
-from hybridppo.environments.in_shards import EnvironmentShards
+from hybridppo.environments.base import Environments
 from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import Metrics, SamplingActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.parts import RolloutParts, in_parts
+from hybridppo.runners.process_group import SingleProcess, on_host
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.system.validation import part_of
 
-Gather = Callable[[bytes], list[bytes]]
-"""From the bytes of this process to those of all, in their order. All processes must call it together."""
-GatherTensors = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-"""From the tensors of this process, whose names are unique, to those of all processes, on the host."""
-
 _IN_SHARDS = "they were saved in shards, each of which goes on by itself: as many shards go on exactly"
+
+
+class EnvironmentShards(Environments):
+    """Environments in parts, which have their own samplers; they cannot be stepped together.
+
+    Args:
+        parts: of one kind; closed with this.
+    """
+
+    def __init__(self, parts: Sequence[Environments]) -> None:
+        first = parts[0]
+        super().__init__(sum(part.num_envs for part in parts), first.observation_space, first.action_space)
+        self.parts = list(parts)
+        self.agents, self.device, self.clips_rewards = first.agents, first.device, first.clips_rewards
+
+    def reset(self, seed: int) -> NoReturn:  # noqa: D102 - as in the base
+        raise NotImplementedError("each part is reset separately")
+
+    def step(self, actions: Any) -> NoReturn:  # noqa: D102 - as in the base
+        raise NotImplementedError("each part is stepped separately")
+
+    def _close(self) -> None:
+        for part in self.parts:
+            part.close()
 
 
 class ShardsSampler(BaseSampler):
@@ -40,8 +58,7 @@ class ShardsSampler(BaseSampler):
         first: number of the first of these shards.
         num_shards: number of shards of all processes.
         envs_per_shard: environments of each shard, which are seeded by their number.
-        gather: gathers bytes from all processes.
-        gather_tensors: gathers tensors from all processes.
+        group: the processes.
         noise: generator of the first shard; the others have their own.
         exploration: of all shards together, which counts the steps; None if there is none.
     """
@@ -54,8 +71,7 @@ class ShardsSampler(BaseSampler):
         first: int,
         num_shards: int,
         envs_per_shard: int,
-        gather: Gather,
-        gather_tensors: GatherTensors,
+        group: SingleProcess,
         noise: np.random.Generator,
         exploration: GaussianExploration | None,
     ) -> None:
@@ -65,7 +81,7 @@ class ShardsSampler(BaseSampler):
         of_all = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
         super().__init__(environments, bytearray(1), [of_all], one._distribution, noise=noise, memory=one._memory)
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
-        self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
+        self._envs_per_shard, self._group = envs_per_shard, group
         self._metrics: Metrics = {}
         self._exploration = exploration
 
@@ -97,8 +113,8 @@ class ShardsSampler(BaseSampler):
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
         self._count_exploration()
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
-        processes = self._gather(json.dumps(own, allow_nan=False).encode())
-        steps, restarts, episodes, of_policies, of_shards, infos = zip(*chain(*map(json.loads, processes)), strict=True)
+        all_shards = chain(*self._group.gather(own))
+        steps, restarts, episodes, of_policies, of_shards, infos = zip(*all_shards, strict=True)
         self._info_sums += chain(*infos)
         self.env_steps += sum(steps)
         self.env_restarts += sum(restarts)
@@ -146,7 +162,7 @@ class ShardsSampler(BaseSampler):
             if isinstance(error, WorkerLostError):
                 raise
             problem = error
-        answers = [pickle.loads(answer) for answer in self._gather(pickle.dumps((found, problem)))]
+        answers = self._group.gather((found, problem))
         problem = next((problem for _, problem in answers if problem is not None), None)
         if problem is not None and self._shard == 0:
             raise problem
@@ -222,10 +238,9 @@ class ShardsSampler(BaseSampler):
         if self.failure is not None:  # the other processes are not reached any more, so their states are unknown
             before, after = self._shard, self._num_shards - self._shard - len(states)
             return {}, {**of_all, "shards": [*[None] * before, *states, *[None] * after]}
-        shards = [
-            state for part in self._gather(json.dumps(states, allow_nan=False).encode()) for state in json.loads(part)
-        ]
-        return self._gather_tensors(tensors), {**of_all, "shards": shards}
+        found = self._group.gather((on_host(tensors), states))
+        of_shards = {name: tensor for tensors, _ in found for name, tensor in tensors.items()}
+        return of_shards, {**of_all, "shards": [state for _, states in found for state in states]}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base. A run with another number of shards begins new episodes."""
@@ -254,8 +269,7 @@ class ShardsSampler(BaseSampler):
             reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
             if self._exploration is not None:
                 cast(GaussianExploration, sampler._distribution).load_state(shards[number]["exploration"])
-        said = [part.decode() for part in self._gather((next(filter(None, reasons), "")).encode())]
-        return next(filter(None, said), None)
+        return next(filter(None, chain(*self._group.gather(reasons))), None)
 
     def check(self, rollout: Any) -> None:
         """As in the base, for the parts of this process."""

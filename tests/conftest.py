@@ -80,7 +80,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers, learners and runs are copies of a warm process, except in tests that look at how they start."""
-    from hybridppo.distributed import launching
+    from hybridppo.distributed import learners
     from hybridppo.runners import processes
     from hybridppo.tools import jobs
 
@@ -88,7 +88,7 @@ def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(processes, "subprocess", WarmSubprocess)
         if request.node.get_closest_marker("torch_in_workers") is not None:
             monkeypatch.setattr(WarmSubprocess, "kind", "--serve-workers-with-torch")
-        monkeypatch.setattr(launching, "subprocess", WarmTrainers)
+        monkeypatch.setattr(learners, "subprocess", WarmTrainers)
         monkeypatch.setattr(jobs, "subprocess", WarmTrainers)
 
 

@@ -7,13 +7,12 @@ logs its choice in one line. The training then runs under the chosen placement.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.search import Limits, Search
-from hybridppo.auto.trials import Name, Training
+from hybridppo.auto.trials import Training
 from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -48,20 +47,6 @@ def not_measured(device: Any, num_workers: int, torch_threads: int, line: str) -
 
 
 @dataclass(frozen=True)
-class Within:
-    """The process of a divided training for which `Auto` chooses."""
-
-    label: str
-    """The policy, as text."""
-    names: Sequence[Name]
-    """The placements that may be chosen."""
-    cores: int
-    """CPU cores of the process."""
-    num_workers: int = 0
-    """Worker processes that stand in for the policy's during trials; the choice has none."""
-
-
-@dataclass(frozen=True)
 class Auto:
     """Tries placements briefly on the user's own work, and takes the fastest.
 
@@ -89,7 +74,6 @@ class Auto:
         options: EnvironmentOptions | None = None,
         agent: AnyAgent | None = None,
         seconds_to_make: float = 0.0,
-        within: Within | None = None,
     ) -> Choice:
         """Try candidates, and choose.
 
@@ -102,7 +86,6 @@ class Auto:
             options: how the environments are made and stepped.
             agent: the agent to train, which trials copy; None for the library's.
             seconds_to_make: how long it took to make `environments`.
-            within: the process's part in a distribution; None without one.
         """
         if environments.device is not None:
             line = f"{environments.device}, where the environments' tensors are"
@@ -111,7 +94,6 @@ class Auto:
         seconds_to_make *= config.num_envs * environments.num_agents / environments.num_envs  # of all
         limits = self.limits(
             training, environments, total_steps=total_steps, num_workers=num_workers, seconds_to_make=seconds_to_make,
-            within=within,
         )  # fmt: skip
         search = Search(training, limits)
         try:
@@ -123,12 +105,9 @@ class Auto:
             search.left_out.insert(0, f"all: {type(error).__name__}: {error}")
             chosen = search.baseline
         table = search.table(chosen)
-        if within is not None:
-            table["line"] = f"within {within.label}, {table['line']}"
         spent = f" (measured in {table['seconds']:.2g} s)" if search.trials else ""
         logger.info("placement auto: %s%s", table["line"], spent)
-        workers = 0 if within is not None else chosen.num_workers
-        return Choice(chosen.placement, workers, chosen.torch_threads, table)
+        return Choice(chosen.placement, chosen.num_workers, chosen.torch_threads, table)
 
     def limits(
         self,
@@ -138,7 +117,6 @@ class Auto:
         total_steps: int,
         num_workers: int | None = None,
         seconds_to_make: float = 0.0,
-        within: Within | None = None,
     ) -> Limits:
         """The limits of the search, from the training and this machine."""
         config, agent = training.config, training.agent
@@ -146,8 +124,8 @@ class Auto:
         return Limits(
             # Steps are counted in environments, and rollouts have those of all their agents.
             total_steps=total_steps,
-            cores=cpu_cores() if within is None else within.cores,
-            num_workers=num_workers if within is None else within.num_workers,
+            cores=cpu_cores(),
+            num_workers=num_workers,
             # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
             splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
             has_workers=agent is None or twin_of(actor) is not None,
@@ -156,6 +134,5 @@ class Auto:
             any_threads=config.torch_threads is None,
             torch_threads=config.torch_threads or 1,
             accelerator="cuda" if num_cuda_devices() else None,
-            names=None if within is None else within.names,
             seconds_to_make=seconds_to_make,
         )

@@ -25,14 +25,12 @@ import torch
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.agents.schedules import ADAPTIVE
-from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distributed.choosing import choose_for_learners
+from hybridppo.auto.auto import Auto
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies, require_shareable
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed_policies import Central
 from hybridppo.environments.base import Environments
-from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import ALONE
@@ -47,6 +45,7 @@ from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sharded_sampler import EnvironmentShards
 from hybridppo.runners.workers import Losses
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Stopped
@@ -384,7 +383,7 @@ class ServerOfParameters(Strategy):
 
     def __init__(self, policy: Central, address: str | None) -> None:
         learners = self._learners = policy.learners
-        super().__init__(None if address is None else lambda: Cluster("central", address, learners))
+        super().__init__(str(policy), None if address is None else lambda: Cluster("central", address, learners))
         self._max_lag = learners - 1 if policy.max_lag is None else policy.max_lag
 
     def settled(self, run: RunOptions) -> RunOptions:
@@ -426,9 +425,6 @@ class ServerOfParameters(Strategy):
                 f"learners sample and learn by turns on CPUs, got {meant}: use placement='cpu', or another distributed="
             )
         return meant
-
-    def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
-        return choose_for_learners(Central(self._learners, self._max_lag), **training)
 
     def environments(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None

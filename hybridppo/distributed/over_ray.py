@@ -4,8 +4,7 @@ from contextlib import closing
 from typing import Any
 
 from hybridppo.agents.registry import AnyConfig
-from hybridppo.auto.auto import Auto, Choice, Within
-from hybridppo.auto.trials import Name
+from hybridppo.auto.auto import Auto
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies
 from hybridppo.distributed.strategy import Strategy
@@ -21,7 +20,6 @@ from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.system.threads import cpu_cores
 
 
 class OverRay(Strategy):
@@ -34,9 +32,6 @@ class OverRay(Strategy):
         what: the name of a worker, for messages.
     """
 
-    placements: tuple[Name, ...] = ()
-    """Names of the placements that `auto` may choose."""
-
     def __init__(
         self,
         policy: SingleLearnerCoarse | SingleLearnerFine | EnvironmentWorkers,
@@ -44,7 +39,7 @@ class OverRay(Strategy):
         count: int,
         what: str,
     ) -> None:
-        super().__init__(lambda: Cluster(str(policy), address, count))
+        super().__init__(str(policy), lambda: Cluster(str(policy), address, count))
         self._policy, self._count, self._what = policy, count, what
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
@@ -65,18 +60,9 @@ class OverRay(Strategy):
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, self._what)
 
-    def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
-        # Messages are the same under every placement. So in trials, workers of this machine replace Ray's. If actions
-        # are chosen in this process, there are no workers in trials.
-        workers = min(self._count, cpu_cores()) if isinstance(self._policy, SingleLearnerCoarse) else 0
-        within = Within(str(self._policy), self.placements, cpu_cores(), workers)
-        return auto.choose(**{**training, "num_workers": None, "within": within})
-
 
 class Coarse(OverRay):
     """The learner of `SingleLearnerCoarse`, whose samplers have their own actors."""
-
-    placements = ("cpu", "overlap", "hybrid", "migrate")
 
     def __init__(self, policy: SingleLearnerCoarse, address: str | None) -> None:
         super().__init__(policy, address, policy.samplers, "samplers")
@@ -116,7 +102,6 @@ class Fine(OverRay):
 
     def __init__(self, policy: SingleLearnerFine | EnvironmentWorkers, address: str | None) -> None:
         self._is_central = isinstance(policy, SingleLearnerFine)
-        self.placements = ("cpu", "cuda") if self._is_central else ("cpu", "cuda", "overlap", "hybrid", "migrate")
         if isinstance(policy, SingleLearnerFine):
             super().__init__(policy, address, policy.env_workers, "env_workers")
         else:
@@ -130,10 +115,6 @@ class Fine(OverRay):
                 f"distributed='environments:{self._count}'"
             )
         return meant
-
-    def choose(self, auto: Auto, **training: Any) -> Choice:  # noqa: D102 - as in the base
-        # The measured seconds include the start of processes; trials make environments in this process.
-        return super().choose(auto, **{**training, "seconds_to_make": 0.0})
 
     def environments(
         self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None = None

@@ -17,10 +17,10 @@ from torch import Tensor
 from hybridppo.agents.loop import Draw, Exchange
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.distributed.wires import Wire
 from hybridppo.networks.normalization import Moments, joint_moments, moments_of
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
+from hybridppo.runners.process_group import SingleProcess
 
 ROWS_NEVER_WITHOUT_STEPS = 32
 """If the replay buffer of a shard has at least this number of time rows and has had a transition, it always has one:
@@ -32,30 +32,42 @@ class ShardedUpdate(Exchange):
 
     Args:
         parameters: the parameters of the agent.
-        wire: exchanges rows with the other learners.
+        group: the learners.
         first: the number of this learner's first shard.
+        num_shards: the number of shards of each learner.
+        in_order: whether the shards' gradients are summed in their order, for which all gradients go to all learners;
+            else each learner's sum is reduced, which sends less and rounds differently.
     """
 
     is_alone = False
 
-    def __init__(self, parameters: FlatParameters, wire: Wire, first: int) -> None:
-        self._parameters, self.wire, self.first = parameters, wire, first
+    def __init__(
+        self, parameters: FlatParameters, group: SingleProcess, *, first: int, num_shards: int, in_order: bool
+    ) -> None:
+        self._parameters, self._group, self.first = parameters, group, first
+        self._num_own, self._in_order = num_shards, in_order
+        self._buffers: dict[int, Tensor] = {}
+        """The rows of this learner's shards, by their width."""
         self._can_draw, self._num_shards = False, 0
         """Whether every shard has transitions in its replay buffer, and the number of shards; the same in all learners.
         """
         self._num_extras: int | None = None
         """The number of extra metrics of a loss, the same in all learners; None before the first minibatch."""
 
+    def gather(self, own: Tensor) -> Tensor:
+        """Gather the numbers of this learner's shards, `[own, ...]`, to those of all shards, `[shards, ...]`."""
+        return self._group.gather_rows(own.contiguous()).flatten(0, 1)
+
     def moments(self, what: str, own: Sequence[Moments]) -> Moments:
         """As in the base, for all shards."""
         shape, size = own[0][0].shape, own[0][0].numel()
         rows = [torch.cat((m.flatten(), v.flatten(), m.new_full((1,), float(number)))) for m, v, number in own]
-        means, variances, numbers = self.wire.gather(torch.stack(rows)).tensor_split([size, 2 * size], 1)
+        means, variances, numbers = self.gather(torch.stack(rows)).tensor_split([size, 2 * size], 1)
         return joint_moments(means.reshape(-1, *shape), variances.reshape(-1, *shape), numbers[:, 0])
 
     def batch(self, own: Sequence[Any]) -> "ShardedBatch":
         """This learner's shards, and the numbers of rows of all shards (with a memory, of sequences)."""
-        lengths = self.wire.gather(torch.tensor([[len(part)] for part in own]))
+        lengths = self.gather(torch.tensor([[len(part)] for part in own]))
         return ShardedBatch(own, lengths.flatten().tolist(), self)
 
     def mean(self, batch: "ShardedBatch", measure: Callable[[Any], Tensor], count: int) -> Tensor:
@@ -67,7 +79,7 @@ class ShardedUpdate(Exchange):
     def all_say(self, batch: "ShardedBatch", own: bool) -> bool:
         """As in the base."""
         of_shards = [[own or not len(part)] for part in batch.own]  # a shard without rows has no say
-        return bool(self.wire.gather(torch.tensor(of_shards)).all())
+        return bool(self.gather(torch.tensor(of_shards)).all())
 
     def minibatches(
         self, backend: Backend, batch: "ShardedBatch", order: Sequence[Tensor], sizes: Sequence[int]
@@ -87,7 +99,7 @@ class ShardedUpdate(Exchange):
         """As in the base: each shard is a part, with a generator that depends on its number."""
         own = replay.num_valid_of_parts
         if not self._can_draw or replay.capacity < ROWS_NEVER_WITHOUT_STEPS:
-            num_valid = self.wire.gather(torch.tensor([[number] for number in own])).flatten().tolist()
+            num_valid = self.gather(torch.tensor([[number] for number in own])).flatten().tolist()
             self._num_shards, self._can_draw = len(num_valid), all(num_valid)
         seed, (count, size) = int(generator.integers(2**63)), shape
         if not self._can_draw:
@@ -104,32 +116,55 @@ class ShardedUpdate(Exchange):
         # A pass may be that of one network.
         where = self._parameters.range_of(setting) if isinstance(setting, str) else slice(None)
         gradient = self._parameters.gradient[where]
-        rows: Any = None
-        size = len(gradient)
+        size, rows = len(gradient), None
         # Shards with rows come first: a loss shows how many extra metrics there are.
         for i in sorted(range(len(minibatch)), key=lambda i: minibatch[i][0] is None):
             shard, weight = minibatch[i]
             if shard is not None:
                 statistics = torch.as_tensor(backend.gradient(shard, setting))
             if rows is None:
-                rows = self.wire.rows(gradient, size + measured + self._agreed_extras(len(extras.names), minibatch))
+                rows = self._rows(size + measured + self._agreed_extras(len(extras.names), minibatch))
             if shard is None:
                 rows[i].zero_()
                 continue
             torch.mul(gradient, weight, out=rows[i][:size])
             torch.mul(statistics, weight, out=rows[i][size : size + measured])
             rows[i][size + measured :] = extras.pop(gradient) * weight
-        total = self.wire.total()
+        assert rows is not None
+        total = self._sum(rows)
         gradient.copy_(total[:size])
         if self._num_extras:
             extras.put(total[size + measured :].clone())
         return total[size : size + measured].clone()
 
+    def _rows(self, width: int) -> Tensor:
+        """`[own, width]` for the gradients of this learner's shards. Their memory is kept, and has one more number."""
+        buffer = self._buffers.get(width)
+        if buffer is None:
+            buffer = self._buffers[width] = self._parameters.gradient.new_zeros(self._num_own * width + 1)
+        return buffer[:-1].view(self._num_own, width)
+
+    def _sum(self, rows: Tensor) -> Tensor:
+        """The sum of the rows of all learners. On the host, it also carries whether a learner was asked to stop."""
+        width, group = rows.shape[1], self._group
+        buffer = self._buffers[width]
+        if self._in_order or group.is_single:
+            buffer[-1] = group.own.requested
+            everything = group.gather_rows(buffer)
+            found, asks = _sum_in_order(everything[:, :-1].reshape(-1, width)), everything[:, -1]
+        else:
+            summed = torch.cat((_sum_in_order(rows), rows.new_full((1,), float(group.own.requested))))
+            group.all_reduce(summed)
+            found, asks = summed[:-1], summed[-1:]
+        if asks.device.type == "cpu":  # reading it would wait for another device
+            group.agreed.requested |= bool(asks.any())
+        return found
+
     def _agreed_extras(self, own: int, minibatch: Any) -> int:
         """The number of extra metrics; a learner without rows in the first minibatch learns it from the others."""
         if self._num_extras is None:
             of_shards = [[0 if shard is None else own] for shard, _ in minibatch]
-            self._num_extras = int(self.wire.gather(torch.tensor(of_shards)).max())
+            self._num_extras = int(self.gather(torch.tensor(of_shards)).max())
         return self._num_extras
 
 
@@ -208,7 +243,7 @@ class ShardedBatch:
         if like is None:
             like = self._update._parameters.gradient.new_zeros((len(orders), count, 4))
         own = [each if each.ndim == 3 else torch.zeros_like(like) for each in own]
-        everything = self._update.wire.gather(torch.stack(own))
+        everything = self._update.gather(torch.stack(own))
         number, total, squares, of_weights = everything.unbind(-1)  # [S, E, M] each
         numbers, totals = number.sum(0), total.sum(0)
         apart = total / number.clamp(min=1.0) - totals / numbers
@@ -243,3 +278,11 @@ class ShardedBatch:
 def _sizes(length: int, count: int) -> list[int]:
     """The sizes of this many minibatches, which differ by at most one."""
     return [(i + 1) * length // count - i * length // count for i in range(count)]
+
+
+def _sum_in_order(rows: Tensor) -> Tensor:
+    """The sum of rows from the first to the last."""
+    found = rows[0]
+    for row in rows[1:]:
+        found = found + row
+    return found

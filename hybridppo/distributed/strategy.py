@@ -6,12 +6,11 @@ from typing import Any
 from typing_extensions import Self
 
 from hybridppo.agents.registry import AnyConfig
-from hybridppo.auto.auto import Auto, Choice
+from hybridppo.auto.auto import Auto, Choice, not_measured
 from hybridppo.distributed.cluster import Cluster
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import LearnerLostError
 from hybridppo.interfaces import Agent
 from hybridppo.job import Job
 from hybridppo.options import RunOptions
@@ -25,6 +24,7 @@ class Strategy:
     """The strategy of a training in this process. It is a context, whose end stops all that it has started.
 
     Args:
+        label: the way to distribute, as text; None for one process.
         connect: connects to a Ray cluster when the context begins; None if the strategy needs none.
     """
 
@@ -33,8 +33,8 @@ class Strategy:
     size = 1
     """The number of learners."""
 
-    def __init__(self, connect: Callable[[], Cluster] | None = None) -> None:
-        self._connect = connect
+    def __init__(self, label: str | None = None, connect: Callable[[], Cluster] | None = None) -> None:
+        self.label, self._connect = label, connect
         self._cluster: Cluster | None = None
         """The Ray cluster, within the context."""
 
@@ -74,8 +74,11 @@ class Strategy:
         return make_environments(source, num_envs, options, copies=1 if num_workers else None)
 
     def choose(self, auto: Auto, **training: Any) -> Choice:
-        """As `Auto.choose`, with its arguments in `training`; one learner measures for all."""
-        return auto.choose(**training)
+        """As `Auto.choose` in one process; with several, the CPU, without a measurement."""
+        if self.label is None:
+            return auto.choose(**training)
+        line = f"cpu with distributed={self.label}, for which nothing is measured: name another placement to use one"
+        return not_measured("cpu", training["num_workers"] or 0, training["config"].torch_threads or 1, line)
 
     def begin(self, job: Job) -> Job:
         """Start the other learners, which take over the state of the first."""
@@ -91,13 +94,5 @@ class Strategy:
         """As `Runner`."""
         return Runner(agent, sampler, placement, **options)
 
-    def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
-        """The job that continues from the last checkpoint after a learner was lost.
-
-        Raises:
-            LearnerLostError: the same error, if the training cannot continue.
-        """
-        raise lost
-
-    def end(self) -> None:
+    def end(self, agent: Agent) -> None:
         """Let the other learners end, because the training is over."""

@@ -181,22 +181,23 @@ def gathers(bench: Bench) -> str:
     """A group of one process gathers tensors where they are: by NCCL on a CUDA device, and by gloo on the host."""
     import torch.distributed as dist
 
-    from hybridppo.distributed.link import Link
+    from hybridppo.runners.process_group import ProcessGroup
 
     if bench.is_gpu and not (dist.is_available() and dist.is_nccl_available()):
         raise NotPossibleHere("this build of torch has no NCCL")
-    link = Link(dist.HashStore(), 0, 1, timeout=60.0, start_timeout=60.0)  # type: ignore[attr-defined]
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    group = ProcessGroup(store, 0, 1, timeout=60.0, start_timeout=60.0, is_local=True)
     try:
         for shape in ((2, 1000), (3, 2, 5)):
             own = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
             there = torch.empty(shape, device=bench.device).copy_(own)
-            found = link.gather_on_device(there)
+            found = group.gather_rows(there)
             require(found.device == bench.device, f"what was gathered is on {found.device}")
             require(torch.equal(torch.empty(1, *shape).copy_(found)[0], own), "what was gathered is something else")
-        require(link.gather(b"a word") == [b"a word"], "bytes were lost beside it")
+        require(group.gather("a word") == ["a word"], "words were lost beside it")
     finally:
-        link.close()
-    return "tensors and bytes"
+        group.close()
+    return "tensors and words"
 
 
 def evaluations_change_nothing(bench: Bench, name: str) -> str:

@@ -96,13 +96,18 @@ class WarmSubprocess:
 
 
 class WarmTrainers:
-    """Replaces `subprocess` where the library starts learners or whole runs, which read their input."""
+    """Replaces `subprocess` where the library starts learners, or whole runs, which read their input."""
 
-    PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
+    DEVNULL, PIPE, TimeoutExpired = subprocess.DEVNULL, subprocess.PIPE, subprocess.TimeoutExpired
 
     @staticmethod
     def Popen(command: list[str], *, stdin: int, **options: Any) -> Any:  # noqa: N802 - as it is called there
         """A process of `command_of(MODULE, ARGUMENTS)`."""
+        if stdin == subprocess.DEVNULL:
+            with open(os.devnull) as nothing:
+                process = _WarmProcess(command[1:], nothing.fileno(), **options)
+            _copies[psutil.Process(process.pid)] = command[3]
+            return process
         assert stdin == subprocess.PIPE
         theirs, ours = os.pipe()
         try:

@@ -1,11 +1,8 @@
 """Learners with a device each: the bits of one process, whatever is asked of all, and what they refuse."""
 
-import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ from stop_after import interrupt_at
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, DistributedError, GPUOnly, Mirrored, SingleDevice
-from hybridppo.distributed import link
 from hybridppo.environments.torch_cartpole import TorchCartPole
 
 CONFIG = ppo_config(
@@ -232,51 +228,3 @@ def test_devices_that_are_not_there_are_an_error(monkeypatch: pytest.MonkeyPatch
 def test_learners_and_shards_must_divide() -> None:
     with pytest.raises(ConfigurationError, match="shards must be a multiple of learners = 2, got 3"):
         GPUOnly(2, shards=3)
-
-
-# Between CUDA devices, which no test has
-
-
-class OnSecondGpu:
-    """A tensor of `cuda:1`, as far as an exchange looks at it."""
-
-    is_cuda, device, shape = True, torch.device("cuda:1"), (2, 3)
-
-    def new_empty(self, shape: Any) -> torch.Tensor:
-        return torch.zeros(shape)
-
-
-def test_tensors_of_a_gpu_go_by_nccl_with_their_device_selected(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-
-    def reduced(numbers: Any, group: Any) -> None:
-        calls.append(("reduce", tuple(numbers.shape), group))
-
-    @contextlib.contextmanager
-    def selected() -> Iterator[None]:
-        calls.append("selected")
-        yield
-        calls.append("left")
-
-    def made(**options: Any) -> str:
-        calls.append(("group", options["backend"], options["timeout"].total_seconds()))
-        return "a group"
-
-    def gathered(out: list[torch.Tensor], own: Any, group: Any) -> None:
-        calls.append(("gather", [tuple(each.shape) for each in out], group))
-
-    monkeypatch.setattr(link, "accelerator_of", lambda device: SimpleNamespace(selected=selected))
-    monkeypatch.setattr(link.dist, "new_group", made)
-    monkeypatch.setattr(link.dist, "all_gather", gathered)
-    monkeypatch.setattr(link.dist, "all_reduce", reduced)
-    between = link.Link.__new__(link.Link)
-    between.rank, between.size, between.timeout, between._on_cuda, between._store_at = 1, 2, 30.0, None, None
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
-    tensor: Any = OnSecondGpu()
-    assert between.gather_on_device(tensor).shape == (2, 2, 3)
-    between.reduce_on_device(tensor)
-    exchange = ("gather", [(2, 3), (2, 3)], "a group")
-    assert os.environ.pop("NCCL_SOCKET_IFNAME") == "lo"
-    # The group is made once, by all at their first exchange, and is no group of the host's.
-    reduction = ("reduce", (2, 3), "a group")
-    assert calls == ["selected", ("group", "nccl", 30.0), exchange, "left", "selected", reduction, "left"]

@@ -20,13 +20,13 @@ from hybridppo.agents.ppo import loss as loss_module
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import Loss, LossInputs
 from hybridppo.distributed.reduce import ShardedBatch, ShardedUpdate
-from hybridppo.distributed.wires import Wire
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.parts import RolloutParts, in_parts
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.process_group import SingleProcess
 from hybridppo.system.signals import Interruption, Stopped
 
 CONFIG = ppo_config(
@@ -68,32 +68,35 @@ def assert_same_bits(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-class Told(Wire):
-    """Connects learners that run one after the other: each hears what a learner of all shards had at the same point."""
+class Told(SingleProcess):
+    """Connects learners that run one after the other: each gets what a learner of all shards had at the same point."""
 
-    def __init__(self, num_rows: int, first: int, said: Iterator[Tensor] | list[Tensor]) -> None:
-        super().__init__(num_rows, Interruption(), Interruption())
-        self._first, self._said = first, said
+    def __init__(
+        self, num_shards: int = 0, first: int = 0, said: Iterator[Tensor] | list[Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self._num_shards, self._first = num_shards, first
+        self._said = [] if said is None else said
 
-    def gather(self, own: Tensor) -> Tensor:
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        is_sum = rows.ndim == 1  # the gradients of the shards one after the other, and one more number
+        own = rows[:-1].view(self._num_shards, -1) if is_sum else rows
         if isinstance(self._said, list):
             self._said.append(own.clone())
-            return own
+            return super().gather_rows(rows)
         everything = next(self._said)
         assert_same_bits(own, everything[self._first : self._first + len(own)])
-        return everything
-
-    def total(self) -> Tensor:
-        if isinstance(self._said, list):
-            self._said += [torch.stack(list(self._mine)), total := super().total().clone()]
-            return total
-        everything = next(self._said)
-        assert_same_bits(torch.stack(list(self._mine)), everything[self._first : self._first + len(self._mine)])
-        return next(self._said)
+        return torch.cat((everything.flatten(), rows[-1:])).unsqueeze(0) if is_sum else everything.unsqueeze(0)
 
 
-def share(agent: PPO, num_shards: int, *, first: int = 0, said: Any = None, wire: Callable[..., Wire] = Told) -> PPO:
-    agent.share(lambda: ShardedUpdate(agent.parameters, wire(num_shards, first, [] if said is None else said), first))
+def update_of(agent: PPO, num_shards: int, group: SingleProcess, first: int = 0) -> ShardedUpdate:
+    return ShardedUpdate(agent.parameters, group, first=first, num_shards=num_shards, in_order=True)
+
+
+def share(
+    agent: PPO, num_shards: int, *, first: int = 0, said: Any = None, group: Callable[..., SingleProcess] = Told
+) -> PPO:
+    agent.share(lambda: update_of(agent, num_shards, group(num_shards, first, said), first))
     return agent
 
 
@@ -242,12 +245,12 @@ def test_the_number_of_shards_is_part_of_the_arithmetic() -> None:
 def test_an_update_that_all_are_asked_to_stop_changes_nothing() -> None:
     asks = Interruption()
 
-    class Asking(Wire):
-        def total(self) -> Tensor:
-            asks.requested = True
-            return super().total()
+    class Asking(SingleProcess):
+        def gather_rows(self, rows: Tensor) -> Tensor:
+            asks.requested |= rows.ndim == 1  # of gradients
+            return super().gather_rows(rows)
 
-    agent = share(agent_of(), 2, wire=lambda size, first, said: Asking(size, asks, Interruption()))
+    agent = share(agent_of(), 2, group=lambda *_: Asking())
     rollout = in_parts(next(rollouts_of(agent)), 2)
     agent.should_stop = lambda: asks.requested
     before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
@@ -261,7 +264,7 @@ def test_an_update_that_all_are_asked_to_stop_changes_nothing() -> None:
 
 def test_moments_are_those_of_all_rows() -> None:
     values = torch.randn(24, 3, generator=torch.Generator().manual_seed(2)) * 5.0 + 7.0
-    update = ShardedUpdate(agent_of().parameters, Wire(3, Interruption(), Interruption()), 0)
+    update = update_of(agent_of(), 3, SingleProcess())
     parts = values.split([4, 15, 5])
     own = [(part.mean(0), part.var(0, correction=0), len(part)) for part in parts]
     mean, variance, number = update.moments("observations", own)
@@ -278,16 +281,16 @@ def test_learners_ask_each_other_for_transitions_until_all_have_some() -> None:
     """A buffer of few rows may later be full of resets, so learners with such a one keep asking."""
     asked: list[list[list[int]]] = []
 
-    class Asking(Wire):
-        def gather(self, own: Tensor) -> Tensor:
-            asked.append(own.tolist())
-            return torch.cat((own, torch.tensor([[5], [6]])))  # of another learner with two shards
+    class Asking(SingleProcess):
+        def gather_rows(self, rows: Tensor) -> Tensor:
+            asked.append(rows.tolist())
+            return torch.stack((rows, torch.tensor([[5], [6]])))  # of another learner with two shards
 
     def drawn(replay: Any) -> Any:
         return update.drawn(replay, generator, (1, 10), lambda part, own, shape: (part, own.integers(99), shape))
 
     generator = np.random.default_rng(0)
-    update = ShardedUpdate(agent_of().parameters, Asking(2, Interruption(), Interruption()), 0)
+    update = update_of(agent_of(), 2, Asking())
     assert drawn(SimpleNamespace(num_valid_of_parts=[3, 0], capacity=32)) is None
     first, second = (drawn(SimpleNamespace(num_valid_of_parts=[3, 1], capacity=32)) for _ in range(2))
     assert asked == [[[3], [0]], [[3], [1]]]

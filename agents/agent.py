@@ -192,7 +192,7 @@ class PolicyAgent:
 
     def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
         """The rows of the arguments of `act`, `[N, *row]`."""
-        return rows_of(observation, action_mask, self.observation_space, self._encode, batch)
+        return encoded_rows(observation, action_mask, self.observation_space, self._encode, batch)
 
     def drop_episodes(self) -> None:
         """Forget what is kept of unfinished episodes: nothing, unless a subclass keeps something."""
@@ -249,7 +249,7 @@ class PolicyAgent:
         return save_agent(self, path)
 
 
-def rows_of(
+def encoded_rows(
     observation: Any,
     action_mask: Any,
     space: gym.Space[Any],

@@ -9,14 +9,13 @@ the name of the network that learns.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Replay, Transitions
@@ -24,26 +23,6 @@ from hybridppo.system.signals import Stopped
 
 Draw = Callable[[int, np.random.Generator, tuple[int, int]], Transitions]
 """Draws minibatches from one part of a replay buffer: takes its number, a generator, and their number and size."""
-
-
-class LearningAgent(Protocol):
-    """What the loop and recorded steps need of an agent."""
-
-    config: Any
-    version: int
-    parameters: FlatParameters
-    should_stop: Callable[[], bool]
-
-    @property
-    def records_graphs(self) -> bool:
-        """Whether steps are recorded on a device that can."""
-
-    @property
-    def optimizer(self) -> FlatAdam:
-        """Steps the parameters."""
-
-    def learned_buffers(self) -> list[Tensor]:
-        """The buffers that an optimizer step changes."""
 
 
 class Extras:
@@ -130,9 +109,9 @@ class Exchange:
         """Whether all processes say yes."""
         return own
 
-    def minibatches(self, backend: Any, batch: Any, order: Any, sizes: Sequence[int]) -> Iterable[Any]:
+    def minibatches(self, backend: Any, epoch: Any, sizes: Sequence[int]) -> Iterable[Any]:
         """The share of this process of each minibatch of an epoch."""
-        found: Iterable[Any] = backend.minibatches(batch, order, sizes)
+        found: Iterable[Any] = backend.minibatches(epoch, sizes)
         return found
 
     def drawn(self, replay: Replay, generator: np.random.Generator, shape: tuple[int, int], draw: Draw) -> Any:
@@ -168,15 +147,13 @@ class OptimizationLoop:
         exchange: what the update shares with other processes.
     """
 
-    def __init__(self, agent: LearningAgent, backend: Any, exchange: Exchange) -> None:
+    def __init__(self, agent: Any, backend: Any, exchange: Exchange) -> None:
         self._agent, self.backend, self.exchange = agent, backend, exchange
         self.whole_step: Any = None
         """Makes steps in place of `step`, with the same arguments: a recorded one (`recorded_step.py`), or compiled."""
 
-    def epoch(self, batch: Any, order: Any, sizes: Sequence[int], setting: Any) -> Tensor:
-        """Make one epoch: cut the rows of the batch, in this order, into minibatches of these sizes; step on each.
-
-        With a memory, sequences take the place of rows. The batch has the advantages that `Batch.weighed` returns.
+    def epoch(self, epoch: Any, sizes: Sequence[int], setting: Any) -> Tensor:
+        """Cut an epoch's batch into minibatches of these sizes, and step on each.
 
         Returns:
             The statistics of every step, the last of which is the norm of the gradient, `[len(sizes), K]`.
@@ -185,11 +162,10 @@ class OptimizationLoop:
             Stopped: before a step if the agent's `should_stop` returns True.
         """
         if self.exchange.is_alone:
-            order = torch.as_tensor(order, device=self._agent.parameters.values.device)
-            table: Tensor | None = self.backend.epoch(batch, order, sizes, setting)
+            table: Tensor | None = self.backend.all_steps(epoch, sizes, setting)
             if table is not None:
                 return table
-        minibatches = self.exchange.minibatches(self.backend, batch, order, sizes)
+        minibatches = self.exchange.minibatches(self.backend, epoch, sizes)
         statistics, norms = zip(*self.steps(zip(minibatches, repeat((setting,)), strict=False)), strict=True)
         return torch.cat((_stacked(statistics), _stacked(norms).unsqueeze(1)), 1)
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.loop import Extras, LearningAgent, OptimizationLoop
+from hybridppo.agents.agent import PolicyAgent
+from hybridppo.agents.loop import Extras, OptimizationLoop
 from hybridppo.errors import DeviceError
 from hybridppo.system.devices import GraphRecorder, Record, accelerator_of, tried
 
@@ -23,7 +24,7 @@ workspace of matrix products, which torch (2.12 and newer, pytorch issue 193402)
 destroyed, while other graphs still use it."""
 
 
-def recorder_for(agent: LearningAgent) -> Record | None:
+def recorder_for(agent: PolicyAgent) -> Record | None:
     """A recorder of CUDA graphs, if the agent wants it and the device supports it."""
     accelerator = accelerator_of(agent.parameters.values.device)
     return GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None
@@ -43,7 +44,7 @@ class RecordedStep:
     """
 
     def __init__(
-        self, loop: OptimizationLoop, agent: LearningAgent, record: Record, *, usual_size: int | None = None
+        self, loop: OptimizationLoop, agent: PolicyAgent, record: Record, *, usual_size: int | None = None
     ) -> None:
         self._agent, self._plain, self._record, self._usual_size = agent, loop.step, record, usual_size
         self.extras = loop.backend.extras
@@ -150,7 +151,7 @@ class _Recording:
         """Step on a minibatch; return what was measured."""
         size, counted = len(minibatch), getattr(self._minibatch, "counted", None)
         for name, column in vars(self._minibatch).items():
-            if column is not None and column is not counted:
+            if column is not counted:
                 column[:size].copy_(getattr(minibatch, name))
         if counted is not None:
             counted[:size], counted[size:] = True, False

@@ -1,31 +1,54 @@
-"""The batch that PPO learns from, and how an epoch cuts it into minibatches."""
+"""The batch that PPO learns from, and how epochs shuffle it and cut it into minibatches."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
-from hybridppo.agents.ppo.stacked_rows import StackedRows
+from hybridppo.networks.recurrent import Segments
+from hybridppo.rollouts.columns import Columns
+from hybridppo.spaces.frames import FrameLayout
 from hybridppo.system.devices import sent
 
+STATES = ("actor_states", "critic_states")
+"""Columns without an axis of time."""
+FLAGS = ("starts", "valid")
+"""Arrays on the host, by which sequences are cut."""
 
-@dataclass
-class Batch:
-    """The steps of one or more rollouts, flattened to `[B, ...]`, with the numbers that PPO adds to them.
 
-    For the NumPy backend, minibatches have arrays in place of tensors. The class is not frozen, because creating a
-    minibatch would take twice as long.
+class FrameStacks:
+    """Stacks of frames that store each frame once. A batch has the frames' numbers, `[..., K]`, as observations.
+
+    Args:
+        frames: `[F, *frame]`.
+        layout: layout of a stack in a row.
     """
 
-    axis: ClassVar[int] = 0
-    """The axis along which minibatches are cut."""
+    def __init__(self, frames: Tensor, layout: FrameLayout) -> None:
+        self._frames, self._layout = frames, layout
+
+    def made(self, numbers: Tensor) -> Tensor:
+        """The stacks `[B, *row]` of frames with these numbers, `[B, K]`, the oldest first."""
+        frames = self._frames.index_select(0, numbers.flatten())
+        stacked: Tensor = self._layout.stacked(frames.view(*numbers.shape, *frames.shape[1:]))
+        return stacked
+
+
+class Batch(Columns):
+    """The steps of one or more rollouts, `[B, ...]`: columns by name, and more that a subclass of PPO adds.
+
+    For recurrent networks, columns have an axis of time: they are `S` sequences of `L` consecutive steps, `[L, S,
+    ...]`. Minibatches then have sequences in place of rows. The last sequences of a rollout may be shorter. For the
+    NumPy backend, minibatches have arrays in place of tensors.
+    """
 
     observations: Any
-    """A tensor, or `StackedRows`, which become tensors in minibatches."""
+    """`[B, *row]`; with `stacks`, the numbers of their frames."""
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -40,155 +63,189 @@ class Batch:
     """For a custom loss, `[B, outputs]`: the actor's outputs before the update."""
     counted: Tensor | None = None
     """In a padded minibatch, `[B]` bool: which rows count."""
+    stacks: FrameStacks | None = None
+    """Makes stacks of frames for the networks."""
+    actor_states: Any = None
+    """With an axis of time, `[S, state]`: the actor's states before the sequences."""
+    critic_states: Any = None
+    """The critic's, `[S, state]`."""
+    starts: NDArray[np.bool_] | None = None
+    """With an axis of time, `[L, S]` on the host: whether an observation is the first of its episode."""
+    valid: NDArray[np.bool_] | None = None
+    """With an axis of time, `[L, S]` on the host: which rows are steps."""
+
+    def __init__(self, **columns: Any) -> None:
+        for name, column in columns.items():
+            if column is not None:
+                setattr(self, name, column)
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":
         """The rows of several batches in one, with whole stacks of frames."""
-        of_each = [{**part.columns(), "observations": part.inputs} for part in parts]
+        of_each = [part.made().columns() for part in parts]
         return cls(**{name: torch.cat([columns[name] for columns in of_each]) for name in of_each[0]})
 
+    def columns(self) -> dict[str, Any]:
+        """The columns by name, without the arrays on the host."""
+        return {name: column for name, column in super().columns().items() if name not in FLAGS}
+
     def __len__(self) -> int:
-        return len(self.returns)
+        return int(self.log_probs.shape[-1])
+
+    @property
+    def device(self) -> torch.device:
+        """The device of all columns."""
+        return self.log_probs.device
+
+    def axis_of(self, name: str) -> int:
+        """The axis of a column along which minibatches are cut."""
+        return 0 if self.valid is None or name in STATES else 1
 
     def most_minibatches(self, normalizes: bool) -> int:
         """The largest number of minibatches: a single row has no standard deviation to normalise by."""
-        return min(len(self), max(1, len(self) // 2)) if normalizes else len(self)
+        return min(len(self), max(1, len(self) // 2)) if normalizes and self.valid is None else len(self)
 
     @property
-    def inputs(self) -> Tensor:
+    def inputs(self) -> Any:
         """The observations as networks take them, `[B, *row]`."""
-        found: Tensor = self.observations.made() if isinstance(self.observations, StackedRows) else self.observations
-        return found
-
-    def outputs(self, actor: Callable[[Tensor], Tensor]) -> Tensor:
-        """The actor's outputs for all rows, `[B, outputs]`."""
-        return actor(self.inputs)
-
-    def values_by(self, critic: Callable[[Tensor], Tensor]) -> Tensor:
-        """The critic's values for all rows, `[B]`."""
-        return critic(self.inputs).squeeze(-1)
-
-    def only_steps(self, tensor: Tensor) -> Tensor:
-        """The rows of `[B, ...]` that are steps: all."""
-        return tensor
+        return self.observations if self.stacks is None else self.stacks.made(self.observations)
 
     def made(self) -> "Batch":
-        """The same batch with observations as a tensor."""
-        return replace(self, observations=self.inputs) if isinstance(self.observations, StackedRows) else self
+        """The same batch with stacks of frames as observations."""
+        return self if self.stacks is None else self.with_columns(observations=self.inputs, stacks=None)
+
+    def outputs(self, network: nn.Module, states: Any) -> Tensor:
+        """The outputs of a network, `[B, outputs]`, or `[L, S, outputs]`; gradients reach back to the states."""
+        of_sequences: Any = None if self.valid is None else network.of_sequences
+        found: Tensor
+        if of_sequences is None:
+            found = network(self.inputs)
+        else:
+            found = of_sequences(self.observations, states, self._segments)
+        return found
 
     def clip_range(self, clip_range: Any) -> Any:
         """The clip range of the rows: a number, or `[B]` with a pool."""
         return clip_range if self.shares is None else clip_range * self.shares / self.weights
 
-    def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
-        """The order of the rows in each epoch, `[E, B]`."""
-        return orders_on(self.returns.device, generator, len(self), epochs)
+    def steps(self) -> "Batch":
+        """The rows that are steps, `[B, ...]`."""
+        if self.valid is None:
+            return self
+        columns = {name: column for name, column in self.columns().items() if name not in STATES}
+        return Batch(**{name: self.only_steps(column) for name, column in columns.items()})
 
-    def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
-        """`advantage_sums` of every minibatch, `[E, M, 4]`; arguments as of `weighed`."""
-        weights = self.weights
-        return of_minibatches(
-            orders,
-            sizes,
-            lambda rows: advantage_sums(self.advantages[rows], weights=None if weights is None else weights[rows]),
-        )
+    def only_steps(self, tensor: Tensor) -> Tensor:
+        """The rows of a column that are steps, `[B, ...]`."""
+        if self.valid is None:
+            return tensor
+        flat = tensor.flatten(0, 1)
+        return flat if self.valid.all() else flat.index_select(0, self._places_of_steps)
 
-    def weighed(
-        self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
-    ) -> "Sequence[Batch]":
-        """For each epoch, the batch with the advantages to learn from.
+    @cached_property
+    def _places_of_steps(self) -> Tensor:
+        assert self.valid is not None
+        return sent(np.flatnonzero(self.valid), self.device)
 
-        Args:
-            orders: order of the rows in each epoch, `[E, B]`.
-            sizes: sizes of the minibatches.
-            normalizes: whether advantages are normalised within each minibatch.
-            sums: `advantage_sums` of whole minibatches, if these are shards of them.
-        """
-        weights = self.weights
-        if not normalizes:
-            return [self if weights is None else replace(self, advantages=weights * self.advantages)] * len(orders)
-        advantages = self.advantages.new_empty(orders.shape)
-        for numbers, rows in minibatches_of(orders, sizes):
-            own = None if weights is None else weights[rows]
-            found = normalize(self.advantages[rows], weights=own, sums=sums_among(sums, numbers))
-            advantages.scatter_(1, rows.flatten(1), found.flatten(1))
-        return [replace(self, advantages=of_epoch) for of_epoch in advantages]
+    @cached_property
+    def _segments(self) -> Segments:
+        """The sequences cut at episode starts."""
+        assert self.starts is not None
+        return Segments(self.starts, self.device)
 
     def explained_variance(self) -> Tensor:
         """The explained variance of the returns by the values."""
-        rows = self.steps()
-        return explained_variance(values=rows.values, returns=rows.returns)
+        return explained_variance(values=self.only_steps(self.values), returns=self.only_steps(self.returns))
 
-    def steps(self) -> "Batch":
-        """The rows that are steps: all."""
-        return self
-
-    def some(self, least: int) -> "Batch":
-        """A batch of `least` rows, which repeat."""
-        return self.gather(torch.arange(least, device=self.returns.device) % len(self))
-
-    def padded(self, size: int) -> "Batch":
-        """A batch of `size` rows, of which only those of this one count."""
-        counted = torch.arange(size, device=self.returns.device) < len(self)
-        return replace(self.some(size), counted=counted)
-
-    def with_columns(self, **columns: Tensor) -> "Batch":
-        """The same batch with other columns `[B]`, by name."""
-        return replace(self, **columns)
-
-    def with_old_outputs(self, outputs: Tensor) -> "Batch":
-        """The same batch with the actor's outputs before the update (`Backend.outputs_of`)."""
-        return replace(self, old_outputs=outputs)
+    def gather(self, order: Tensor) -> "Batch":
+        """The rows, or sequences, at indices `[M]`, copied."""
+        taken = {name: column.index_select(self.axis_of(name), order) for name, column in self.columns().items()}
+        if self.valid is not None:
+            on_host = order.tolist()  # waits for the device
+            taken |= {name: getattr(self, name)[:, on_host] for name in FLAGS}
+        return self.with_columns(**taken)
 
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """Parts of these sizes, as views."""
-        columns = self.columns()
-        parts = (column.split(list(sizes)) for column in columns.values())
-        return (Batch(**dict(zip(columns, part, strict=True))) for part in zip(*parts, strict=True))
+        parts = {name: column.split(list(sizes), self.axis_of(name)) for name, column in self.columns().items()}
+        if self.valid is not None:
+            parts |= {name: np.split(getattr(self, name), np.cumsum(sizes)[:-1], 1) for name in FLAGS}
+        cut = zip(*parts.values(), strict=True)
+        return (Batch(stacks=self.stacks, **dict(zip(parts, part, strict=True))) for part in cut)
 
-    def gather(self, rows: Tensor) -> "Batch":
-        """The rows at indices `[M]`, copied."""
-        return self.map(lambda column: column.index_select(0, rows))
+    def some(self, least: int) -> "Batch":
+        """A batch of `least` rows, or sequences, which repeat."""
+        return self.gather(torch.arange(least, device=self.device) % len(self))
 
-    def map(self, function: Callable[[Any], Any]) -> "Batch":
-        """The batch with `function` applied to each of its columns."""
-        mapped: list[Any] = [None if column is None else function(column) for column in vars(self).values()]
-        return Batch(*mapped)
+    def padded(self, size: int) -> "Batch":
+        """A batch of `size` rows, of which only those of this one count."""
+        return self.some(size).with_columns(counted=torch.arange(size, device=self.device) < len(self))
 
-    def columns(self) -> dict[str, Any]:
-        """The columns that are not None, by name."""
-        return {name: column for name, column in vars(self).items() if column is not None}
+    def orders(self, generator: np.random.Generator, epochs: int) -> Tensor:
+        """A shuffle of the rows, or sequences, for each epoch, `[E, B]`, copied to the device without a wait."""
+        return sent(np.stack([generator.permutation(len(self)) for _ in range(epochs)]), self.device)
+
+    def sums(self, orders: Tensor, sizes: Sequence[int]) -> Tensor:
+        """`advantage_sums` of every minibatch, `[E, M, 4]`; arguments as of `epochs`."""
+        columns: dict[int, Tensor] = {}
+        for numbers, advantages in self._advantages(orders, sizes):
+            parts = advantage_sums(**advantages)
+            like = parts[1].squeeze(-1)
+            found = [part.squeeze(-1) if isinstance(part, Tensor) else torch.full_like(like, part) for part in parts]
+            columns |= dict(zip(numbers, torch.stack(found, -1).unbind(1), strict=True))
+        return torch.stack([columns[number] for number in range(len(sizes))], 1)
+
+    def epochs(
+        self, orders: Tensor, sizes: Sequence[int], normalizes: bool, sums: Tensor | None = None
+    ) -> "Iterator[Batch]":
+        """For each epoch, the batch in its order, with the advantages to learn from.
+
+        Args:
+            orders: order of the rows, or sequences, in each epoch, `[E, B]`.
+            sizes: sizes of the minibatches.
+            normalizes: whether advantages are normalised within each minibatch.
+            sums: `sums` of whole minibatches, if these are shards of them.
+        """
+        weighed = self.advantages if self.weights is None else self.weights * self.advantages
+        if not normalizes:
+            return (self.with_columns(advantages=weighed).gather(order) for order in orders)
+        parts: dict[int, Tensor] = {}
+        for numbers, advantages in self._advantages(orders, sizes):
+            whole = None if sums is None else torch.stack([sums[:, number] for number in numbers], 1)
+            found = normalize(**advantages, sums=None if whole is None else whole.unsqueeze(-2).unbind(-1))
+            if self.valid is not None:
+                found = found.view(*found.shape[:2], len(self.valid), -1)  # [E, M, L * b] -> [E, M, L, b]
+            parts |= dict(zip(numbers, found.unbind(1), strict=True))
+        of_epochs = torch.cat([parts[number] for number in range(len(sizes))], -1)
+        others = self.with_columns(advantages=None)
+        pairs = zip(orders, of_epochs, strict=True)
+        return (others.gather(order).with_columns(advantages=of_epoch) for order, of_epoch in pairs)
+
+    def _advantages(self, orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
+        """For each size of minibatches, their numbers (`M`), and the arguments of `normalize`, `[E, M, b]` each."""
+        columns = {
+            "advantages": self.advantages,
+            "weights": self.weights,
+            "counted": None if self.valid is None else sent(self.valid, self.device),
+        }
+        for numbers, rows in _minibatches_of(orders, sizes):
+            yield (
+                numbers,
+                {
+                    name: None if column is None else self._in_minibatches(column, rows)
+                    for name, column in columns.items()
+                },
+            )
+
+    def _in_minibatches(self, column: Tensor, rows: Tensor) -> Tensor:
+        """A column at indices `[E, M, b]`; with an axis of time, `[E, M, L * b]`."""
+        return column[rows] if self.valid is None else column[:, rows].movedim(0, -2).flatten(-2)
 
 
-def orders_on(device: torch.device, generator: np.random.Generator, size: int, epochs: int) -> Tensor:
-    """A shuffle of `size` rows for each epoch, `[epochs, size]`, copied to the device without a wait."""
-    return sent(np.stack([generator.permutation(size) for _ in range(epochs)]), device)
-
-
-def of_minibatches(orders: Tensor, sizes: Sequence[int], sums_of: Callable[[Tensor], Sequence[Any]]) -> Tensor:
-    """`[E, M, 4]`: the results of `sums_of` for the indices `[E, m, B]` of all minibatches of each size."""
-    columns: dict[int, Tensor] = {}
-    for numbers, rows in minibatches_of(orders, sizes):
-        parts = sums_of(rows)
-        like = parts[1].squeeze(-1)
-        found = torch.stack(
-            [part.squeeze(-1) if isinstance(part, Tensor) else like.new_full(like.shape, part) for part in parts], -1
-        )
-        columns |= dict(zip(numbers, found.unbind(1), strict=True))
-    return torch.stack([columns[number] for number in range(len(sizes))], 1)
-
-
-def sums_among(sums: Tensor | None, numbers: Sequence[int]) -> Sequence[Tensor] | None:
-    """The sums of some minibatches, from `[E, M, 4]`, as `normalize` takes them."""
-    if sums is None:
-        return None
-    return torch.stack([sums[:, number] for number in numbers], 1).unsqueeze(-2).unbind(-1)
-
-
-def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
-    """For each size of minibatches, their numbers (`M`), and the indices of their rows `[..., M, B]`."""
+def _minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """For each size of minibatches, their numbers (`M`), and the indices of their rows `[E, M, b]`."""
     if len(set(sizes)) == 1:
-        yield range(len(sizes)), orders.view(*orders.shape[:-1], len(sizes), -1)
+        yield range(len(sizes)), orders.view(len(orders), len(sizes), -1)
         return
     parts = torch.split(orders, list(sizes), -1)
     for size in sorted(set(sizes)):

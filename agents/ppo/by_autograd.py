@@ -7,13 +7,14 @@ a CPU. `choosing.py` chooses.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.loop import Extras, LearningAgent, fill_gradient
+from hybridppo.agents.loop import Extras, fill_gradient
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import (
     STATISTICS,
@@ -25,39 +26,22 @@ from hybridppo.agents.ppo.loss import (
     clip_fraction,
     without_padding,
 )
-from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import shared_trunk_of
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
 
 
-class Optimized(LearningAgent, Protocol):
-    """What backends need of an agent."""
+@dataclass(frozen=True)
+class Objective:
+    """What a backend computes the gradient of: the loss of these networks."""
 
-    config: PPOConfig
-    current: PPOConfig
+    agent: Any
+    """The agent, a `PPO`: with the loss, its present settings, the parameters and the optimizer."""
+    actor: nn.Module
+    critic: nn.Module
     distribution: Distribution
-    modules_of: nn.ModuleDict
-
-    @property
-    def actor_network(self) -> nn.Module:
-        """Computes the outputs of the distribution."""
-
-    @property
-    def critic_network(self) -> nn.Module:
-        """Computes the values."""
-
-    @property
-    def has_own_loss(self) -> bool:
-        """Whether the loss is a custom one."""
-
-    @property
-    def is_the_librarys(self) -> bool:
-        """Whether the loss and the networks are the library's."""
-
-    def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
-        """The loss of a minibatch."""
+    config: PPOConfig
 
 
 class Backend:
@@ -69,15 +53,15 @@ class Backend:
     written_in: str | None = None
     """The file with the gradient written out by hand; None if autograd computes it."""
 
-    def __init__(self, agent: Optimized) -> None:
-        self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
-        self._actor, self.critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
+    def __init__(self, objective: Objective) -> None:
+        self._agent, self._config, self._parameters = objective.agent, objective.config, objective.agent.parameters
+        self._actor, self.critic, self._distribution = objective.actor, objective.critic, objective.distribution
         trunk = shared_trunk_of(self._actor)
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         networks = self._actor, self.critic
-        self._learning = learning_mode(*networks, *agent.modules_of.values())
+        self._learning = learning_mode(*networks, *self._agent.modules_of.values())
         self.extras = Extras(TAKEN)
-        self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
+        self._rounding = rounding(self._config.precision, self._parameters.values.device, networks)
 
     def num_measured(self, setting: Any) -> int:
         """How many numbers `gradient` returns."""
@@ -87,14 +71,11 @@ class Backend:
         """A context for a whole update, with the number of threads that suits this backend."""
         return nullcontext()
 
-    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
-        """The rows of a batch (or its sequences) in this order, cut into minibatches for `gradient`.
+    def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
+        """An epoch's batch cut into minibatches for `gradient`, which are views."""
+        return (minibatch.made() for minibatch in epoch.split(sizes))
 
-        All rows are gathered at once; minibatches are views.
-        """
-        return (minibatch.made() for minibatch in batch.gather(order).split(sizes))
-
-    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+    def all_steps(self, epoch: Batch, sizes: Sequence[int], clip_range: float) -> Tensor | None:
         """All steps of an epoch, as `OptimizationLoop.epoch`; None if the loop is to make them.
 
         Some backends are much faster this way. The loop does not call it if several processes share an update.
@@ -116,7 +97,7 @@ class Backend:
     def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
         """The loss of a minibatch, and all of `STATISTICS` except the last."""
         with self._rounding():
-            outputs, values = (tensor.float() for tensor in self._forward(minibatch))
+            outputs, values = (minibatch.only_steps(tensor).float() for tensor in self._forward(minibatch))
         steps = minibatch.steps()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, steps.actions)
         log_ratio = log_prob - steps.log_probs
@@ -160,56 +141,52 @@ class Backend:
         gradient.mul_((self._agent.current.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
-        """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""
+    def _forward(self, minibatch: Batch) -> tuple[Tensor, Tensor]:
+        """The actor's outputs `[B, outputs]` and the critic's values `[B]`; with time, `[L, S]` in place of `[B]`."""
         with self._once():
-            outputs, values = minibatch.outputs(self._actor), minibatch.values_by(self.critic)
-        return minibatch.only_steps(outputs), minibatch.only_steps(values)
+            outputs = minibatch.outputs(self._actor, minibatch.actor_states)
+            return outputs, minibatch.outputs(self.critic, minibatch.critic_states).squeeze(-1)
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values `[B]` of observations `[B, *row]`, without a gradient."""
-        return torch.cat([self.critic(part).squeeze(-1) for part in self._at_once(observations)])
+        size = self._rows_at_once(len(observations), observations.dtype == torch.uint8)
+        return torch.cat([self.critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     @torch.no_grad()
-    def log_probs(self, observations: Tensor | StackedRows, actions: Tensor) -> Tensor:
-        """The present log-probabilities `[B]` of actions."""
-        outputs = [self._actor(part) for part in self._at_once(observations)]
-        return self._distribution.log_prob(torch.cat(outputs), actions)
+    def log_probs(self, batch: Batch) -> Tensor:
+        """The present log-probabilities `[B]` of a batch's actions, without rounding."""
+        is_large = batch.stacks is not None or batch.observations.dtype == torch.uint8
+        size = self._rows_at_once(len(batch), is_large)
+        sizes = [min(size, len(batch) - start) for start in range(0, len(batch), size)] or [0]
+        outputs = [self._actor(part.inputs) for part in batch.split(sizes)]
+        return self._distribution.log_prob(torch.cat(outputs), batch.actions)
 
-    def _at_once(self, observations: Tensor | StackedRows) -> Iterable[Tensor]:
-        """Observations in parts that fit into memory: images in parts as large as a minibatch, others as one part."""
-        if isinstance(observations, StackedRows):
-            size = max(1, self._config.minibatch_size)
-            return (observations[start : start + size].made() for start in range(0, len(observations), size))
-        has_images = observations.dtype == torch.uint8
-        return torch.split(observations, max(1, self._config.minibatch_size if has_images else len(observations)))
+    def _rows_at_once(self, number: int, is_large: bool) -> int:
+        """The rows of a pass without gradient: of images, as many as in a minibatch, for which there is memory."""
+        return max(1, self._config.minibatch_size if is_large else number)
 
     @torch.no_grad()
-    def outputs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """The present outputs of the actor for a batch, with the rounding of `gradient`.
+    def outputs_of(self, batch: Batch, sizes: Sequence[int]) -> Tensor:
+        """The present outputs of the actor for a batch, with the rounding of `gradient`, which depends on the sizes.
 
         Returns:
-            `[B, outputs]`; for sequences, `[L, S, outputs]`.
+            `[B, outputs]`; with an axis of time, `[L, S, outputs]`.
         """
         found = []
         for part in batch.split(sizes):
             with self._rounding():
-                outputs = part.outputs(self._actor)
+                outputs = part.outputs(self._actor, part.actor_states)
             found.append(outputs.float())
-        return torch.cat(found, batch.axis)
+        return torch.cat(found, batch.axis_of("outputs"))
 
     @torch.no_grad()
-    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """The present log-probabilities `[B]` of a batch's actions, with the rounding of `gradient`.
-
-        Rounding depends on the sizes of the minibatches.
-        """
-        log_probs: Tensor = batch.only_steps(self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions))
-        return log_probs
+    def log_probs_of(self, batch: Batch, sizes: Sequence[int]) -> Tensor:
+        """The present log-probabilities `[B]` of a batch's actions, from `outputs_of`; with time, `[L, S]`."""
+        return self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions)
 
     @torch.no_grad()
-    def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """The present log-probabilities `[B]` of a batch's actions, and its values."""
+    def log_probs_and_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The present log-probabilities `[B]` of a batch's actions, and its values; with time, `[L, S]`."""
         outputs, values = self._forward(batch)
-        return self._distribution.log_prob(outputs, batch.steps().actions), values
+        return self._distribution.log_prob(outputs, batch.actions), values

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo import numba_loops as loops
-from hybridppo.agents.ppo.by_autograd import Backend, Optimized
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, array_of
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
@@ -39,8 +40,6 @@ ROWS_OF_A_THREAD = 256
 """With fewer rows, another thread does not pay for a forward pass."""
 PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters in one call: some milliseconds, during which a stop is not checked."""
-ADVANTAGES = 2
-"""Row of the advantages in the columns."""
 TYPES = """
 parameters = group(f[::1], f[::1], f[::1], f[::1])
 batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
@@ -74,32 +73,30 @@ class CompiledBackend(Backend):
 
     written_in = "agents/ppo/numba_loops.py"
 
-    def __init__(self, agent: Optimized) -> None:
-        super().__init__(agent)
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective)
         self._module: Any = MODULE.load()
-        actor, critic = agent.actor_network, agent.critic_network
+        actor, critic = objective.actor, objective.critic
         twin = mlp_twin(actor)
-        self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
-        values = agent.parameters.values
+        values = self._parameters.values
+        self._flat, self._flat_gradient = array_of(values), array_of(self._parameters.gradient)
         self._sizes, offsets = _layers_in(values, actor, critic)
         free = place_of(actor.log_std, values) if isinstance(actor, GaussianActor) else 0
-        head = (*_actions_of(agent.distribution), free, twin.mask_size)
+        head = (*_actions_of(objective.distribution), free, twin.mask_size)
         self._settings = np.zeros(loops.NUM_SETTINGS)
         self._form = self._sizes, offsets, *head, twin.activation == "tanh"
-        self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
         self._threads = SideBySide()
 
     @staticmethod
-    def supports(agent: Optimized) -> bool:
+    def supports(objective: Objective) -> bool:
         """Whether loss, distribution and networks are known: a part of what `NumpyBackend` knows, in float32."""
         return (
-            agent.config.pool_size == 1
-            and agent.config.precision == "fp32"
-            and all(type(leaf) in KNOWN for leaf in leaves_of(agent.distribution))
-            and NumpyBackend.supports(agent)
-            and all(map(_sees_the_first_numbers, (agent.actor_network, agent.critic_network)))
+            objective.config.pool_size == 1
+            and all(type(leaf) in KNOWN for leaf in leaves_of(objective.distribution))
+            and NumpyBackend.supports(objective)
+            and all(map(_sees_the_first_numbers, (objective.actor, objective.critic)))
         )
 
     @contextmanager
@@ -112,11 +109,8 @@ class CompiledBackend(Backend):
         while len(self._scratch) < self._num_threads:
             self._scratch.append(_scratch(self._sizes))
         self._threads.make_room(self._num_threads)
-        try:
-            with one_torch_thread():
-                yield
-        finally:
-            self._packed = None  # which holds the rollout
+        with one_torch_thread():
+            yield
 
     def values(self, observations: Tensor) -> Tensor:
         """As in the base."""
@@ -131,11 +125,11 @@ class CompiledBackend(Backend):
         self._threads.run(some_of, count)
         return torch.from_numpy(values)
 
-    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
-        """With one or two threads, a call gathers and steps on several minibatches, for some milliseconds."""
+    def all_steps(self, epoch: Batch, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+        """With one or two threads, a call steps on several minibatches, for some milliseconds."""
         if self._num_threads > 2:
             return None
-        packed, rows = self._pack(batch), order.numpy()
+        packed, rows = _packed(epoch), np.arange(len(epoch))
         parameters, step = self._views(clip_range)
         starts = _as_int64([*accumulate(sizes, initial=0)])
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
@@ -165,10 +159,10 @@ class CompiledBackend(Backend):
 
         self._threads.run(take, len(networks), signals)
 
-    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
-        """As in the base; a minibatch is the whole batch and the indices of its rows."""
-        packed, rows = self._pack(batch), order.numpy()
-        return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
+    def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
+        """As in the base; a minibatch is the whole epoch and the indices of its rows."""
+        packed = _packed(epoch)
+        return ((packed, part) for part in np.split(np.arange(len(epoch)), np.cumsum(sizes)[:-1]))
 
     def gradient(self, minibatch: Any, clip_range: Any) -> Array:
         """As in the base. With more than two threads, each has a share of the rows."""
@@ -191,16 +185,6 @@ class CompiledBackend(Backend):
             self._flat_gradient += others
         means: Array = (sums.sum(0)[:-1] / size).astype(np.float32)
         return means
-
-    def _pack(self, batch: Any) -> tuple[Array, Array, Array]:
-        """Observations, actions and columns; between the epochs of an update, only advantages change."""
-        if self._packed is None or self._packed[0] is not batch.returns:
-            columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
-            observations = np.ascontiguousarray(array_of(batch.inputs))
-            actions = np.ascontiguousarray(array_of(batch.actions), dtype=np.float32).reshape(len(batch), -1)
-            self._packed = batch.returns, (observations, actions, np.stack([array_of(each) for each in columns]))
-        self._packed[1][2][ADVANTAGES] = array_of(batch.advantages)
-        return self._packed[1]
 
     def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; writes the settings."""
@@ -228,6 +212,14 @@ def _layers_in(values: Tensor, *networks: nn.Module) -> tuple[Array, Array]:
     sizes = [[own[0].in_features, *(layer.out_features for layer in own)] for own in layers]
     places = [[[place_of(layer.weight, values), place_of(layer.bias, values)] for layer in own] for own in layers]
     return _as_int64(sizes), _as_int64(places)
+
+
+def _packed(epoch: Batch) -> tuple[Array, Array, Array]:
+    """Observations, actions and columns."""
+    observations = np.ascontiguousarray(array_of(epoch.inputs))
+    actions = np.ascontiguousarray(array_of(epoch.actions), dtype=np.float32).reshape(len(epoch), -1)
+    columns = (epoch.log_probs, epoch.values, epoch.advantages, epoch.returns)
+    return observations, actions, np.stack([array_of(column) for column in columns])
 
 
 def _sees_the_first_numbers(network: nn.Module) -> bool:

@@ -8,22 +8,24 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.by_autograd import Backend, Optimized
+from hybridppo.agents.ppo.batch import STATES, Batch
+from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.numpy_twin import NumpyTwin
-from hybridppo.networks.parameters import place_of
+from hybridppo.networks.parameters import FlatParameters, place_of
+from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.twins import linears, mlp_twin, twin_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
@@ -34,22 +36,22 @@ class NumpyBackend(Backend):
 
     written_in = "agents/ppo/by_numpy.py"
 
-    def __init__(self, agent: Optimized) -> None:
-        super().__init__(agent)
-        self._flat_gradient = array_of(agent.parameters.gradient)
-        self._passes = [Passes(agent, self._flat_gradient)]
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective)
+        self._flat_gradient = array_of(self._parameters.gradient)
+        self._objective, self._passes = objective, [Passes(objective, self._flat_gradient)]
         self._block_size = block_size_of(self._actor)
         self._num_threads = 1
         self._threads: Any = None
 
     @staticmethod
-    def supports(agent: Optimized) -> bool:
+    def supports(objective: Objective) -> bool:
         """Whether loss, distribution and networks are known, and products are not rounded."""
         return (
-            not agent.has_own_loss
-            and agent.config.precision == "fp32"
-            and agent.distribution.gradient() is not None
-            and has_known_networks(agent)
+            not objective.agent.has_own_loss
+            and objective.config.precision == "fp32"
+            and objective.distribution.gradient() is not None
+            and has_known_networks(objective)
         )
 
     @contextmanager
@@ -77,7 +79,7 @@ class NumpyBackend(Backend):
             self._threads = SideBySide()
         self._threads.make_room(count)
         while len(self._passes) < count:
-            self._passes.append(Passes(self._agent, np.zeros_like(self._flat_gradient)))
+            self._passes.append(Passes(self._objective, np.zeros_like(self._flat_gradient)))
 
     def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
         """Call `work` with the numbers of `count` parts, the first in this thread, the others in theirs."""
@@ -91,12 +93,11 @@ class NumpyBackend(Backend):
 
         self._threads.run(quietly, count)
 
-    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
+    def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base, with arrays."""
-        rows = order.numpy()
-        shuffled = batch.map(lambda column: _as_array(column).take(rows, axis=0))
+        arrays = epoch.made().map(array_of)
         bounds = pairwise(accumulate(sizes, initial=0))
-        return (_rows(shuffled, start, end) for start, end in bounds)
+        return (_rows(arrays, start, end) for start, end in bounds)
 
     def gradient(self, minibatch: Any, clip_range: Any) -> Array:
         """Forward, the loss's gradient by hand, backward."""
@@ -138,16 +139,6 @@ class NumpyBackend(Backend):
         self._side_by_side(some_of, self._num_threads)
         return torch.from_numpy(values)
 
-    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """As in the base, in the blocks of `gradient`."""
-        rows = batch.made().map(array_of)
-        found = np.empty(len(rows), np.float32)
-        for start, end in pairwise(accumulate(sizes, initial=0)):
-            for first in range(start, end, self._block_size):
-                last = min(first + self._block_size, end)
-                found[first:last] = self._passes[0].log_probs(_rows(rows, first, last))
-        return torch.from_numpy(found)
-
 
 def array_of(tensor: Tensor) -> Array:
     """The memory of a tensor as an array."""
@@ -163,27 +154,21 @@ def clipped(gradient: Array, limit: float) -> float:
     return norm
 
 
-def _as_array(column: Any) -> Any:
-    """A column of a batch as an array; stacks of frames become arrays when rows are taken."""
-    return array_of(column) if isinstance(column, Tensor) else column
-
-
-def _rows(batch: Any, start: int, end: int) -> Any:
+def _rows(batch: Batch, start: int, end: int) -> Batch:
     """Consecutive rows of a batch of arrays, as views."""
-    columns: list[Any] = [None if column is None else column[start:end] for column in vars(batch).values()]
-    return Batch(*columns)
+    return Batch(**{name: column[start:end] for name, column in vars(batch).items()})
 
 
 class Hidden:
     """The hidden layers of an agent's actor and critic, with their gradients: of both together if both see whole rows.
 
     Args:
-        agent: the agent.
+        objective: the networks.
         gradient: `[P]`, of all parameters; `backward` fills the part of these layers.
     """
 
-    def __init__(self, agent: Optimized, gradient: Array) -> None:
-        both, gradient_of = (agent.actor_network, agent.critic_network), views_of(agent, gradient)
+    def __init__(self, objective: Objective, gradient: Array) -> None:
+        both, gradient_of = (objective.actor, objective.critic), views_of(objective.agent.parameters, gradient)
         activation = mlp_twin(both[0]).activation
         layers = [linears(network)[:-1] for network in both]
         columns = [mlp_twin(network).columns for network in both]
@@ -194,8 +179,6 @@ class Hidden:
             for group, seen in zip(groups, columns, strict=False)
         ]
         """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
-        self.of_actor = HiddenLayers(*_arrays(array_of, layers[:1]), activation)
-        """The actor's layers."""
 
     def forward(self, rows: Array) -> list[Array]:
         """The last activations `[B, outputs]` of actor and critic, for rows `[B, obs]` or `[2, B, obs]`."""
@@ -220,21 +203,21 @@ class Passes:
     Several of them may work for one agent at the same time. They view the parameters in their present memory.
 
     Args:
-        agent: the agent with networks and loss.
+        objective: the networks and the loss.
         gradient: `[P]`, of all parameters; filled by `block`.
     """
 
-    def __init__(self, agent: Optimized, gradient: Array) -> None:
-        self._agent, self.gradient = agent, gradient
-        actor, critic = agent.actor_network, agent.critic_network
-        gradient_of = views_of(agent, gradient)
+    def __init__(self, objective: Objective, gradient: Array) -> None:
+        self._agent, self.gradient = objective.agent, gradient
+        actor, critic = objective.actor, objective.critic
+        gradient_of = views_of(self._agent.parameters, gradient)
         twin, twin_of_critic = mlp_twin(actor), mlp_twin(critic)
         *_, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
         self._columns = twin.columns, twin_of_critic.columns
         self._critic_hidden = HiddenLayers(*_arrays(array_of, [critic_layers]), twin.activation)
-        self._hidden = Hidden(agent, gradient)
-        self._head = ActorHead(actor, actor_head, agent.distribution, twin.mask_size, gradient_of)
+        self._hidden = Hidden(objective, gradient)
+        self._head = ActorHead(actor, actor_head, objective.distribution, twin.mask_size, gradient_of)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
         self._value_weight_gradient = gradient_of(critic_head.weight)[0]
         self._value_bias_gradient = gradient_of(critic_head.bias)
@@ -244,11 +227,6 @@ class Passes:
         last = self._critic_hidden.forward(rows[:, self._columns[1]])[-1][0]
         np.dot(last, self._value_weight, out=out)
         out += self._value_bias
-
-    def log_probs(self, rows: Any) -> Array:
-        """The log-probabilities `[B]` of the actions of some rows, with the rounding of `block`."""
-        seen = rows.observations[:, self._columns[0]]
-        return self._head.forward(self._hidden.of_actor.forward(seen)[-1][0], rows)[0]
 
     def block(
         self, rows: Any, clip_range: float, size: int, input_gradients: Array | None = None
@@ -361,12 +339,12 @@ class NumpyNetworks(Backend):
     The loss may also call the networks itself; the gradient of that is added.
     """
 
-    def __init__(self, agent: Optimized) -> None:
-        super().__init__(agent)
-        self._flat_gradient = array_of(agent.parameters.gradient)
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective)
+        self._flat_gradient = array_of(self._parameters.gradient)
         self._of_networks = np.zeros_like(self._flat_gradient)
-        gradient_of = views_of(agent, self._of_networks)
-        self._hidden = Hidden(agent, self._of_networks)
+        gradient_of = views_of(self._parameters, self._of_networks)
+        self._hidden = Hidden(objective, self._of_networks)
         self._last = [linears(network)[-1] for network in (self._actor, self.critic)]
         self._weights = [array_of(layer.weight) for layer in self._last]
         self._biases = [array_of(layer.bias) for layer in self._last]
@@ -376,14 +354,14 @@ class NumpyNetworks(Backend):
         self._heads = [_after_mlp(network, given) for network, given in pairs]
 
     @staticmethod
-    def supports(agent: Optimized) -> bool:
+    def supports(objective: Objective) -> bool:
         """Whether the networks are known, and a minibatch is small enough for NumPy to be faster."""
         return (
-            agent.has_own_loss
-            and agent.config.precision == "fp32"
-            and not isinstance(agent.actor_network, StateDependentActor)
-            and has_known_networks(agent)
-            and agent.config.minibatch_size <= block_size_of(agent.actor_network)
+            objective.agent.has_own_loss
+            and objective.config.precision == "fp32"
+            and not isinstance(objective.actor, StateDependentActor)
+            and has_known_networks(objective)
+            and objective.config.minibatch_size <= block_size_of(objective.actor)
         )
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
@@ -417,6 +395,100 @@ class NumpyNetworks(Backend):
         return actor(minibatch.observations), critic(minibatch.observations).squeeze(-1)
 
 
+class NumpyMemory(Backend):
+    """Forward and backward passes of both minGRUs in NumPy, and `Passes` for the networks behind them."""
+
+    written_in = "agents/ppo/by_numpy.py"
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective)
+        self._flat_gradient = array_of(self._parameters.gradient)
+        self._passes = Passes(_after_memory(objective), self._flat_gradient)
+        gradient_of = views_of(self._parameters, self._flat_gradient)
+        cells: list[Any] = [cast(RecurrentNetwork, network).cell for network in (self._actor, self.critic)]
+        weights, biases = [cell.weight_input for cell in cells], [cell.bias for cell in cells]
+        self._weight, self._bias = stacked(array_of, weights), stacked(array_of, biases)
+        self._weight_gradient, self._bias_gradient = stacked(gradient_of, weights), stacked(gradient_of, biases)
+
+    @staticmethod
+    def supports(objective: Objective) -> bool:
+        """Whether loss, distribution and networks are known."""
+        networks: tuple[Any, Any] = objective.actor, objective.critic
+        return (
+            objective.config.recurrent == "mingru"
+            and all(network.features is None and not network.mask_size for network in networks)
+            and NumpyBackend.supports(_after_memory(objective))
+        )
+
+    def gradient(self, minibatch: Batch, clip_range: Any) -> Array:
+        """Forward, the loss's gradient by hand, backward."""
+        assert minibatch.starts is not None
+        assert minibatch.valid is not None
+        length, number = minibatch.starts.shape
+        size = self._weight.shape[1] // 2
+        inputs = array_of(minibatch.observations).reshape(length * number, -1)
+        gates = np.matmul(inputs, self._weight.swapaxes(1, 2))  # [2, L * S, 2 * H]
+        gates += self._bias[:, None]
+        # Time comes first in all that follows, [L, 2, S, H]: a step is then one piece of memory.
+        update, new = _in_time(gates[..., :size], length), _in_time(gates[..., size:], length)
+        update = np.tanh(np.float32(0.5) * update)  # sigmoid(x) = (1 + tanh(x / 2)) / 2
+        update *= np.float32(0.5)
+        update += np.float32(0.5)
+        fades = np.float32(1.0) - update
+        keep = fades * ~minibatch.starts[:, None, :, None]
+        # h[t] = keep[t] * h[t - 1] + update[t] * new[t]
+        states = np.empty((length + 1, *update.shape[1:]), np.float32)
+        states[0] = array_of(minibatch.actor_states), array_of(minibatch.critic_states)
+        np.multiply(update, new, out=states[1:])
+        _accumulate(keep, states[:-1], states[1:])
+
+        places = np.flatnonzero(minibatch.valid)
+        flat = (2, length * number, size)
+        columns = {name: array_of(column) for name, column in minibatch.columns().items() if name not in STATES}
+        rows = Batch(**{name: column.reshape(flat[1], *column.shape[2:])[places] for name, column in columns.items()})
+        rows.observations = states[1:].swapaxes(0, 1).reshape(flat)[:, places]
+        of_hidden = np.empty_like(rows.observations)
+        sums = self._passes.block(rows, clip_range, len(places), of_hidden)
+
+        of_rows = np.zeros(flat, np.float32)
+        of_rows[:, places] = of_hidden
+        of_states = np.ascontiguousarray(_in_time(of_rows, length))
+        _accumulate(keep[:0:-1], of_states[:0:-1], of_states[-2::-1])
+        # d h / d update = new - h[t - 1];  d sigmoid(x) / dx = sigmoid(x) * (1 - sigmoid(x))
+        states[:-1] *= ~minibatch.starts[:, None, :, None]
+        of_states *= update
+        of_gates = np.empty_like(gates)
+        _in_time(of_gates[..., size:], length)[...] = of_states
+        of_states *= fades
+        np.multiply(of_states, new - states[:-1], out=_in_time(of_gates[..., :size], length))
+        np.matmul(of_gates.swapaxes(1, 2), inputs, out=self._weight_gradient)
+        np.matmul(np.ones(flat[1], np.float32), of_gates, out=self._bias_gradient)
+        return np.array(sums, np.float32) / len(places)
+
+    def clip(self) -> float:
+        """As `Backend.clip`."""
+        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
+
+
+def _in_time(numbers: Array, length: int) -> Array:
+    """A view `[L, 2, S, H]` of `[2, L * S, H]`."""
+    return numbers.reshape(2, length, -1, numbers.shape[-1]).swapaxes(0, 1)
+
+
+def _accumulate(keep: Array, before: Array, after: Array) -> None:
+    """`after[t] += keep[t] * before[t]`, one after the other: a step's `after` may be the next one's `before`."""
+    kept = np.empty(after.shape[1:], np.float32)
+    for keep_now, before_now, after_now in zip(keep, before, after, strict=True):
+        np.multiply(keep_now, before_now, out=kept)
+        after_now += kept
+
+
+def _after_memory(objective: Objective) -> Objective:
+    """The objective with the networks behind the memories of actor and critic."""
+    actor, critic = (cast(RecurrentNetwork, network).network for network in (objective.actor, objective.critic))
+    return replace(objective, actor=actor, critic=critic, config=replace(objective.config, recurrent=None))
+
+
 class _Given(nn.Module):
     """An MLP whose outputs are already computed."""
 
@@ -438,17 +510,17 @@ def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
     return other
 
 
-def has_known_networks(agent: Optimized) -> bool:
+def has_known_networks(objective: Objective) -> bool:
     """Whether actor and critic are MLPs with equal hidden layers on a CPU that share none; their inputs may differ."""
-    actor, critic = agent.actor_network, agent.critic_network
+    actor, critic = objective.actor, objective.critic
     twins = [twin for twin in (twin_of(actor), twin_of(critic)) if isinstance(twin, NumpyTwin)]
     return (
-        agent.config.recurrent is None
+        objective.config.recurrent is None
         and {*actor.parameters()}.isdisjoint(critic.parameters())
         and len(twins) == 2
         and all(twin.columns is not None for twin in twins)
         and twins[0].activation == twins[1].activation
-        and agent.parameters.values.is_cpu
+        and objective.agent.parameters.values.is_cpu
         and [layer.out_features for layer in linears(actor)[:-1]]
         == [layer.out_features for layer in linears(critic)[:-1]]
     )
@@ -460,11 +532,11 @@ def block_size_of(actor: nn.Module) -> int:
     return max(32, 2**20 // (4 * 2 * widest))
 
 
-def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
+def views_of(parameters: FlatParameters, flat: Array) -> Callable[[Tensor], Array]:
     """A function that returns the part of `flat`, laid out as the parameters, that belongs to a parameter."""
 
     def view_of(parameter: Tensor) -> Array:
-        start = place_of(parameter, agent.parameters.values)
+        start = place_of(parameter, parameters.values)
         return flat[start : start + parameter.numel()].reshape(parameter.shape)
 
     return view_of

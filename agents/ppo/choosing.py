@@ -1,6 +1,5 @@
 """Chooses the backend of an agent, and compares gradients by hand with those of the loss."""
 
-import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents.loop import Exchange, OptimizationLoop
-from hybridppo.agents.ppo.by_autograd import Backend, Optimized
-from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend, Objective
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyMemory, NumpyNetworks
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_memory import NumpyMemory
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.networks.parameters import FlatParameters
 
@@ -30,38 +29,45 @@ LARGEST = 3.0
 """Largest absolute value of observations and actions in the comparison."""
 
 
-def make_loop(agent: Optimized, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
+def make_loop(objective: Objective, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
     """The loop with the fastest backend for the device of the parameters; `by_hand` allows gradients by hand."""
-    loop, record = OptimizationLoop(agent, backend_for(agent, by_hand=by_hand)(agent), exchange), recorder_for(agent)
+    agent = objective.agent
+    loop = OptimizationLoop(agent, backend_for(objective, by_hand=by_hand)(objective), exchange)
+    record = recorder_for(agent)
     if record is not None and type(loop.backend) is Backend:
         usual = agent.config.minibatch_size if agent.is_the_librarys else None
         loop.whole_step = RecordedStep(loop, agent, record, usual_size=usual)
     return loop
 
 
-def backend_for(agent: Optimized, *, by_hand: bool) -> type[Backend]:
+def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
     """The fastest backend."""
-    if by_hand and agent.config.compiled_updates:
+    if by_hand and objective.config.compiled_updates:
         from hybridppo.agents.ppo.by_numba import CompiledBackend
 
-        if CompiledBackend.supports(agent):
+        if CompiledBackend.supports(objective):
             return CompiledBackend
-    if agent.config.torch_compile and not (by_hand and NumpyBackend.supports(agent)):
+    if objective.config.torch_compile and not (by_hand and NumpyBackend.supports(objective)):
         from hybridppo.agents.ppo.torch_compiled import TorchCompiled
 
         return TorchCompiled
     by_numpy: tuple[type[NumpyBackend | NumpyNetworks | NumpyMemory], ...] = (NumpyBackend, NumpyNetworks, NumpyMemory)
-    return next((kind for kind in by_numpy if by_hand and kind.supports(agent)), Backend)
+    return next((kind for kind in by_numpy if by_hand and kind.supports(objective)), Backend)
 
 
-def reference(agent: Optimized) -> Backend:
+def reference(objective: Objective) -> Backend:
     """Autograd without rounding of products."""
-    return backend_for(agent, by_hand=False)(_exact(agent))
+    return backend_for(objective, by_hand=False)(_exact(objective))
 
 
-def has_gradient_of_the_loss(agent: Optimized, kind: type[Backend], batch: Any) -> bool:
+def has_gradient_of_the_loss(objective: Objective, kind: type[Backend], batch: Any) -> bool:
     """Whether a hand-written backend computes the gradient of the loss; if not, a warning says so."""
-    what = difference(reference(agent), kind(_exact(agent)), agent.parameters, batch, agent.config.clip_range_vf or 1.0)
+    agent, limit = objective.agent, objective.config.clip_range_vf or 1.0
+    now, agent.current = agent.current, objective.config  # a schedule may begin at 0, where formulas have edges
+    try:
+        what = difference(reference(objective), kind(_exact(objective)), agent.parameters, batch, limit)
+    finally:
+        agent.current = now
     if what is not None:
         logger.warning(
             "%s differs between the two forms of the optimizer step: by autograd, from the loss in "
@@ -100,17 +106,14 @@ def difference(plain: Backend, by_hand: Backend, parameters: FlatParameters, bat
     return None
 
 
-def _gradient(backend: Backend, rows: Any) -> Tensor:
-    everything = torch.arange(len(rows), device=rows.steps().returns.device)
-    (minibatch,) = backend.minibatches(rows, everything, [len(rows)])
+def _gradient(backend: Backend, rows: Batch) -> Tensor:
+    (minibatch,) = backend.minibatches(rows, [len(rows)])
     return torch.as_tensor(backend.gradient(minibatch, CLIP_RANGE))
 
 
-def _exact(agent: Optimized) -> Optimized:
-    """The same agent, for backends that do not round products."""
-    exact = copy.copy(agent)
-    exact.config = replace(agent.config, precision="fp32")
-    return exact
+def _exact(objective: Objective) -> Objective:
+    """The same objective, for backends that do not round products."""
+    return replace(objective, config=replace(objective.config, precision="fp32"))
 
 
 @contextmanager
@@ -127,7 +130,7 @@ def _standardised(parameters: FlatParameters) -> Iterator[None]:
         parameters.values.data.copy_(before)
 
 
-def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Any:
+def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Batch:
     """A batch with these observations and actions, whose other columns cover every case of the formulas.
 
     In a first minibatch, no ratio has moved and no value is clipped; if rewards are all equal, normalised advantages
@@ -135,9 +138,8 @@ def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Any:
     both sides, and no ratio is near a limit. Returns above a value are further from it than returns below it: if few
     rows repeat, their gradients would otherwise cancel and leave only rounding errors.
     """
-    rows = batch.some(ROWS).made().map(_bounded)
-    returns = rows.steps().returns
-    cases = torch.arange(len(returns), device=returns.device)
+    rows: Batch = batch.some(ROWS).made().map(_bounded)
+    cases = torch.arange(rows.returns.numel(), device=rows.device).view(rows.returns.shape)
 
     def alternating(every: int) -> Tensor:
         return 1.0 - 2.0 * ((cases // every) % 2).to(torch.float32)

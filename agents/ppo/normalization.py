@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.batch import FrameStacks
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.stacked_rows import stacked_rows
+from hybridppo.agents.ppo.prepare import numbers_of_frames, stacks_of
 from hybridppo.networks.normalization import (
     Moments,
     NormalizedNetwork,
@@ -51,17 +52,18 @@ class Normalization(nn.Module):
         if self.rewards is not None:
             self.rewards.fit(num_columns)
 
-    def of_observations(self, rollout: Rollout) -> tuple[Any, Tensor]:
+    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor, FrameStacks | None]:
         """Observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them.
 
-        Stacks of frames are `StackedRows`.
+        Of stacks, the observations are the numbers of their frames, and the last result makes the stacks.
         """
         normalize: nn.Module = nn.Identity() if self.observations is None else self.observations
         observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
         if self._frames is None:
-            return observations, finals
+            return observations, finals, None
         assert rollout.history is not None  # from a sampler of such environments
-        return stacked_rows(rollout, observations, normalize(rollout.history), self._frames), finals
+        stacks = stacks_of(observations, normalize(rollout.history), self._frames)
+        return numbers_of_frames(rollout, self._frames.num_frames), finals, stacks
 
     def of_rewards(self, parts: Sequence[Rollout], together: Together | None) -> Sequence[Tensor]:
         """The rewards to learn from, `[T, N]` of each part.

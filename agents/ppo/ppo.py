@@ -24,17 +24,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import PolicyAgent, load_optimizer, rows_of, tensors_by_part
+from hybridppo.agents.agent import PolicyAgent, encoded_rows, load_optimizer, tensors_by_part
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.choosing import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, has_state, ppo_loss
 from hybridppo.agents.ppo.normalization import Normalization
-from hybridppo.agents.ppo.pool import Pool
-from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
-from hybridppo.agents.ppo.stacked_rows import require_rows
+from hybridppo.agents.ppo.older_policies import Pool, corrected
+from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, require_rows, rows_of, values_of_rows
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
@@ -118,7 +118,7 @@ class PPO(PolicyAgent):
         self.actor, self.critic = self.normalization.before(self.actor), self.normalization.before(self.critic)
         self._pool = Pool(config.pool_size)
         self.memory = config.memory
-        self.cut = cut_for(self.memory)
+        self.critic_memory = None if self.memory is None else CriticMemory(self.memory)
         networks_of = {"actor": self.actor, "critic": self.critic}
         self._has_modules = any(True for _ in self.modules_of.parameters())
         if self._has_modules:
@@ -146,6 +146,11 @@ class PPO(PolicyAgent):
         return self.critic.network if isinstance(self.critic, NormalizedNetwork) else self.critic
 
     @property
+    def objective(self) -> Objective:
+        """What backends compute the gradient of."""
+        return Objective(self, self.actor_network, self.critic_network, self.distribution, self.config)
+
+    @property
     def given_space(self) -> gym.Space[Any]:
         """The space of observations that `act` takes, without masks: what the environment returns for one agent."""
         space: Any = self.observation_space
@@ -156,8 +161,8 @@ class PPO(PolicyAgent):
     @property
     def modules(self) -> list[nn.Module]:
         """All modules with tensors."""
-        own = [part for part in (self.modules_of, self._loss) if isinstance(part, nn.Module)]
-        return [self.actor, self.critic, self.cut, self._pool, self.normalization, *own]
+        parts = (self.critic_memory, self._pool, self.normalization, self.modules_of, self._loss)
+        return [self.actor, self.critic, *(part for part in parts if isinstance(part, nn.Module))]
 
     @property
     def has_own_loss(self) -> bool:
@@ -216,7 +221,7 @@ class PPO(PolicyAgent):
 
     def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
-        return rows_of(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
+        return encoded_rows(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
 
     def anneal(self, progress: float) -> None:
         """Set `current` to the values that schedules have at `progress`, 0 to 1.
@@ -263,17 +268,19 @@ class PPO(PolicyAgent):
 
     def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
         num_columns = sum(part.rewards.shape[1] for part in rollout.parts)
-        self.cut.fit(num_columns)
+        if self.critic_memory is not None:
+            self.critic_memory.fit(num_columns)
         self.normalization.fit(num_columns)
         loop.backend.extras.clear()
         with self._undone_if_stopped():
-            batch = self.prepared(rollout, loop)
+            batch = self.batch_of(rollout, loop)
             sizes = self.minibatch_sizes(batch)
             if sizes and loop.backend.written_in is not None and self._has_agreed is None:
                 loop = self._agreed(batch)
             epochs = self._learn(batch, sizes, loop)
         self.normalization.learned(rollout.parts, loop.exchange.moments)
-        self.cut.learned()
+        if self.critic_memory is not None:
+            self.critic_memory.learned()
         self.version += 1
         means = torch.cat(epochs).mean(0)
         statistics, (explained,), (norm,), (variance,), extras, of_pool = read_together(  # the only wait for the device
@@ -301,8 +308,8 @@ class PPO(PolicyAgent):
         }
 
     @torch.no_grad()
-    def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
-        """What the epochs learn from: a `Batch` of the steps, or a `SequenceBatch` for recurrent networks."""
+    def batch_of(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
+        """What the epochs learn from: the prepared steps of the rollout, and of the pool's older ones."""
         rollouts, share = self._pool.rollouts(rollout, self.version)
         moments = loop.exchange.moments
         rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
@@ -310,77 +317,83 @@ class PPO(PolicyAgent):
         is_current |= self._correction_of(rollout) == "decoupled"
         bounds = pairwise(accumulate((part.rewards.shape[1] for part in rollout.parts), initial=0))
         batches: list[Any] = []
-        for number, columns in enumerate(bounds):
-            parts: list[Any] = []
+        for number, bound in enumerate(bounds):
+            parts: list[Batch] = []
             for one, of_one in zip(rollouts, rewards, strict=True):
-                part = one.parts[number]
-                parts.append(self.cut.batch(self._estimated(part, of_one[number], loop, share, slice(*columns)), part))
+                part, columns = one.parts[number], slice(*bound)
+                steps = self.prepared(part, of_one[number], loop.backend, columns=columns, pool_share=share)
+                memory = self.critic_memory
+                parts.append(rows_of(steps, part) if memory is None else memory.sequences(steps, part))
             batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
-            batches.append(self._completed(batch, loop, is_current=is_current))
+            batches.append(self._completed(batch, loop.backend, is_current=is_current))
         return loop.exchange.batch(batches)
 
-    def _estimated(
-        self, rollout: Rollout, rewards: Tensor, loop: OptimizationLoop, share: float | None, columns: slice
+    def prepared(
+        self,
+        rollout: Rollout,
+        rewards: Tensor,
+        backend: Backend,
+        *,
+        columns: slice = EVERY,
+        pool_share: float | None = None,
     ) -> Batch:
-        """Flattened rows with values, from one batched pass, and advantages.
+        """The steps of a rollout with what an update learns from: columns `[T, N, ...]` by name.
 
-        With a pool or a decoupled correction, log-probabilities are those of the current policy, around which ratios
-        are clipped, and weights are its ratios to the policy that acted, at most 1 without a pool. `share` is the
-        pool's share of the clip range for this update.
+        Args:
+            rollout: the rollout, or a part of its environments.
+            rewards: `[T, N]`, normalised if that is configured.
+            backend: computes values and log-probabilities.
+            columns: which environments these are among those of all parts.
+            pool_share: with a pool, the share of the clip range for this update.
         """
-        config = self.current
-        observations, finals = self.normalization.of_observations(rollout)
-        values, final_values = self.cut.values(loop.backend, observations, finals, rollout, columns)
-        rows, actions = observations[:-1].flatten(0, 1), rollout.actions.flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
-        estimated: dict[str, Any] = {
-            "rewards": rewards,
-            "values": values[:-1],
-            "next_values": next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
-            "terminated": rollout.terminated,
-            "truncated": rollout.truncated,
-            "gamma": config.gamma,
-            "gae_lambda": config.gae_lambda,
-        }
-        log_probs, weights, shares, correction = rollout.log_probs.flatten(), None, None, self._correction_of(rollout)
-        ratios = None
-        if share is not None or correction != "none":
-            now = loop.backend.log_probs(rows, actions)
-            ratios = (now - log_probs).exp()
-            if share is not None:
-                log_probs, weights, shares = now, ratios, torch.full_like(ratios, share)
-            elif correction == "decoupled":
-                log_probs, weights = now, ratios.clamp(max=1.0)
-        has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
-        if ratios is None or has_own:
-            advantages = self._checked(self.advantages(**estimated), rollout.rewards)
-            returns = advantages + values[:-1]
-        else:
-            advantages, returns = vtrace(weights=ratios.view_as(rollout.rewards), **estimated)
-        return Batch(
-            observations=rows,
-            actions=actions,
-            log_probs=log_probs,
-            values=values[:-1].flatten(),
-            advantages=advantages.flatten(),
-            returns=returns.flatten(),
-            weights=weights,
-            shares=shares,
+        observations, finals, stacks = self.normalization.of_observations(rollout)
+        batch = Batch(
+            observations=observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs, stacks=stacks
         )
+        ratios, correction = None, self._correction_of(rollout)
+        if pool_share is not None or correction != "none":
+            now = backend.log_probs(batch.map(lambda column: column.flatten(0, 1))).view_as(batch.log_probs)
+            ratios, batch = corrected(batch, now, pool_share, correction)
+        if self.critic_memory is None:
+            values, final_values = values_of_rows(backend, observations, finals, stacks)
+        else:
+            values, final_values = self.critic_memory.values(backend.critic, observations, finals, rollout, columns)
+        advantages, returns = self.targets(
+            ratios,
+            rewards=rewards,
+            values=values[:-1],
+            next_values=next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
+            terminated=rollout.terminated,
+            truncated=rollout.truncated,
+            gamma=self.current.gamma,
+            gae_lambda=self.current.gae_lambda,
+        )
+        return batch.with_columns(values=values[:-1], advantages=advantages, returns=returns)
+
+    def targets(self, ratios: Tensor | None, **steps: Any) -> tuple[Tensor, Tensor]:
+        """The advantages and the returns, `[T, N]` each.
+
+        Args:
+            ratios: the current probabilities of the actions divided by those when they were taken, if that is corrected
+                by V-trace; a custom function of advantages is not corrected.
+            **steps: the arguments of `hybridppo.rollouts.advantages.gae`.
+        """
+        has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
+        if ratios is not None and not has_own:
+            return vtrace(weights=ratios, **steps)
+        advantages, rewards = self.advantages(**steps), steps["rewards"]
+        if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
+            raise ConfigurationError(
+                f"advantages must return a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
+            )
+        advantages = advantages.to(rewards.dtype)  # NumPy's have 64 bits
+        return advantages, advantages + steps["values"]
 
     def _correction_of(self, rollout: Any) -> LagCorrection:
         """The correction for older parameters, which may have acted if rows have versions."""
         return "none" if rollout.parts[0].versions is None else self.config.lag_correction
 
-    @staticmethod
-    def _checked(advantages: Any, rewards: Tensor) -> Tensor:
-        """Advantages of a custom function, of the rewards' type: those computed by NumPy have 64 bits."""
-        if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
-            raise ConfigurationError(
-                f"advantages must return a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
-            )
-        return advantages.to(rewards.dtype)
-
-    def _completed(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
+    def _completed(self, batch: Batch, backend: Backend, *, is_current: bool) -> Batch:
         """Add what a custom loss sees, and correct log-probabilities for the rounding of optimizer steps.
 
         Actions are drawn in float32. If optimizer steps round products (`precision="bf16"`), the same parameters give
@@ -390,16 +403,15 @@ class PPO(PolicyAgent):
         if not len(batch) or (self.config.precision == "fp32" and not self.has_own_loss):
             return batch
         sizes = self.minibatch_sizes(batch)
+        outputs = backend.outputs_of(batch, sizes)
         if self.config.precision != "fp32":
-            rows, log_probs = batch.steps(), loop.backend.log_probs_of(batch, sizes)
+            log_probs = self.distribution.log_prob(outputs, batch.actions)
             if not is_current:
-                log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
-            batch = batch.with_columns(
-                log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
-            )
-        return batch.with_old_outputs(loop.backend.outputs_of(batch, sizes)) if self.has_own_loss else batch
+                log_probs = batch.log_probs + log_probs - reference(self.objective).log_probs_of(batch, sizes)
+            batch = batch.with_columns(log_probs=log_probs)
+        return batch.with_columns(old_outputs=outputs) if self.has_own_loss else batch
 
-    def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
+    def minibatch_sizes(self, batch: Any) -> list[int]:
         """The sizes of the minibatches of a batch, which differ by at most one.
 
         There are fewer minibatches than configured if too few rows are steps: no minibatch may be empty, and none that
@@ -415,20 +427,16 @@ class PPO(PolicyAgent):
         if not sizes:  # a rollout without steps teaches nothing
             return [torch.full((1, len(STATISTICS)), torch.nan, device=self.parameters.values.device)]
         before = self._order.bit_generator.state
+        orders = batch.orders(self._order, self.config.num_epochs)
         statistics: list[Tensor] = []
-        for order, weighed in self._epochs(batch, sizes):
-            statistics.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
+        for epoch in batch.epochs(orders, sizes, self.config.normalize_advantage):
+            statistics.append(loop.epoch(epoch, sizes, self.current.clip_range))
             if self._has_gone_too_far(statistics[-1]):
                 # The generator is left as if only these epochs had been drawn.
                 self._order.bit_generator.state = before
                 batch.orders(self._order, len(statistics))
                 break
         return statistics
-
-    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, Any]]:
-        """For each epoch, the order of the rows and the batch."""
-        orders = batch.orders(self._order, self.config.num_epochs)
-        return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         """Whether to skip the further epochs. An adaptive learning rate changes after each epoch."""
@@ -447,10 +455,9 @@ class PPO(PolicyAgent):
             return self.parameters.values.new_empty(0)
 
         def measure(part: Any) -> Tensor:
-            if self.config.precision == "fp32":
-                log_probs = loop.backend.log_probs(part.observations, part.actions)
-            else:
-                log_probs = loop.backend.log_probs_of(part, self.minibatch_sizes(part))
+            is_exact = self.config.precision == "fp32"
+            backend, sizes = loop.backend, self.minibatch_sizes(part)
+            log_probs = backend.log_probs(part) if is_exact else backend.log_probs_of(part, sizes)
             return torch.stack(self._pool.measures(part, log_probs))
 
         return loop.exchange.mean(batch, measure, self._pool.num_measures)
@@ -490,19 +497,19 @@ class PPO(PolicyAgent):
         by_hand = self.config.fast_updates and self._has_agreed is not False
         by_hand = by_hand and all(each.requires_grad for each in learning)
         by_hand = by_hand and not has_gradient_hooks(self.actor_network, self.critic_network)
-        return make_loop(self, exchange, by_hand=by_hand)
+        return make_loop(self.objective, exchange, by_hand=by_hand)
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:  # noqa: D102 - as in the base
         super().share(make_exchange)
         self._has_agreed = None  # one of the others may be new
 
-    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
+    def _agreed(self, batch: Any) -> OptimizationLoop:
         """Once a run, compare the gradient by hand with that of the loss; use autograd if they differ.
 
         Learners decide together: one has no row of this policy if its agents are absent there.
         """
         loop = self.loop()
-        agrees = not len(batch.steps()) or has_gradient_of_the_loss(self, type(loop.backend), batch)
+        agrees = not len(batch.steps()) or has_gradient_of_the_loss(self.objective, type(loop.backend), batch)
         self._has_agreed = loop.exchange.all_say(batch, agrees)
         if not self._has_agreed:
             self._loop = None
@@ -513,7 +520,8 @@ class PPO(PolicyAgent):
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
         tensors |= {f"modules.{name}": tensor for name, tensor in self.modules_of.state_dict().items()}
-        tensors |= {f"memory.{name}": tensor for name, tensor in self.cut.state_dict().items()}
+        if self.critic_memory is not None:
+            tensors["memory.critic_state"] = self.critic_memory.critic_state
         tensors |= {f"rewards.{name}": tensor for name, tensor in self.normalization.state().items()}
         pooled, state = self._pool.state()
         tensors |= {f"pool.{name}": tensor for name, tensor in pooled.items()}
@@ -546,9 +554,9 @@ class PPO(PolicyAgent):
             self.modules_of.load_state_dict(parts["modules"])
         if self._loss_has_state and parts["optimizer"]:  # not for networks alone
             self._load_state_of_loss({**state["loss"], **parts["loss"]})
-        if self.memory is not None and parts["memory"]:
-            self.cut.fit(len(parts["memory"]["critic_state"]))
-            self.cut.load_state_dict(parts["memory"])
+        if self.critic_memory is not None and parts["memory"]:
+            self.critic_memory.fit(len(parts["memory"]["critic_state"]))
+            self.critic_memory.load_state_dict(parts["memory"])
         if self.config.normalize_rewards and parts["rewards"]:
             self.normalization.load_state(parts["rewards"])
         if parts["optimizer"]:  # old checkpoints from before the first update have none

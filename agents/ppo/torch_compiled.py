@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.by_autograd import Backend, Optimized
+from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.modes import depend_on_training
 from hybridppo.networks.parameters import place_of
@@ -31,10 +31,10 @@ class TorchCompiled(Backend):
         ConfigurationError: if something cannot be compiled.
     """
 
-    def __init__(self, agent: Optimized) -> None:
-        super().__init__(agent)
-        parameters, device = agent.parameters, agent.parameters.values.device
-        networks = nn.ModuleList([self._actor, self.critic, *agent.modules_of.values()])
+    def __init__(self, objective: Objective) -> None:
+        super().__init__(objective)
+        parameters, device = self._parameters, self._parameters.values.device
+        networks = nn.ModuleList([self._actor, self.critic, *self._agent.modules_of.values()])
         if device.type not in DEVICES:
             raise ConfigurationError(f"torch_compile=True is for {' and '.join(DEVICES)}, got {device}: leave it out")
         if depend_on_training(*networks):

@@ -346,7 +346,7 @@ def _is_compiled(training: Training) -> bool:
     agent = training.agent
     from hybridppo.agents.ppo import by_numba as of_ppo
 
-    fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent))
+    fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent.objective))
     return of_ppo.MODULE.is_kept() and fits
 
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hybridppo.agents import PPO
 from hybridppo.agents.loop import Exchange
@@ -57,9 +56,9 @@ class Served(Exchange):
         self.seen[what] = mean.numpy(), variance.numpy(), number
         return mean, variance, number
 
-    def minibatches(self, backend: Backend, batch: Any, order: Tensor, sizes: Sequence[int]) -> Any:
+    def minibatches(self, backend: Backend, epoch: Any, sizes: Sequence[int]) -> Any:
         """As in the base."""
-        found = super().minibatches(backend, batch, order, sizes)
+        found = super().minibatches(backend, epoch, sizes)
         self._num_left = len(sizes)
         self._take_parameters(self._talk("begin"))
         return found

@@ -81,16 +81,14 @@ class ShardedUpdate(Exchange):
         of_shards = [[own or not len(part)] for part in batch.own]  # a shard without rows has no say
         return bool(self.gather(torch.tensor(of_shards)).all())
 
-    def minibatches(
-        self, backend: Backend, batch: "ShardedBatch", order: Sequence[Tensor], sizes: Sequence[int]
-    ) -> Iterator[Any]:
+    def minibatches(self, backend: Backend, epoch: "ShardedBatch", sizes: Sequence[int]) -> Iterator[Any]:
         """This learner's shards of each minibatch, with their weights; None for a shard without rows."""
         shards: list[Any] = []
-        for part, rows in zip(batch.own, order, strict=True):
+        for part in epoch.own:
             own = _sizes(len(part), len(sizes))
-            found = backend.minibatches(part, rows, own) if len(part) else repeat(None)
+            found = backend.minibatches(part, own) if len(part) else repeat(None)
             shards.append(minibatch if size else None for minibatch, size in zip(found, own, strict=False))
-        for minibatch, weights in zip(zip(*shards, strict=True), batch.weights.unbind(1), strict=True):
+        for minibatch, weights in zip(zip(*shards, strict=True), epoch.weights.unbind(1), strict=True):
             yield list(zip(minibatch, weights.unbind(), strict=True))
 
     def drawn(
@@ -231,8 +229,8 @@ class ShardedBatch:
         found: Tensor = order
         return found
 
-    def weighed(self, orders: Sequence[Sequence[Tensor]], sizes: Sequence[int], normalizes: bool) -> Any:
-        """As `Batch.weighed`, normalised over the whole minibatch."""
+    def epochs(self, orders: Sequence[Sequence[Tensor]], sizes: Sequence[int], normalizes: bool) -> Any:
+        """As `Batch.epochs`, normalised over the whole minibatch."""
         count = len(sizes)
         of_shards = [torch.stack(each) for each in zip(*orders, strict=True)]
         own = [
@@ -250,11 +248,11 @@ class ShardedBatch:
         whole = torch.stack((numbers, totals, (squares + number * apart.square()).sum(0), of_weights.sum(0)), -1)
         weights = torch.stack(own)[..., 0] / numbers  # [own, E, M]
         parts = [
-            part.weighed(order, _sizes(len(part), count), normalizes, whole) if len(part) else [part] * len(orders)
+            part.epochs(order, _sizes(len(part), count), normalizes, whole) if len(part) else [part] * len(orders)
             for part, order in zip(self.own, of_shards, strict=True)
         ]
         of_epochs = zip(zip(*parts, strict=True), weights.unbind(1), strict=True)
-        return [ShardedBatch(each, self._lengths, self._update, of_epoch) for each, of_epoch in of_epochs]
+        return (ShardedBatch(each, self._lengths, self._update, of_epoch) for each, of_epoch in of_epochs)
 
     def steps(self) -> Batch:
         """The rows of this learner."""

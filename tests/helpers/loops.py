@@ -11,7 +11,7 @@ from hybridppo.system.devices import Record
 
 def loop_of(agent: Any, backend: Any = Backend) -> OptimizationLoop:
     """A loop with this backend, instead of the agent's own choice."""
-    return OptimizationLoop(agent, backend(agent), Exchange())
+    return OptimizationLoop(agent, backend(getattr(agent, "objective", agent)), Exchange())
 
 
 def recorded_loop_of(

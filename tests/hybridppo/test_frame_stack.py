@@ -26,9 +26,9 @@ from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents.ppo.batch import FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
-from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
@@ -207,18 +207,18 @@ def test_what_is_learned_from_is_what_was_acted_on(name: str) -> None:
 def test_frames_are_stored_once_and_stacked_by_the_minibatch(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     stored: list[tuple[int, ...]] = []
-    original, update = StackedRows.made, hybridppo.PPO.update
+    original, update = FrameStacks.made, hybridppo.PPO.update
 
-    def counted(rows: StackedRows) -> torch.Tensor:
-        made.append(len(rows))
-        return original(rows)
+    def counted(stacks: FrameStacks, numbers: torch.Tensor) -> torch.Tensor:
+        made.append(len(numbers))
+        return original(stacks, numbers)
 
     def seen(agent: hybridppo.PPO, rollout: Any) -> Any:
         assert rollout.history is not None
         stored.extend((tuple(rollout.observations.shape), tuple(rollout.history.shape)))
         return update(agent, rollout)
 
-    monkeypatch.setattr(StackedRows, "made", counted)
+    monkeypatch.setattr(FrameStacks, "made", counted)
     monkeypatch.setattr(hybridppo.PPO, "update", seen)
     stacking("image", replace(SMALL, num_steps=32, num_minibatches=8), total_steps=128)
     assert stored == [(33, 4, 9, 10, 2), (3, 4, 9, 10, 2)]

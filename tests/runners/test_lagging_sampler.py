@@ -546,7 +546,7 @@ def agent_of(**settings: Any) -> PPO:
 def test_returns_and_advantages_are_corrected_by_vtrace_if_that_is_asked_for(correction: str) -> None:
     agent = agent_of(lag_correction=correction)
     rollout = lagging_rollout(agent, versions=True)
-    batch, plain = (agent.prepared(each, agent.loop()) for each in (rollout, lagging_rollout(agent, versions=False)))
+    batch, plain = (agent.batch_of(each, agent.loop()) for each in (rollout, lagging_rollout(agent, versions=False)))
     acted = rollout.log_probs.flatten()
     if correction == "none":
         assert torch.equal(batch.log_probs, acted)
@@ -580,12 +580,12 @@ COMPILED = pytest.param({"compiled_updates": True}, marks=pytest.mark.extras)
 def test_a_decoupled_update_begins_with_the_gradient_of_impala(form: dict[str, Any]) -> None:
     """`min(1, p / m) * A * grad(log p)`, however far the ratio of the policy to the one that acted is from 1."""
     agent = agent_of(normalize_advantage=False, value_coef=0.0, lag_correction="decoupled", **form)
-    batch, loop = agent.prepared(lagging_rollout(agent, versions=True), agent.loop()), agent.loop()
+    batch, loop = agent.batch_of(lagging_rollout(agent, versions=True), agent.loop()), agent.loop()
     assert ((batch.weights < 0.8) & (batch.advantages < 0)).any()  # which clipping around the other policy leaves out
     orders, sizes = torch.arange(16)[None], [16]
-    (weighed,) = batch.weighed(orders, sizes, False)
+    (weighed,) = batch.epochs(orders, sizes, False)
     with loop.backend.threads():
-        (minibatch,) = loop.backend.minibatches(weighed, orders[0], sizes)
+        (minibatch,) = loop.backend.minibatches(weighed, sizes)
         _, _, _, kl, clipped = loop.backend.gradient(minibatch, 0.2)
     assert abs(float(kl)) < 1e-6
     assert float(clipped) == 0.0
@@ -604,9 +604,9 @@ def test_old_actions_count_for_less_by_hand() -> None:
     with torch.no_grad():
         now = agent.distribution.log_prob(agent.actor(rollout.observations[:-1]), rollout.actions)
     ratios = torch.tensor([0.5, 2.0]).expand(now.shape)  # of the two environments
-    batch = agent.prepared(replace(rollout, log_probs=now - ratios.log()), agent.loop())
+    batch = agent.batch_of(replace(rollout, log_probs=now - ratios.log()), agent.loop())
     torch.testing.assert_close(batch.weights.view(now.shape), torch.tensor([0.5, 1.0]).expand(now.shape))
-    (weighed,) = batch.weighed(torch.arange(16)[None], [16], False)
+    (weighed,) = batch.epochs(torch.arange(16)[None], [16], False)
     torch.testing.assert_close(weighed.advantages, batch.advantages * batch.weights)
 
 

@@ -71,9 +71,9 @@ def make_batch(agent: PPO, size: int) -> Batch:
 
 def one_step(loop: OptimizationLoop, batch: Batch) -> torch.Tensor:
     """A step on the whole batch, with its rows in the opposite order."""
-    order, sizes = np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)]
-    (weighed,) = batch.weighed(torch.as_tensor(order)[None], sizes, loop._agent.config.normalize_advantage)
-    (statistics,) = loop.epoch(weighed, order, sizes, 0.2)
+    orders, sizes = torch.arange(len(batch)).flip(0)[None], [len(batch)]
+    (epoch,) = batch.epochs(orders, sizes, loop._agent.config.normalize_advantage)
+    (statistics,) = loop.epoch(epoch, sizes, 0.2)
     return statistics
 
 
@@ -132,7 +132,7 @@ def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
     for scale in (1.0, 1e-4):
         agent = make_agent(DISCRETE, ppo_config(max_grad_norm=1e6))
         batch = make_batch(agent, 200)
-        statistics = one_step(loop_of(agent, form), replace(batch, advantages=scale * batch.advantages))
+        statistics = one_step(loop_of(agent, form), batch.with_columns(advantages=scale * batch.advantages))
         found.append((statistics, agent.parameters.gradient.clone()))
     for large, small in zip(*found, strict=True):
         torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-5)
@@ -146,7 +146,7 @@ def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: 
         make_agent(DISCRETE, replace(config, value_coef=1.0, max_grad_norm=1e6)),
     )
     batch = make_batch(agent, 200)
-    batch = replace(batch, advantages=torch.zeros_like(batch.advantages))
+    batch = batch.with_columns(advantages=torch.zeros_like(batch.advantages))
     norm = one_step(loop_of(agent, form), batch)[STATISTICS.index("grad_norm")]
     assert 0.0 < norm < 1e-7
     one_step(loop_of(steep, form), batch)
@@ -159,10 +159,10 @@ def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: t
     whole, single = make_agent(space, ppo_config()), make_agent(space, ppo_config())
     batch = make_batch(whole, 50)
     order = np.random.default_rng(5).permutation(50)
-    found = loop_of(whole, form).epoch(batch, order, [20, 13, 17], 0.2)
+    found = loop_of(whole, form).epoch(batch.gather(torch.as_tensor(order)), [20, 13, 17], 0.2)
     steps = loop_of(single, form)
     for row, rows in zip(found, np.split(order, [20, 33]), strict=True):
-        (expected,) = steps.epoch(batch.gather(torch.from_numpy(rows)), np.arange(len(rows)), [len(rows)], 0.2)
+        (expected,) = steps.epoch(batch.gather(torch.from_numpy(rows)), [len(rows)], 0.2)
         torch.testing.assert_close(row, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(whole.parameters.values, single.parameters.values, rtol=1e-5, atol=1e-6)
 
@@ -193,7 +193,9 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
         with limit_threads(num_threads), loop.backend.threads():
             assert torch.get_num_threads() == 1
             values = loop.backend.values(batch.observations)
-            statistics = loop.epoch(batch, order, [201, 65, 34], 0.2)  # of 4 blocks, of 2, and of one
+            statistics = loop.epoch(
+                batch.gather(torch.as_tensor(order)), [201, 65, 34], 0.2
+            )  # of 4 blocks, of 2, and of one
         assert len(loop.backend._passes) == num_threads
         return [values, statistics, agent.parameters.values.detach().clone()]
 
@@ -205,7 +207,7 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
 def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
     config = ppo_config(hidden_sizes=(2048,), num_envs=8, num_steps=64, num_minibatches=2)
     agent = make_agent(DISCRETE, config)
-    steps, ended = NumpyBackend(agent), threading.Event()
+    steps, ended = NumpyBackend(agent.objective), threading.Event()
 
     def work(number: int) -> None:
         if number == 1:
@@ -223,24 +225,24 @@ def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
 def test_values_are_the_critics(form: type) -> None:
     agent = make_agent(DISCRETE, ppo_config())
     observations = make_batch(agent, 1000).observations
-    by_hand = form(agent).values(observations)
-    torch.testing.assert_close(by_hand, Backend(agent).values(observations), rtol=1e-4, atol=1e-5)
+    by_hand = form(agent.objective).values(observations)
+    torch.testing.assert_close(by_hand, Backend(agent.objective).values(observations), rtol=1e-4, atol=1e-5)
 
 
 def test_which_networks_are_done_by_hand() -> None:
     agent = make_agent(DISCRETE, ppo_config())
-    assert NumpyBackend.supports(agent)
-    assert not NumpyBackend.supports(make_agent(DISCRETE, ppo_config(activation="elu")))
+    assert NumpyBackend.supports(agent.objective)
+    assert not NumpyBackend.supports(make_agent(DISCRETE, ppo_config(activation="elu")).objective)
     agent.critic = make_agent(DISCRETE, ppo_config(hidden_sizes=(32, 32))).critic
-    assert not NumpyBackend.supports(agent)
+    assert not NumpyBackend.supports(agent.objective)
     agent.critic = torch.nn.Linear(4, 1)
-    assert not NumpyBackend.supports(agent)
+    assert not NumpyBackend.supports(agent.objective)
 
 
 @compiled
 def test_compiled_is_what_was_asked_for_and_no_other() -> None:
     asked = ppo_config(compiled_updates=True)
-    assert CompiledBackend.supports(make_agent(DISCRETE, asked))
+    assert CompiledBackend.supports(make_agent(DISCRETE, asked).objective)
     assert isinstance(make_agent(DISCRETE, asked).loop().backend, CompiledBackend)
     for space, config in (
         (DISCRETE, ppo_config()),
@@ -285,7 +287,7 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
         agent = make_agent(space, config)
         batch = make_batch(agent, 203)
         order = np.random.default_rng(5).permutation(203)
-        statistics = loop_of(agent, CompiledBackend).epoch(batch, order, [70, 63, 70], 0.2)
+        statistics = loop_of(agent, CompiledBackend).epoch(batch.gather(torch.as_tensor(order)), [70, 63, 70], 0.2)
         return [
             statistics.numpy(),
             agent.parameters.values.detach().numpy(),
@@ -320,7 +322,7 @@ def test_a_network_whose_thread_fails_keeps_no_other_waiting(fails: int, monkeyp
 
     monkeypatch.setattr(steps, "_module", SimpleNamespace(take_steps=fails_for_one))
     with limit_threads(2), steps.threads(), pytest.raises(MemoryError, match="no room"):
-        loop.epoch(batch, np.arange(64), [32, 32], 0.2)
+        loop.epoch(batch, [32, 32], 0.2)
 
 
 @compiled
@@ -329,7 +331,7 @@ def test_values_of_many_rows_are_those_of_one_thread() -> None:
     rows = make_batch(agent, 1001).observations
 
     def values(num_threads: int) -> torch.Tensor:
-        steps = CompiledBackend(agent)
+        steps = CompiledBackend(agent.objective)
         with limit_threads(num_threads), steps.threads():
             return steps.values(rows)
 
@@ -348,7 +350,7 @@ def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym
         try:
             with loop.backend.threads():
                 # A minibatch of fewer rows than there are threads among them.
-                statistics = loop.epoch(batch, order, [100, 101, 2], 0.2)
+                statistics = loop.epoch(batch.gather(torch.as_tensor(order)), [100, 101, 2], 0.2)
         finally:
             torch.set_num_threads(before)
         return statistics, agent.parameters.values.detach().clone()
@@ -372,7 +374,7 @@ def test_a_step_that_is_not_finite_is_told_from_others() -> None:
     for name in ("observations", "returns", "log_probs"):
         spoiled = getattr(batch, name).clone()
         spoiled.view(-1)[0] = np.nan
-        statistics = one_step(loop_of(agent, CompiledBackend), replace(batch, **{name: spoiled}))
+        statistics = one_step(loop_of(agent, CompiledBackend), batch.with_columns(**{name: spoiled}))
         assert not torch.isfinite(statistics).all()
         assert not torch.isfinite(agent.parameters.values).all()
         agent = make_agent(DISCRETE, ppo_config())
@@ -384,7 +386,7 @@ def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space) -> None:
     gradients = []
     for precision in ("fp32", "bf16"):
         agent = make_agent(space, ppo_config(precision=precision, max_grad_norm=1e6))
-        assert NumpyBackend.supports(agent) == (precision == "fp32")
+        assert NumpyBackend.supports(agent.objective) == (precision == "fp32")
         one_step(loop_of(agent, Backend), make_batch(agent, 500))
         assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
         gradients.append(agent.parameters.gradient.double())
@@ -398,7 +400,7 @@ def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int) -> None:
     """The rows repeat, and must not cancel out."""
     agent = make_agent(CONTINUOUS, ppo_config(orthogonal_init=False))
     batch = make_batch(agent, num_rows)
-    assert difference(Backend(agent), NumpyBackend(agent), agent.parameters, batch, 1.0) is None
+    assert difference(Backend(agent.objective), NumpyBackend(agent.objective), agent.parameters, batch, 1.0) is None
     norms = [float(agent.parameters.gradient[agent.parameters.range_of(name)].norm()) for name in ("actor", "critic")]
     assert min(norms) > 0.1  # there is something to compare
 

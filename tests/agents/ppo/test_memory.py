@@ -29,10 +29,10 @@ from toy_environments import (
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
+from hybridppo.agents.ppo.by_numpy import NumpyMemory
 from hybridppo.agents.ppo.choosing import difference
-from hybridppo.agents.ppo.numpy_memory import NumpyMemory
-from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
@@ -220,10 +220,9 @@ def rollouts_of(config: PPOConfig, env: Any, number: int, **options: Any) -> tup
     return agent, rollouts
 
 
-def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> SequenceBatch:
-    agent.cut.fit(rollout.rewards.shape[1])
-    batch = agent.prepared(rollout, loop_of(agent, steps))
-    assert isinstance(batch, SequenceBatch)
+def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> Batch:
+    agent.critic_memory.fit(rollout.rewards.shape[1])
+    batch: Batch = agent.batch_of(rollout, loop_of(agent, steps))
     return batch
 
 
@@ -260,13 +259,16 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
         batch = batch_of(agent, Backend, rollout)
         steps = batch.steps()
         assert len(steps) == len(rollout.valid_rows)
-        found, _ = Backend(agent).log_probs_and_values(batch)
-        torch.testing.assert_close(found, steps.log_probs, rtol=0.0, atol=2e-6)
+        found, _ = Backend(agent.objective).log_probs_and_values(batch)
+        torch.testing.assert_close(batch.only_steps(found), steps.log_probs, rtol=0.0, atol=2e-6)
         num_starts += int(rollout.starts.sum())
     assert num_starts > 5
-    forgotten = replace(batch, actor_states=torch.zeros_like(batch.actor_states), starts=np.zeros_like(batch.starts))
-    found, _ = Backend(agent).log_probs_and_values(forgotten)
-    assert way == "whole episodes" or float((found - steps.log_probs).abs().max()) > 1e-3  # it does see it
+    assert batch.starts is not None
+    states = torch.zeros_like(batch.actor_states)
+    forgotten = batch.with_columns(actor_states=states, starts=np.zeros_like(batch.starts))
+    found, _ = Backend(agent.objective).log_probs_and_values(forgotten)
+    moved = (batch.only_steps(found) - steps.log_probs).abs().max()
+    assert way == "whole episodes" or float(moved) > 1e-3  # it does see it
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -274,12 +276,12 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
 def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: Any) -> None:
     """This also holds across rollouts, and for the final observation of an episode that was cut short."""
     agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
-    agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
-    agent.cut.fit(4)
+    agent.critic_memory.critic_state = torch.zeros_like(agent.critic_memory.critic_state)
+    agent.critic_memory.fit(4)
     state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
     for rollout in rollouts:
-        values, final_values = agent.cut.values(
-            Backend(agent), rollout.observations, rollout.final_observations, rollout
+        values, final_values = agent.critic_memory.values(
+            agent.critic_network, rollout.observations, rollout.final_observations, rollout
         )
         starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
         finals = {}
@@ -297,21 +299,7 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
         for k, final in finals.items():
             torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
         assert len(finals) == len(rollout.final_rows)
-        agent.cut.learned()
-
-
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_columns_of_a_batch_of_sequences_may_be_replaced(num_envs: int) -> None:
-    """Sequences of one environment are a transposed view."""
-    agent, (rollout,) = rollouts_of(replace(SMALL, num_envs=num_envs, num_minibatches=1), "CartPole-v1", 1)
-    agent.cut.fit(num_envs)
-    agent.normalization.fit(num_envs)
-    batch: Any = agent.prepared(rollout, agent.loop())
-    rows = batch.steps()
-    names = ("log_probs", "values", "advantages", "returns")
-    found = batch.with_columns(**{name: getattr(rows, name) + 1.0 for name in names}).steps()
-    for name in names:
-        assert torch.equal(getattr(found, name), getattr(rows, name) + 1.0)
+        agent.critic_memory.learned()
 
 
 @pytest.mark.parametrize(
@@ -324,12 +312,12 @@ def test_values_of_agents_in_turn_are_those_of_one_long_pass(cell: Any, num_step
     """Over each agent's own observations, also for steps that were open when a rollout ended."""
     config = replace(SMALL, recurrent=cell, num_steps=12 * num_steps, num_envs=1, num_minibatches=1)
     agent, rollouts = rollouts_of(config, in_turns, 5 if num_steps < 25 else 2)
-    agent.cut.fit(3)
+    agent.critic_memory.fit(3)
     size, num_cut = config.memory.state_size, 0
     actors, critics = torch.zeros(3, 1, size), torch.zeros(3, 1, size)
     for rollout in rollouts:
-        values, final_values = agent.cut.values(
-            Backend(agent), rollout.observations, rollout.final_observations, rollout
+        values, final_values = agent.critic_memory.values(
+            agent.critic_network, rollout.observations, rollout.final_observations, rollout
         )
         assert rollout.turns is not None
         assert rollout.states is not None
@@ -354,8 +342,8 @@ def test_values_of_agents_in_turn_are_those_of_one_long_pass(cell: Any, num_step
                     with torch.no_grad():
                         final, _ = agent.critic(seen, critics[column], torch.zeros(1, 1, dtype=torch.bool))
                     torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
-        agent.cut.learned()
-        torch.testing.assert_close(agent.cut.critic_state, critics[:, 0], rtol=1e-4, atol=1e-5)
+        agent.critic_memory.learned()
+        torch.testing.assert_close(agent.critic_memory.critic_state, critics[:, 0], rtol=1e-4, atol=1e-5)
     assert num_cut or num_steps == 1
 
 
@@ -369,7 +357,7 @@ def test_turns_of_a_parallel_environment_are_remembered_like_its_steps(cell: Any
     twin, turns = rollouts_of(replace(config, num_steps=2 * config.num_steps), partial(in_turns, script), 4)
     assert torch.equal(agent.parameters.values, twin.parameters.values)
     for each in (agent, twin):
-        each.cut.fit(8)
+        each.critic_memory.fit(8)
     for expected, found in zip(parallel, turns, strict=True):
         number = len(found.rewards)
         assert number in (config.num_steps - 1, config.num_steps)
@@ -377,14 +365,14 @@ def test_turns_of_a_parallel_environment_are_remembered_like_its_steps(cell: Any
             assert torch.equal(getattr(found, name)[:number], getattr(expected, name)[:number]), name
         torch.testing.assert_close(found.states, expected.states, rtol=0.0, atol=0.0)
         values = [
-            each.cut.values(Backend(each), rollout.observations, rollout.final_observations, rollout)[0]
+            each.critic_memory.values(each.critic_network, rollout.observations, rollout.final_observations, rollout)[0]
             for each, rollout in ((agent, expected), (twin, found))
         ]
         num_values = min(map(len, values)) - (number == config.num_steps)
         torch.testing.assert_close(values[1][:num_values], values[0][:num_values])
         for each in (agent, twin):
-            each.cut.learned()
-        torch.testing.assert_close(twin.cut.critic_state, agent.cut.critic_state)
+            each.critic_memory.learned()
+        torch.testing.assert_close(twin.critic_memory.critic_state, agent.critic_memory.critic_state)
 
 
 class StopsAt:
@@ -439,12 +427,12 @@ def test_a_mingru_by_hand_is_autograd(way: str) -> None:
     randomised(agent)
     for rollout in rollouts:
         batch = batch_of(agent, Backend, rollout)
-        expected = Backend(agent).gradient(batch, 0.2)
+        expected = Backend(agent.objective).gradient(batch, 0.2)
         gradient = agent.parameters.gradient.clone()
         agent.parameters.gradient.fill_(torch.nan)
         torch.testing.assert_close(torch.from_numpy(by_hand.gradient(batch, 0.2)), expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(agent.parameters.gradient, gradient, rtol=1e-3, atol=1e-5)
-        assert difference(Backend(agent), by_hand, agent.parameters, batch, 1.0) is None
+        assert difference(Backend(agent.objective), by_hand, agent.parameters, batch, 1.0) is None
 
 
 @pytest.mark.parametrize(
@@ -461,12 +449,12 @@ def test_rows_that_are_no_steps_change_nothing() -> None:
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
     batch = batch_of(agent, Backend, rollouts[-1])
     assert not batch.valid.all()
-    expected = Backend(agent).gradient(batch, 0.2)
+    expected = Backend(agent.objective).gradient(batch, 0.2)
     gradient = agent.parameters.gradient.clone()
-    other = batch.rows.map(torch.clone)
+    other = batch.map(torch.clone)
     for column in (other.log_probs, other.values, other.advantages, other.returns):
         column[torch.from_numpy(~batch.valid)] = 1e6
-    found = Backend(agent).gradient(replace(batch, rows=other), 0.2)
+    found = Backend(agent.objective).gradient(other, 0.2)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(agent.parameters.gradient, gradient)
 

@@ -92,11 +92,11 @@ def make(kind: str, config: PPOConfig = CONFIG) -> tuple[PPO, Rollout]:
 def test_all_that_the_loss_is_made_of_is_on_the_device(kind: str, precision: Any) -> None:
     agent, rollout = make(kind, ppo_config(**{**CONFIG.to_json(), "precision": precision}))
     steps = loop_of(agent)
-    batch = agent.prepared(rollout, steps)
+    batch = agent.batch_of(rollout, steps)
     assert {tensor.device for tensor in batch.columns().values()} == {torch.device("cuda:0")}
     assert len(batch.returns) == 15
     with pytest.raises(LossError):
-        steps.epoch(batch, np.arange(15), [7, 8], 0.2)
+        steps.epoch(batch, [7, 8], 0.2)
     assert explained_variance(values=batch.values, returns=batch.returns).device == torch.device("cuda:0")
     assert agent._squared_norm().device == torch.device("cuda:0")
 
@@ -114,9 +114,9 @@ def test_all_that_is_recorded_is_on_the_device() -> None:
     agent, rollout = make("continuous")
     recorded: list[Any] = []
     steps, step = recorded_loop_of(agent, recorded.append)  # type: ignore[arg-type]
-    batch = agent.prepared(rollout, steps)
+    batch = agent.batch_of(rollout, steps)
     with pytest.raises(LossError):
-        steps.epoch(batch, np.arange(15), [7, 8], 0.2)
+        steps.epoch(batch, [7, 8], 0.2)
     with pytest.raises(TypeError):  # what was "recorded" cannot be replayed
         step._recorded(batch)
     with pytest.raises(LossError):
@@ -127,4 +127,4 @@ def test_a_mixture_is_found() -> None:
     agent, rollout = make("discrete")
     agent.critic.register_forward_pre_hook(lambda module, inputs: (inputs[0] + torch.ones(3),))
     with pytest.raises(RuntimeError, match="device"):
-        agent.prepared(rollout, loop_of(agent))
+        agent.batch_of(rollout, loop_of(agent))

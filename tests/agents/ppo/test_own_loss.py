@@ -249,7 +249,7 @@ def test_networks_by_numpy_have_the_gradient_of_autograd(kind: str, without: str
     )  # fmt: skip
     found = []
     for by_hand in (False, True):
-        backend = backend_for(agent, by_hand=by_hand)(agent)
+        backend = backend_for(agent.objective, by_hand=by_hand)(agent.objective)
         assert (type(backend) is NumpyNetworks) == by_hand
         statistics = backend.gradient(batch, 0.2)
         norm = backend.clip()
@@ -265,7 +265,7 @@ def test_networks_that_share_a_layer_learn_by_autograd(loss: Any) -> None:
         return actor, critic
 
     agent = PPO(box(), Discrete(3), CONFIG, seed=1, loss=loss, networks=sharing)
-    assert backend_for(agent, by_hand=True) is Backend
+    assert backend_for(agent.objective, by_hand=True) is Backend
 
 
 def test_several_learners_share_modules() -> None:
@@ -291,7 +291,7 @@ def test_recorded_steps_log_extras_too() -> None:
     )  # fmt: skip
     for _ in range(3):
         steps.backend.extras.clear()
-        table = steps.epoch(batch, torch.arange(8), [4, 4], 0.2)
+        table = steps.epoch(batch, [4, 4], 0.2)
         torch.testing.assert_close(steps.backend.extras.means(table)[0], 2.0 * table[:, 1].mean())
         agent.version += 1
     assert table.shape == (2, 6)

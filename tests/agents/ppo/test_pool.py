@@ -18,7 +18,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.loss import policy_loss
-from hybridppo.agents.ppo.pool import Pool
+from hybridppo.agents.ppo.older_policies import Pool
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.rollouts.advantages import gae, vtrace
@@ -78,10 +78,14 @@ def test_the_surrogate_is_the_papers() -> None:
     now, before, acted, advantages = (torch.randn(200, generator=generator) for _ in range(4))
     rows = torch.zeros(200, 1)
     weights = (before - acted).exp()
-    batch = Batch(rows, rows, before, now, advantages, now, weights, torch.full((200,), 0.5))
+    batch = Batch(
+        observations=rows, actions=rows, log_probs=before, values=now, advantages=advantages, returns=now,
+        weights=weights, shares=torch.full((200,), 0.5),
+    )  # fmt: skip
+    (epoch,) = batch.epochs(torch.arange(200)[None], [100, 100], normalizes=False)
     found = policy_loss(
         log_ratio=now - batch.log_probs,
-        advantages=batch.weighed(torch.arange(200)[None], [100, 100], normalizes=False)[0].advantages,
+        advantages=epoch.advantages,
         clip_range=batch.clip_range(0.2),
     )
     ratio = (now - acted).exp()
@@ -92,8 +96,10 @@ def test_the_surrogate_is_the_papers() -> None:
 def test_advantages_are_normalised_as_they_are_weighed() -> None:
     weights, advantages = torch.tensor([1.0, 2.0, 0.5, 1.0]), torch.tensor([1.0, -1.0, 3.0, 2.0])
     rows = torch.zeros(4, 1)
-    batch = Batch(rows, rows, weights, weights, advantages, weights, weights, weights)
-    found = batch.weighed(torch.arange(4)[None], [4], normalizes=True)[0].advantages
+    columns = dict.fromkeys(("log_probs", "values", "returns", "weights", "shares"), weights)
+    batch = Batch(observations=rows, actions=rows, advantages=advantages, **columns)
+    (epoch,) = batch.epochs(torch.arange(4)[None], [4], normalizes=True)
+    found = epoch.advantages
     mean = float((weights * advantages).sum() / weights.sum())
     deviation = float(np.std([1.0, -2.0, 1.5, 2.0], ddof=1))
     expected = [w * (a - mean) / deviation for w, a in zip(weights.tolist(), advantages.tolist(), strict=True)]
@@ -123,15 +129,15 @@ def test_the_newest_rollouts_are_kept_and_nothing_else() -> None:
     for ours, theirs in zip(kept, (rollouts[4], rollouts[3]), strict=True):
         for name, tensor in theirs.tensors().items():
             assert torch.equal(getattr(ours, name), tensor)
-    batch = agent.prepared(rollouts[4], loop_of(agent))
+    batch = agent.batch_of(rollouts[4], loop_of(agent))
     assert len(batch) == 3 * 32
 
 
 def test_each_rollout_is_weighed_by_who_took_its_actions() -> None:
     agent, rollouts, _ = agent_and_rollouts(replace(CONFIG, learning_rate=0.1), 4)
     steps = loop_of(agent)
-    batch = agent.prepared(rollouts[3], steps)
-    now, rows = steps.backend.log_probs(batch.observations, batch.actions), slice(32, 64)
+    batch = agent.batch_of(rollouts[3], steps)
+    now, rows = steps.backend.log_probs(batch), slice(32, 64)
     torch.testing.assert_close(batch.log_probs, now)
     torch.testing.assert_close(batch.weights[rows], (now[rows] - rollouts[3].log_probs.flatten()).exp())
     assert float((batch.weights - 1.0).abs().max()) > 0.01
@@ -145,19 +151,19 @@ def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -
     """Of actions that are now far more and far less probable, in one block and in several."""
     config = replace(CONFIG, normalize_advantage=normalizes, clip_range_vf=0.1)
     agent, rollouts, _ = agent_and_rollouts(config, 3)
-    plain, by_hand = Backend(agent), NumpyBackend(agent)
+    plain, by_hand = Backend(agent.objective), NumpyBackend(agent.objective)
     by_hand._block_size = 1000
     generator = torch.Generator().manual_seed(0)
-    batch = agent.prepared(rollouts[2], loop_of(agent))
+    batch = agent.batch_of(rollouts[2], loop_of(agent))
     batch = batch.gather(torch.randint(len(batch), (rows,), generator=generator))
     noise = lambda: torch.randn(rows, generator=generator)  # noqa: E731
-    batch = replace(
-        batch, log_probs=batch.log_probs + 0.3 * noise(), values=batch.values + 0.2 * noise(), advantages=noise(),
+    batch = batch.with_columns(
+        log_probs=batch.log_probs + 0.3 * noise(), values=batch.values + 0.2 * noise(), advantages=noise(),
         weights=(0.8 * noise()).exp(), shares=torch.full((rows,), 0.5),
     )  # fmt: skip
     expected_statistics = plain.gradient(batch, 0.3)
     expected = agent.parameters.gradient.clone()
-    (minibatch,) = by_hand.minibatches(batch, torch.arange(rows), [rows])
+    (minibatch,) = by_hand.minibatches(batch, [rows])
     found_statistics = torch.as_tensor(by_hand.gradient(minibatch, 0.3))
     torch.testing.assert_close(agent.parameters.gradient, expected, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found_statistics, expected_statistics, rtol=1e-4, atol=1e-6)

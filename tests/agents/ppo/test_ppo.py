@@ -316,7 +316,7 @@ def test_target_kl_is_compared_with_the_mean_over_the_pass(
 ) -> None:
     done: list[int] = []
 
-    def epoch(loop: OptimizationLoop, batch: Any, order: Any, sizes: Any, clip_range: float) -> torch.Tensor:
+    def epoch(loop: OptimizationLoop, batch: Any, sizes: Any, clip_range: float) -> torch.Tensor:
         done.append(len(sizes))
         statistics = torch.zeros(len(sizes), len(STATISTICS))
         statistics[:, STATISTICS.index("approx_kl")] = torch.tensor(divergences)

@@ -65,8 +65,8 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
             agent.anneal(i / 6)
             agent.version = i
         size = 30 + i % 2
-        batch, rows = make_batch(plain, size, seed=i), order.permutation(size)
-        arguments = (batch, rows, [10, size - 20, 10], 0.2 / (i + 1))
+        epoch = make_batch(plain, size, seed=i).gather(torch.from_numpy(order.permutation(size)))
+        arguments = (epoch, [10, size - 20, 10], 0.2 / (i + 1))
         # Rates and ranges are rounded to float32 for the device.
         torch.testing.assert_close(found.epoch(*arguments), expected.epoch(*arguments), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(captured.parameters.values, plain.parameters.values, rtol=1e-5, atol=1e-6)
@@ -81,7 +81,7 @@ def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
     steps, _ = recorded_loop_of(agent, PretendedRecorder())
     for size in sizes:
         for _ in range(epochs):
-            steps.epoch(make_batch(agent, size), np.arange(size), [size], 0.2)
+            steps.epoch(make_batch(agent, size), [size], 0.2)
         agent.version += 1
     return {name.removeprefix("graph_"): count for name, count in steps.metrics().items()}
 
@@ -111,7 +111,7 @@ def test_padded_minibatches_make_the_steps_of_those_without_padding(kind: str, s
             shares = torch.full((size,), 0.5)
             batch = batch.with_columns(weights=torch.rand(size) + 0.5, shares=shares)
         plain.version = padded.version = i
-        arguments = (batch, np.arange(size), [size], 0.2)
+        arguments = (batch, [size], 0.2)
         torch.testing.assert_close(found.epoch(*arguments), expected.epoch(*arguments), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(padded.parameters.values, plain.parameters.values, rtol=1e-4, atol=1e-5)
     assert recorder.recordings == 3  # of 32 rows, of up to 32, and of up to 28
@@ -120,7 +120,7 @@ def test_padded_minibatches_make_the_steps_of_those_without_padding(kind: str, s
 
 def test_rows_of_padding_may_be_anything_finite() -> None:
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
-    backend, batch = Backend(agent), make_batch(agent, 6)
+    backend, batch = Backend(agent.objective), make_batch(agent, 6)
     expected = backend.gradient(batch, 0.2), agent.parameters.gradient.clone()
     padded = batch.padded(8)
     padded.returns[6:], padded.log_probs[6:], padded.advantages[6:], padded.values[6:] = 1e9, -1e9, 1e9, -1e9
@@ -158,7 +158,7 @@ def test_sizes_beyond_the_last_recording_are_not_recorded(monkeypatch: pytest.Mo
 def test_counts_are_those_of_an_update() -> None:
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     steps, _ = recorded_loop_of(agent, PretendedRecorder())
-    steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
+    steps.epoch(make_batch(agent, 5), [5], 0.2)
     assert steps.metrics()["graph_eager_steps"] == 1
     assert set(steps.metrics().values()) == {0}
 
@@ -261,7 +261,7 @@ def test_an_eager_step_leaves_no_graph_of_gradients_behind() -> None:
         return "mark" in torch.autograd.graph.get_gradient_edge(weight).node.metadata
 
     agent.actor.register_forward_hook(mark)
-    statistics = steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
+    statistics = steps.epoch(make_batch(agent, 5), [5], 0.2)
     assert not statistics.requires_grad
     assert is_marked()  # somebody holds the outputs
     kept.clear()

@@ -99,7 +99,7 @@ def test_each_of_several_policies_is_compiled(sizes: tuple[tuple[int, ...], ...]
 def test_bits_do_not_depend_on_the_size_that_came_first(first: int) -> None:
     torch._dynamo.reset()
     agent = train(config=replace(CONFIG, fast_updates=False), total_steps=32).agent
-    backend, found = TorchCompiled(agent), {}
+    backend, found = TorchCompiled(agent.objective), {}
     generator = torch.Generator().manual_seed(0)
     rows = {size: batch_of(size, generator) for size in (5, 6)}
     for size in (first, 11 - first):
@@ -174,4 +174,4 @@ def test_another_device_is_refused() -> None:
     agent = train(config=replace(CONFIG, torch_compile=False), total_steps=32).agent
     agent.parameters.rebind(agent.parameters.values.data.to("meta"))
     with pytest.raises(ConfigurationError, match="torch_compile=True is for cpu and cuda, got meta: leave it out"):
-        TorchCompiled(agent)
+        TorchCompiled(agent.objective)

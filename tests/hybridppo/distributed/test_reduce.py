@@ -142,12 +142,12 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
     agent = share(agent_of(), 4)
     rollout = in_parts(next(rollouts_of(agent)), 4)
     agent.normalization.fit(4)
-    batch = agent.prepared(rollout, agent.loop())
+    batch = agent.batch_of(rollout, agent.loop())
     assert isinstance(batch, ShardedBatch)
     orders, sizes = batch.orders(np.random.default_rng(0), 2), [8, 4, 4]
     assert len(batch) == 16
-    for order, weighed in zip(orders, batch.weighed(orders, sizes, normalizes=True), strict=True):
-        minibatches = list(agent.loop().exchange.minibatches(agent.loop().backend, weighed, order, sizes))
+    for epoch in batch.epochs(orders, sizes, normalizes=True):
+        minibatches = list(agent.loop().exchange.minibatches(agent.loop().backend, epoch, sizes))
         assert len(minibatches) == 3
         seen: list[float] = []
         for minibatch in minibatches:

@@ -52,9 +52,9 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
     assert trunk is not None
     passes: list[int] = []
     trunk.network.register_forward_hook(lambda *_: passes.append(1))
-    steps, rows = Backend(agent), torch.randn(5, 3)
+    steps, rows = Backend(agent.objective), torch.randn(5, 3)
 
-    outputs, values = steps._forward(Batch(rows, *rows.new_zeros(5, 5)))
+    outputs, values = steps._forward(Batch(observations=rows, log_probs=rows.new_zeros(5)))
     assert len(passes) == 1
     assert torch.equal(outputs, agent.actor(rows))
     assert torch.equal(values, agent.critic(rows).squeeze(-1))

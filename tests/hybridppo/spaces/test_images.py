@@ -17,7 +17,7 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.agent import rows_of
+from hybridppo.agents.agent import encoded_rows
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
@@ -186,13 +186,13 @@ def test_an_agent_acts_on_images_as_environments_give_them() -> None:
     for rows in (environments.reset(0), environments.step(np.zeros(2, np.int64))[0], encode(truths[None])):
         np.testing.assert_array_equal(rows[0], expected)
     for given in (truths, expected, expected.astype(np.float64), expected[..., 0], expected.ravel()):
-        np.testing.assert_array_equal(rows_of(given, None, space, encode, batch=False)[0], expected)
+        np.testing.assert_array_equal(encoded_rows(given, None, space, encode, batch=False)[0], expected)
     assert encode(truths[None][:0]).shape == (0, 6, 5, 1)
     parts = Dict(seen=space)
     for batch in (np.stack([truths] * 2), np.stack([expected.astype(np.float64)] * 2)):
         for rows in (
-            rows_of(batch, None, space, encode, batch=True),
-            rows_of({"seen": batch}, None, parts, ObservationEncoder(parts), batch=True).reshape(2, 6, 5, 1),
+            encoded_rows(batch, None, space, encode, batch=True),
+            encoded_rows({"seen": batch}, None, parts, ObservationEncoder(parts), batch=True).reshape(2, 6, 5, 1),
         ):
             np.testing.assert_array_equal(rows, np.stack([expected] * 2))
     for given, words in (
@@ -201,7 +201,7 @@ def test_an_agent_acts_on_images_as_environments_give_them() -> None:
         (expected.transpose(1, 0, 2), r"must be of shape \(6, 5, 1\), and is of shape \(5, 6, 1\)"),
     ):
         with pytest.raises(EnvError, match=words):
-            rows_of(given, None, space, encode, batch=False)
+            encoded_rows(given, None, space, encode, batch=False)
 
 
 # Networks
@@ -291,7 +291,7 @@ def test_values_of_images_come_in_parts() -> None:
     images = torch.from_numpy(some_images(70, (7, 9, 3)))
     seen: list[int] = []
     agent.critic.register_forward_hook(lambda module, inputs, outputs: seen.append(len(inputs[0])))
-    values = Backend(agent).values(images)
+    values = Backend(agent.objective).values(images)
     assert seen == [32, 32, 6]  # a minibatch's rows
     torch.testing.assert_close(values, agent.critic(images).squeeze(-1))
 

@@ -1,10 +1,9 @@
 """Stacks of frames that are built when they are read: each by hand, without frames of the episode before."""
 
-import numpy as np
 import pytest
 import torch
 
-from hybridppo.agents.ppo.stacked_rows import StackedRows, stacked_rows
+from hybridppo.agents.ppo.prepare import numbers_of_frames, stacks_of
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.frames import FrameLayout
 
@@ -27,9 +26,9 @@ def rollout_with(terminated: list[tuple[int, int]], truncated: list[tuple[int, i
 
 def stacks(rollout: Rollout) -> list[list[list[float]]]:
     """`[T + 1][N][K]`."""
-    rows = stacked_rows(rollout, FRAMES, HISTORY, THREE)
-    assert rows.shape == (5, 2)
-    return rows.flatten(0, 1).made().reshape(5, 2, 3).tolist()
+    numbers = numbers_of_frames(rollout, THREE.num_frames)
+    assert numbers.shape == (5, 2, 3)
+    return stacks_of(FRAMES, HISTORY, THREE).made(numbers.flatten(0, 1)).reshape(5, 2, 3).tolist()
 
 
 def test_an_episode_that_began_before_reaches_into_the_history() -> None:
@@ -51,13 +50,3 @@ def test_an_episode_of_one_step_is_a_stack_of_itself() -> None:
     assert [pair[0] for pair in stacks(rollout_with([(1, 0), (2, 0)], []))] == [
         [-2, -1, 0], [-1, 0, 1], [2, 2, 2], [3, 3, 3], [3, 3, 4],
     ]  # fmt: skip
-
-
-def test_what_a_batch_does_with_rows() -> None:
-    rows: StackedRows = stacked_rows(rollout_with([], []), FRAMES, HISTORY, THREE).flatten(0, 1)
-    assert len(rows) == 10
-    assert rows[2:4].made().tolist() == [[-1, 0, 1], [99, 100, 101]]
-    assert rows.index_select(0, torch.tensor([4, 0])).made().tolist() == [[0, 1, 2], [-2, -1, 0]]
-    assert rows.take(np.array([1]), axis=0).tolist() == [[98, 99, 100]]
-    assert [len(part) for part in rows.split([7, 3])] == [7, 3]
-    assert rows.split([7, 3])[1].made().tolist() == [[101, 102, 103], [2, 3, 4], [102, 103, 104]]

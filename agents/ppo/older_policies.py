@@ -1,4 +1,4 @@
-"""A pool of the newest rollout and older ones, which an update learns from together.
+"""Learning from actions of older policies: corrections for policy lag, and a pool of the newest rollouts.
 
 Source: Queeney, Paschalidis and Cassandras, "Generalized Proximal Policy Optimization with Sample Reuse", NeurIPS 2021
 (sections 4 to 6), with advantages by V-trace (Espeholt et al., "IMPALA", 2018, section 4.1).
@@ -16,12 +16,32 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.config import LagCorrection
 from hybridppo.rollouts.parts import in_parts
 from hybridppo.rollouts.rollout import Rollout
 
 LEARNING_RATE_STEP = 0.03
 """By how much the actor's learning rate is reduced after an update that went too far (appendix of the paper,
 "adaptation")."""
+
+
+def corrected(batch: Batch, now: Tensor, share: float | None, correction: LagCorrection) -> tuple[Tensor, Batch]:
+    """The ratios of the current policy to the one that acted, and a batch whose ratios are clipped around the former.
+
+    V-trace clips ratios around the policy that acted, and leaves the batch as it is.
+
+    Args:
+        batch: the steps.
+        now: the current log-probabilities of the actions, shaped as those of the batch.
+        share: the share of the clip range; None without a pool.
+        correction: how lag is corrected without a pool.
+    """
+    ratios = (now - batch.log_probs).exp()
+    if share is not None:
+        return ratios, batch.with_columns(log_probs=now, weights=ratios, shares=torch.full_like(ratios, share))
+    if correction == "decoupled":
+        return ratios, batch.with_columns(log_probs=now, weights=ratios.clamp(max=1.0))
+    return ratios, batch
 
 
 class Pool(nn.Module):

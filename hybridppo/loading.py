@@ -350,7 +350,7 @@ def go_on(
             "%s is finished, after %s steps in %s episodes; a larger total_steps (--total-steps) trains on",
             directory.given,
             f"{runner.steps_learned:,}",
-            f"{runner.sampler.statistics.episodes:,}",
+            f"{runner.sampler.counts.statistics.episodes:,}",
         )
     but = f" except the environments, which start new episodes: {reason}" if reason is not None else ""
     logger.info("resuming %s: everything is restored%s", directory.given, but)

@@ -284,7 +284,7 @@ class OpponentPools(Callback):
                 self._count(*result)
         learning = [policy for policy, pool in self.pools.items() if pool.learns]
         newest = int(next(reversed(self.pools[learning[0]].snapshots)))
-        if self._sampler.env_steps >= newest + self._options.snapshot_every:
+        if self._sampler.counts.env_steps >= newest + self._options.snapshot_every:
             # Other learners would not know that there is no snapshot.
             errors = RunDirectoryError if self._is_alone else ()
             with self._outage.tolerating(errors, "self-play goes on, and tries again after the next rollout"):
@@ -308,7 +308,7 @@ class OpponentPools(Callback):
             self._temporary.cleanup()
 
     def _take_snapshots(self, policies: Collection[str]) -> None:
-        name = f"{self._sampler.env_steps:012d}"
+        name = f"{self._sampler.counts.env_steps:012d}"
         for policy in policies if self._writes else ():
             self._agents[policy].save(self._folder / policy / name)
         for policy in policies:

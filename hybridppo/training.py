@@ -50,7 +50,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluator import EvaluationDuringTraining, evaluation_line, make_evaluator, returns_by_policy
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler, Sampler
+from hybridppo.runners.sampler import BaseSampler
 from hybridppo.self_play import OpponentPools, for_seats
 from hybridppo.settings import Settings, name_of_source, origin
 from hybridppo.spaces.of_agents import each_space
@@ -363,7 +363,7 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(job, strategy)
         stack.callback(sampler.close)
-        if isinstance(sampler, Sampler) and settings.run.distributed == "local":
+        if sampler.steps_here and settings.run.distributed == "local":
             _warn_of_unused(settings.environment, job.environments)
         run = _training_run(job)
         runner = strategy.runner(
@@ -378,7 +378,7 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
         run.environments = RunEnvironments(runner.steer)
         stack.callback(run.environments.close)
         if names := settings.environment.info_metrics:
-            sampler.measure_infos(names)
+            sampler.infos.measure(names)
         checkpointing = Checkpointing(
             runner, directory, seconds=settings.run.checkpoint_seconds, keep=settings.run.keep_checkpoints
         )
@@ -510,12 +510,12 @@ def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, p
     result = {
         "env_id": settings.env_id,
         "seed": settings.seed,
-        "env_steps": runner.sampler.env_steps,
+        "env_steps": runner.sampler.counts.env_steps,
         "seconds": runner.seconds,
         "placement": placement.settings(),
-        "episode_return_mean": runner.sampler.statistics.return_mean,
+        "episode_return_mean": runner.sampler.counts.statistics.return_mean,
     }
-    by_policy = runner.sampler.by_policy.items()
+    by_policy = runner.sampler.counts.by_policy.items()
     result |= {f"{name}/episode_return_mean": policy.statistics.return_mean for name, policy in by_policy}
     if evaluation is not None:
         result |= {

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,8 +16,8 @@ from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_rep
 from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
-from hybridppo.runners.sampler import BaseSampler, Sampler
-from hybridppo.runners.workers import Processes, Transport, Work, WorkerSampler
+from hybridppo.runners.sampler import BaseSampler, LocalFiller, Sampler
+from hybridppo.runners.workers import Processes, Transport, Work, Workers
 from hybridppo.system.devices import GraphRecorder, accelerator_of
 from hybridppo.system.threads import cpu_cores
 
@@ -73,71 +72,58 @@ def make_sampler(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
-    stepped: dict[str, Any] = {"num_steps": num_steps, "env_seed": env_seed, "noise": noise}
+    drawn: dict[str, Any] = {"noise": noise, "memory": agent.memory}
     sampler: BaseSampler
     if environments.device is not None:
         _require_turns_there(environments, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
-        sampler = _on_tensors(environments, agent, placement, **stepped)
+        sampler = _on_tensors(environments, agent, placement, num_steps=num_steps, env_seed=env_seed, **drawn)
     elif not num_workers and _fits_device(environments, agent, placement, num_episodes):
-        sampler = _on_device(environments, agent, placement, **stepped)
+        sampler = _on_device(environments, agent, placement, num_steps=num_steps, env_seed=env_seed, noise=noise)
     else:
-        count = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
-        num_workers = _num_workers(environments, agent, placement, count, num_workers, num_episodes)
-        stepped |= _options_on_host(environments, agent, placement, count, shards)
+        num_envs = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
+        num_workers = _num_workers(environments, agent, placement, num_envs, num_workers, num_episodes)
+        _require_equal_rollouts(environments, agent, shards)
+        filled: dict[str, Any] = {"num_steps": num_steps, "env_seed": env_seed, "memory": agent.memory}
+        filled["pin_for"] = placement.learning_device if placement.pins_rollouts else None
+        distribution = agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution
+        drawn["discounts"] = _discounts(agent, environments, placement, num_envs)
         if num_workers:
-            stepped |= {"num_envs": count, "num_workers": num_workers, "options": options, "transport": transport}
-            sampler = _in_workers(source, environments, agent, placement, **stepped)
+            if transport is not Processes and environments.waiting is not None and agent.memory is not None:
+                raise ConfigurationError(
+                    "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and "
+                    "not turns: leave the distribution out, and use num_workers"
+                )
+            environments.close()
+            filled |= {"num_envs": num_envs, "num_workers": num_workers, "options": options, "transport": transport}
+            workers = source, environments, distribution, agent.actor
+            if placement.max_lag > 1:
+                drops, discounts = not learns_from_replay(agent), drawn["discounts"]
+                sampler = LaggingSampler(
+                    *workers, max_lag=placement.max_lag, drops=drops, noise=noise, discounts=discounts, **filled
+                )
+            else:
+                sampler = Sampler(Workers(*workers, **filled), distribution, **drawn)
         else:
             may_choose = num_episodes is not None and options.vectorization == "auto"
             if may_choose and not isinstance(environments, SyncEnvironments):
                 # A vectorised form does not give its environment out.
                 environments = make_environments(source, environments.num_envs, options, vectorization="sync")
-            stepped |= {"num_episodes": num_episodes, "in_thread": placement.max_lag > 0, "thread": thread}
-            sampler = Sampler(environments, **stepped)
+            filled |= {"num_episodes": num_episodes, "in_thread": placement.max_lag > 0, "thread": thread}
+            filler = LocalFiller(environments, distribution, noise=noise, **filled)
+            sampler = Sampler(filler, distribution, num_episodes=num_episodes, **drawn)
     if has_policies(agent):
-        sampler.count_by_policy(agent.columns)
+        sampler.counts.count_by_policy(agent.columns)
     return sampler
 
 
-def _options_on_host(
-    environments: Environments, agent: Agent, placement: Placement, num_envs: int, shards: int
-) -> dict[str, Any]:
-    """The options of samplers whose environments are on the host.
-
-    Raises:
-        ConfigurationError: for what cannot be combined.
-    """
-    configs = [cast(Any, one).config for one in agents_of(agent)]
-    if shards > 1 and environments.waiting is not None and any(getattr(each, "pool_size", 1) > 1 for each in configs):
+def _require_equal_rollouts(environments: Environments, agent: Agent, shards: int) -> None:
+    """Refuse a pool of rollouts whose lengths differ from shard to shard, with a ConfigurationError."""
+    pools = [getattr(cast(Any, one).config, "pool_size", 1) for one in agents_of(agent)]
+    if shards > 1 and environments.waiting is not None and max(pools) > 1:
         raise ConfigurationError(
             "pool_size above 1 does not work with agents that take turns and several learners or shards, whose "
             "rollouts differ in length: use pool_size=1, or one learner"
         )
-    # The returns so far follow columns, which a lag changes, or rows, which turns change.
-    normalizes = any(getattr(each, "normalize_rewards", False) for each in configs)
-    is_apart = placement.max_lag > 1 or (environments.waiting is not None and normalizes)
-    return {
-        "distribution": agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution,
-        "pin_for": placement.learning_device if placement.pins_rollouts else None,
-        "memory": agent.memory,
-        "discounts": partial(_discounts, agent, environments.num_agents, num_envs) if is_apart else None,
-    }
-
-
-def _in_workers(
-    source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
-) -> BaseSampler:
-    is_over_ray = options["transport"] is not Processes
-    if is_over_ray and environments.waiting is not None and agent.memory is not None:
-        raise ConfigurationError(
-            "recurrent does not work with agents that take turns if samplers are on Ray, which send "
-            "rows and not turns: leave the distribution out, and use num_workers"
-        )
-    environments.close()
-    if placement.max_lag < 2:
-        return WorkerSampler(source, environments, network=agent.actor, **options)
-    drops = not learns_from_replay(agent)
-    return LaggingSampler(source, environments, network=agent.actor, max_lag=placement.max_lag, drops=drops, **options)
 
 
 def _num_workers(
@@ -177,13 +163,26 @@ def _num_workers(
     return num_workers
 
 
-def _discounts(agent: Agent, num_agents: int, num_envs: int) -> "np.ndarray[Any, Any]":
-    """The present discount of each agent of each environment, which may have a schedule."""
-    found = np.zeros(num_agents, np.float32)
-    columns = agent.columns.values() if has_policies(agent) else [range(num_agents)]
-    for one, own in zip(agents_of(agent), columns, strict=True):
-        found[list(own)] = getattr(one, "current", cast(Any, one).config).gamma  # handmade agents have no schedules
-    return np.tile(found, num_envs)
+def _discounts(
+    agent: Agent, environments: Environments, placement: Placement, num_envs: int
+) -> Callable[[], "np.ndarray[Any, Any]"] | None:
+    """Returns the present discount of each column, which may have a schedule.
+
+    None if normalisation can follow rewards itself: they are apart if a lag changes columns, or turns change rows.
+    """
+    normalizes = any(getattr(cast(Any, one).config, "normalize_rewards", False) for one in agents_of(agent))
+    if placement.max_lag < 2 and (environments.waiting is None or not normalizes):
+        return None
+    num_agents = environments.num_agents
+
+    def discounts() -> "np.ndarray[Any, Any]":
+        found = np.zeros(num_agents, np.float32)
+        columns = agent.columns.values() if has_policies(agent) else [range(num_agents)]
+        for one, own in zip(agents_of(agent), columns, strict=True):
+            found[list(own)] = getattr(one, "current", cast(Any, one).config).gamma  # handmade agents have no schedules
+        return np.tile(found, num_envs)
+
+    return discounts
 
 
 def workers_for(num_envs: int) -> int:
@@ -195,8 +194,7 @@ def _on_tensors(environments: Environments, agent: Agent, placement: Placement, 
     from hybridppo.runners.device_sampler import TensorSampler
 
     placement.act_on_tensors()
-    of_tensors = cast("TensorEnvironments", environments)
-    return TensorSampler(of_tensors, agent.distribution, memory=agent.memory, **options)
+    return TensorSampler(cast("TensorEnvironments", environments), agent.distribution, **options)
 
 
 def _require_turns_there(

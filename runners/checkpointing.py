@@ -103,7 +103,7 @@ class Checkpointing(Callback):
         tensors, state = runner.group.call("collected")
         state |= {name: each.state() for name, each in self.further.items()}
         folder = directory.checkpoint(self.number)
-        is_new, score = not folder.exists(), runner.sampler.statistics.score
+        is_new, score = not folder.exists(), runner.sampler.counts.statistics.score
         self.is_saved = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
         try:
             runner.data.after_checkpoint(self.is_saved)

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, cast
 
@@ -13,20 +13,18 @@ from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.random_words import words
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
-from hybridppo.runners.filling import StepperState
-from hybridppo.runners.sampler import BaseSampler, PolicyCounts, RolloutUnderWay, require_like
-from hybridppo.spaces.arrays import Array
+from hybridppo.runners.counts import Counts
+from hybridppo.runners.sampler import BaseSampler, UnfinishedRollout, require_like, warned_of_bounds
 from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
@@ -98,6 +96,9 @@ class RecordedRows:
         return tried(lambda: self._record(rows), replay, check, self._changed)
 
 
+WORD = 2**32
+
+
 class ActorOnDevice(Protocol):
     """An actor that takes observations on its device, see `TorchActor`."""
 
@@ -113,10 +114,51 @@ class ActorOnDevice(Protocol):
         """The addresses of its parameters and buffers."""
 
 
+class DeviceCounts(Counts[TensorStatistics]):
+    """Counts on the device; the numbers of a rollout are copied to the host together."""
+
+    def on_host(self, block: DeviceRollout, numbers: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
+        """These numbers and the argument of `read` on the host, with one wait for the device."""
+        counted = self._counted(block)
+        found = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).tolist()
+        ends = pairwise(accumulate((len(numbers), *map(len, counted)), initial=0))
+        first, *others = (found[slice(*own)] for own in ends)
+        return first, others
+
+    def _counted(self, block: DeviceRollout) -> list[Tensor]:
+        """For all columns and for those of each policy, the number of steps and the statistics of episodes."""
+        valid = torch.ones_like(block.terminated) if block.absent is None else ~block.absent
+        ended = (block.terminated | block.truncated) & valid
+        found = []
+        for statistics, own in self._statistics_of_columns():
+            episodes = statistics.measured(block.rewards[:, own], ended[:, own], valid[:, own])
+            steps = self.rows_of_steps(valid) if isinstance(own, slice) else valid[:, own]
+            found += [steps.sum().to(episodes.dtype)[None], episodes]
+        return found
+
+    def _statistics_of_columns(self) -> list[tuple[TensorStatistics, Any]]:
+        """The statistics of all columns, and of each policy's."""
+        return [(self.statistics, slice(None)), *((each.statistics, each.columns) for each in self.by_policy.values())]
+
+    def read(self, counted: list[list[float]]) -> None:
+        """Count steps and episodes, from the result of `on_host`."""
+        for (statistics, _), episodes in zip(self._statistics_of_columns(), counted[1::2], strict=True):
+            statistics.read(episodes)
+        (steps,), *of_policies = counted[::2]
+        self.env_steps += int(steps)
+        for policy, (agent_steps,) in zip(self.by_policy.values(), of_policies, strict=True):
+            policy.agent_steps += int(agent_steps)
+
+    def steps_with(self, rows: Any, filled: int) -> int:  # noqa: D102 - as in the base
+        if rows.absent is None:
+            return self.env_steps + filled * self.num_columns
+        return self.env_steps + int(self.rows_of_steps(~rows.absent[:filled]).sum())
+
+
 class BaseDeviceSampler(BaseSampler):
     """The base of samplers on a device. There is one rollout, which is valid until the next begins.
 
-    A subclass implements `_fill` and `_read`, and what environments need: `restart`, their state and the noise.
+    A subclass implements `_fill`, `_read`, the noise, and what environments need: `restart` and their state.
 
     Args:
         environments: closed with the sampler.
@@ -125,6 +167,9 @@ class BaseDeviceSampler(BaseSampler):
         noise: generator of the seeds that determine the noise of actions.
         memory: layout of the state of a recurrent actor.
     """
+
+    rows_are = "on a device"
+    counts: DeviceCounts
 
     def __init__(
         self,
@@ -135,39 +180,34 @@ class BaseDeviceSampler(BaseSampler):
         noise: np.random.Generator,
         memory: MemoryLayout | None = None,
     ) -> None:
-        buffers = [cast(RolloutBuffer, block)]  # the base only reads its shape
-        super().__init__(environments, bytearray(1), buffers, distribution, noise=noise, memory=memory)
-        self._block, self._device = block, block.rewards.device
-        self._accelerator = accelerator_of(self._device)
-        self.statistics = TensorStatistics(self.num_envs, self._device)
+        (num_steps, num_columns), self._device = block.rewards.shape, block.rewards.device
+        statistics = partial(TensorStatistics, device=self._device)
+        super().__init__(
+            environments, DeviceCounts(environments, num_columns, statistics), num_steps=num_steps,
+            distribution=distribution, noise=noise, memory=memory,
+        )  # fmt: skip
+        self._block, self._accelerator = block, accelerator_of(self._device)
 
-    def _counts_of(self, columns: Array) -> PolicyCounts:
-        return PolicyCounts(columns, TensorStatistics(len(columns), self._device))
+    def _begin(self) -> DeviceRollout:
+        self._draw_noise()
+        return self._block
 
-    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        self._work: tuple[ActorOnDevice, int] = cast(ActorOnDevice, actor), first
+    def _draw_noise(self) -> None:
+        """Draw the noise of a rollout's actions."""
+        raise NotImplementedError
 
-    def _fill_wait(self) -> tuple[int, FinalObservations]:
+    def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
+        self._actor = cast(ActorOnDevice, actor)
+
+    def _fill_wait(self, unfinished: UnfinishedRollout) -> None:
         start = time.perf_counter()
         with self._accelerator.selected(), torch.no_grad():
-            filled = self._fill(*self._work)
+            unfinished.filled = self._fill(self._actor, unfinished.filled)
         self.seconds_filling = time.perf_counter() - start
-        return filled, []
 
-    @abstractmethod
     def _fill(self, actor: ActorOnDevice, first: int) -> int:
         """Fill rows from `first` on, up to the end or a stop; return the number of filled rows."""
-
-    def sample_wait(self) -> Rollout:  # noqa: D102 - as in the base
-        under_way = self._rollout_ended()
-        self._measure_rollout()
-        self._steer_what_is_due()
-        with self._accelerator.selected(), torch.no_grad():
-            return self._read(under_way.version)
-
-    @abstractmethod
-    def _read(self, version: int) -> Rollout:
-        """Count the steps of the rollout that has ended, refuse numbers that are not finite, and return it."""
+        raise NotImplementedError
 
     def _rollout_with(
         self, valid_rows: Tensor, final_rows: Tensor, final_observations: Tensor, version: int
@@ -179,7 +219,7 @@ class BaseDeviceSampler(BaseSampler):
             actions=actions,
             # The behaviour log-probabilities, from the same outputs as the actions.
             log_probs=self._distribution.log_prob(block.outputs, actions),
-            rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards,
+            rewards=block.rewards.clamp(-1.0, 1.0) if self._environments.clips_rewards else block.rewards,
             terminated=block.terminated,
             truncated=block.truncated,
             valid_rows=valid_rows,
@@ -190,78 +230,25 @@ class BaseDeviceSampler(BaseSampler):
             states=block.states,
         )
 
-    def _on_host(self, numbers: Sequence[Tensor]) -> tuple[list[float], list[list[float]]]:
-        """These numbers and the argument of `_count_told` on the host, with one wait for the device."""
-        counted = self._counted()
-        told = torch.cat((torch.stack([number.to(counted[0].dtype) for number in numbers]), *counted)).tolist()
-        ends = pairwise(accumulate((len(numbers), *map(len, counted)), initial=0))
-        first, *others = (told[slice(*own)] for own in ends)
-        return first, others
-
-    def _counted(self) -> list[Tensor]:
-        """For all columns and for those of each policy, the number of steps and the statistics of episodes."""
-        block = self._block
-        valid = torch.ones_like(block.terminated) if block.absent is None else ~block.absent
-        ended = (block.terminated | block.truncated) & valid
-        found = []
-        for statistics, own in self._statistics_of_columns():
-            episodes = statistics.measured(block.rewards[:, own], ended[:, own], valid[:, own])
-            steps = self._rows_of_steps(valid) if isinstance(own, slice) else valid[:, own]
-            found += [steps.sum().to(episodes.dtype)[None], episodes]
-        return found
-
-    def _statistics_of_columns(self) -> list[tuple[TensorStatistics, Any]]:
-        """The statistics of all columns, and of each policy's."""
-        of_policies = [(cast(TensorStatistics, each.statistics), each.columns) for each in self.by_policy.values()]
-        return [(cast(TensorStatistics, self.statistics), slice(None)), *of_policies]
-
-    def _count_told(self, told: list[list[float]]) -> None:
-        """Count steps and episodes, from the result of `_counted` on the host."""
-        for (statistics, _), episodes in zip(self._statistics_of_columns(), told[1::2], strict=True):
-            statistics.read(episodes)
-        (steps,), *of_policies = told[::2]
-        self.env_steps += int(steps)
-        for policy, (agent_steps,) in zip(self.by_policy.values(), of_policies, strict=True):
-            policy.agent_steps += int(agent_steps)
-
-    @property
-    def steps_sampled(self) -> int:  # noqa: D102 - as in the base
-        filled = 0 if self._under_way is None else self._under_way.filled
-        absent = self._block.absent
-        new = filled * self.num_envs if absent is None else self._num_steps_in(~absent[:filled])
-        return int(self.env_steps + new)
-
     # Checkpoints
 
-    @abstractmethod
-    def _noise_under_way(self, filled: int) -> dict[str, Any]:
-        """The data of a rollout under way that a checkpoint needs besides its rows, as JSON."""
+    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        rows = self._block.rows_that_matter(unfinished.filled, self._memory)
+        return {name: part.clone() for name, part in rows.items()}, {}
 
-    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-        under_way = self._under_way
-        if under_way is None:
-            return {}, None
-        assert not under_way.is_running, "a rollout is being sampled: pause it first"
-        rows = self._block.rows_that_matter(under_way.filled, self._memory)
-        saved = {"version": under_way.version, "filled": under_way.filled, **self._noise_under_way(under_way.filled)}
-        return {f"buffer.{name}": part.clone() for name, part in rows.items()}, saved
-
-    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        filled = whole(state, "filled")
+    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
         if filled > self.num_steps:
             raise ValueError(f"filled is {filled}, but a rollout has {self.num_steps} rows")
         for name, part in self._block.rows_that_matter(filled, self._memory).items():
-            load_into(f"buffer.{name}", part, tensors)
-        self._under_way = RolloutUnderWay(self._next_buffer(), whole(state, "version"), filled)
+            load_into(f"buffer.{name}", part, rows.get(name))
+        self._unfinished = UnfinishedRollout(self._block, whole(state, "version"), filled)
 
 
-def load_into(name: str, mine: Tensor, tensors: dict[str, Tensor]) -> None:
+def load_into(name: str, mine: Tensor, saved: Tensor | None) -> None:
     """Write a saved tensor into `mine`."""
-    require_like(name, tensors.get(name), mine)
-    mine.copy_(tensors[name])
-
-
-WORD = 2**32
+    require_like(name, saved, mine)
+    assert saved is not None
+    mine.copy_(saved)
 
 
 class DeviceSampler(BaseDeviceSampler):
@@ -283,15 +270,15 @@ class DeviceSampler(BaseDeviceSampler):
         record: Record | None = None,
     ) -> None:
         super().__init__(on_device.host, on_device.rollout, on_device.distribution, noise=noise)
-        self._on_device, self._environments = on_device, on_device.host
-        self._noise_seed = [0, 0]
+        self._on_device = on_device
+        self._noise_seed, self._has_warned = [0, 0], False
         self._recorded: RecordedRows | None = None
         if record is not None:
             self._recorded = RecordedRows(self._queue_row, on_device.changed, self._block.rewards, record)
         self._observation = self._block.observations[0].clone()
         self.restart(env_seed)
 
-    def _draw_noise(self, buffer: RolloutBuffer) -> None:
+    def _draw_noise(self) -> None:
         self._noise_seed = self._noise.integers(WORD, size=2).tolist()
 
     def _fill(self, actor: ActorOnDevice, first: int) -> int:
@@ -310,25 +297,30 @@ class DeviceSampler(BaseDeviceSampler):
         return t
 
     def _queue_row(self, t: int) -> None:
-        self._block.outputs[t].copy_(self._work[0].on_device(self._block.observations[t]))
+        self._block.outputs[t].copy_(self._actor.on_device(self._block.observations[t]))
         self._on_device.act(t)
         self._on_device.step(t)
 
-    def _read(self, version: int) -> Rollout:
+    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
         """As in the base; only statistics of episodes and numbers of rows are copied to the host."""
+        with self._accelerator.selected(), torch.no_grad():
+            return self._counted_rollout(unfinished.version)
+
+    def _counted_rollout(self, version: int) -> Rollout:
         block = self._block
         assert block.absent is not None  # of compiled environments
         valid_rows = (~block.absent).flatten().nonzero().squeeze(-1)
         final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
         finals = self._on_device.finals(final_rows)
         sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards, finals)]
-        (is_finite,), counted = self._on_host([torch.isfinite(torch.stack(sums).sum())])
+        (is_finite,), counted = self.counts.on_host(block, [torch.isfinite(torch.stack(sums).sum())])
         if not is_finite:
             self._refuse_numbers()
-        self._count_told(counted)
+        self.counts.read(counted)
         if not self._has_warned:
-            self._look_at_bounds(block.observations[-2:-1].cpu().numpy(), block.absent[-1:].cpu().numpy())
-            self._has_warned = True  # only one row, and only once, because it is copied to the host
+            # Only one row, and only once, because it is copied to the host.
+            warned_of_bounds(self._encode, block.observations[-2:-1].cpu().numpy(), block.absent[-1:].cpu().numpy())
+            self._has_warned = True
         return self._rollout_with(valid_rows, final_rows, finals, version)
 
     def _refuse_numbers(self) -> None:
@@ -343,30 +335,29 @@ class DeviceSampler(BaseDeviceSampler):
         self._on_device.restart(env_seed)
         self._observation.copy_(self._block.observations[0])
 
-    def _stepper_state(self) -> StepperState:
+    def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         self._on_device.take()
-        observations = self._observation.cpu().numpy()
-        return self._environments.state(), observations, np.zeros((self.num_envs, 0), np.float32)
+        return {"observation": self._observation.cpu()}, {"states": self._environments.state()}
 
-    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
+    def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
+        require_like("observation", tensors["observation"], self._observation)
+        if not tensors["observation"].isfinite().all():
+            raise ValueError("the saved observations are not finite")
         try:
-            self._environments.load_state(states)
+            self._environments.load_state(environments["states"])
         finally:
             self._on_device.put()
-        self._observation.copy_(torch.from_numpy(np.ascontiguousarray(observation)))
+        self._observation.copy_(tensors["observation"])
 
-    def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
-        is_other = under_way and "device_noise" not in under_way
-        return "a rollout was under way on the host, not on a device" if is_other else None
+    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        rows, _ = super()._state_of_rows(unfinished)
+        return rows, {"noise_seed": self._noise_seed}
 
-    def _noise_under_way(self, filled: int) -> dict[str, Any]:
-        return {"device_noise": self._noise_seed}
-
-    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        seed = state["device_noise"]
+    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
+        seed = state["noise_seed"]
         if len(seed) != 2 or not all(type(word) is int and 0 <= word < WORD for word in seed):
-            raise ValueError("device_noise is not two words of 32 bits")
-        super()._load_under_way(tensors, state)
+            raise ValueError("noise_seed is not two words of 32 bits")
+        super()._load_rows(rows, state, filled)
         self._noise_seed = seed
 
 
@@ -412,22 +403,21 @@ class TensorSampler(BaseDeviceSampler):
         )  # fmt: skip
         block = DeviceRollout.zeros(layout, environments.device)
         super().__init__(environments, block, distribution, noise=noise, memory=memory)
-        self._environments = environments
         self._all_rows = torch.arange(num_steps * self.num_envs, device=self._device)
         self._number = 0
         self._observation: Tensor
         self._state_of_actor: Tensor
         self._finals_given: list[bool] = []
-        self._has_told = False
+        self._has_warned = False
         self.restart(env_seed)
 
     # Filling
 
-    def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
-        self._number += not self.is_under_way
-        super().sample_async(actor)
+    def _begin(self) -> DeviceRollout:
+        self._number += 1
+        return super()._begin()
 
-    def _draw_noise(self, buffer: RolloutBuffer) -> None:
+    def _draw_noise(self) -> None:
         self._noise_of_rollout = self._actions.noise_from(
             words(
                 self._key, self._number, num_steps=self.num_steps, num_envs=self.num_envs,
@@ -487,7 +477,11 @@ class TensorSampler(BaseDeviceSampler):
 
     # Reading
 
-    def _read(self, version: int) -> Rollout:
+    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
+        with self._accelerator.selected(), torch.no_grad():
+            return self._counted_rollout(unfinished.version)
+
+    def _counted_rollout(self, version: int) -> Rollout:
         block, environments = self._block, self._environments
         is_cut = block.truncated & ~block.terminated
         layout = environments.encode.layout
@@ -505,20 +499,20 @@ class TensorSampler(BaseDeviceSampler):
             (~numbers_of(finals, layout).isfinite() & cut_finals).sum(),
         )
         # The rollout's one wait for the device, except for the search of truncated rows if there are any.
-        (num_cut, num_unknown, *bad), counted = self._on_host(counts)
+        (num_cut, num_unknown, *bad), counted = self.counts.on_host(block, counts)
         if any(bad):
             environments.require_finite("observation", block.observations[1:])
             environments.require_finite("reward", block.rewards)
             environments.require_finite("final observation", finals.masked_fill(~cut_finals, 0.0))
-        if num_unknown and not self._has_told:
-            self._has_told = True
+        if num_unknown and not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "%s gives no final observations (infos['final_obs']) of episodes that are truncated: the value of the "
                 'observation before the last action stands for theirs (the approximation "last observation", as in '
                 "rsl_rl)",
                 environments.name,
             )
-        self._count_told(counted)
+        self.counts.read(counted)
         rows = is_cut.flatten().nonzero().squeeze(1) if num_cut else self._all_rows[:0]
         # It waits for the device, like the search of truncated rows; without agents, all rows are steps.
         valid = self._all_rows if block.absent is None else (~block.absent).flatten().nonzero().squeeze(1)
@@ -534,9 +528,9 @@ class TensorSampler(BaseDeviceSampler):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
         tensors, state = super().state()
-        is_dropped = self._under_way is not None and "not_saved" in state["environments"]
+        is_dropped = self._unfinished is not None and "not_saved" in state["environments"]
         return tensors, {
-            **state, "key": list(self._key), "number": self._number - is_dropped, "has_told": self._has_told
+            **state, "key": list(self._key), "number": self._number - is_dropped, "has_warned": self._has_warned
         }  # fmt: skip
 
     def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -553,8 +547,9 @@ class TensorSampler(BaseDeviceSampler):
             own |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
         return own
 
-    def _noise_under_way(self, filled: int) -> dict[str, Any]:
-        return {"finals_given": self._finals_given[:filled]}
+    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        rows, _ = super()._state_of_rows(unfinished)
+        return rows, {"finals_given": self._finals_given[: unfinished.filled]}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base, for a run in the same kind of environment."""
@@ -562,20 +557,20 @@ class TensorSampler(BaseDeviceSampler):
             raise ValueError("it was sampled in environments that are not tensors")
         low, high = state["key"]
         self._key = whole({"key": low}, "key"), whole({"key": high}, "key")
-        self._number, self._has_told = whole(state, "number"), bool(state["has_told"])
+        self._number, self._has_warned = whole(state, "number"), bool(state["has_warned"])
         return super().load_state(tensors, state, env_seed=env_seed)
 
     def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
         self._environments.load_tensors(part_of(tensors, "environment."))
         for name, mine in self._own_tensors().items():
-            load_into(name, mine, tensors)
+            load_into(name, mine, tensors.get(name))
 
-    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        filled, given = whole(state, "filled"), state["finals_given"]
+    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
+        given = state["finals_given"]
         if len(given) != filled:
             raise ValueError(f"filled is {filled}, and finals_given has {len(given)}")
         self._finals_given = [bool(value) for value in given]
         if any(given) and not len(self._block.finals):
             self._block = self._block.with_finals()
-        super()._load_under_way(tensors, state)
-        self._draw_noise(self._buffers[0])
+        super()._load_rows(rows, state, filled)
+        self._draw_noise()

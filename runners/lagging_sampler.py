@@ -9,7 +9,6 @@ at most `max_lag` rollouts. Every part is in one rollout. A part whose parameter
 dropped and counted. A slow environment has fewer parts; each of its steps has the same weight as any other step.
 """
 
-import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +27,15 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.steering import Steering
-from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Metrics, SamplingActor
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.page_locking import allocate
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.counts import COUNTED_ROWS, CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.processes import WorkerLostError
-from hybridppo.runners.sampler import BaseSampler, require_like
+from hybridppo.runners.sampler import Sampler, require_like
 from hybridppo.runners.workers import Workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
@@ -47,10 +47,6 @@ ROLLOUTS_AHEAD = 1
 """The fewest rollouts that workers are ahead."""
 MOST_PARTS = 8
 """The most parts that the steps of a rollout are divided into."""
-COUNTED = ("statistics", "by_policy", "env_steps", "env_restarts", "steps_dropped", "_resetting", "_so_far")
-"""The attributes that change when steps are counted."""
-COUNTED_FROM = ("rewards", "terminated", "truncated", "restarted", "absent", "waiting")
-"""The arrays of a rollout that steps are counted from."""
 
 
 @dataclass
@@ -72,6 +68,8 @@ class Part:
     infos: list[Sums] = field(default_factory=list)
     seconds: float = 0.0
     """The seconds that the steps took."""
+    counted: CountedRows | None = None
+    """Its rows, when they are counted."""
 
     def oldest(self) -> int:
         """The oldest version that acted."""
@@ -81,29 +79,13 @@ class Part:
         """Drop the steps so far."""
         self.filled, self.finals, self.infos, self.seconds, self.is_anew = 0, [], [], 0.0, is_anew
 
-
-@dataclass(frozen=True)
-class Counted:
-    """A part whose steps are counted."""
-
-    part: Part
-    valid: Array
-    """Which rows are steps, `[steps, n]`."""
-    terminated: Array
-    """`[steps, n]`; also where a restart broke off an episode."""
-    is_whole: bool
-    """Whether no environment was restarted in it."""
-    returns: Array
-    """The discounted return of the episode up to each step, `[steps, n]`."""
-
-    def continues(self, before: "Counted") -> bool:
+    def continues(self, before: "Part") -> bool:
         """Whether its first step follows the last step of another part."""
-        ours, theirs = self.part, before.part
-        follows = ours.worker == theirs.worker and ours.number == theirs.number + 1
-        return follows and self.is_whole and not ours.is_anew
+        follows = self.worker == before.worker and self.number == before.number + 1
+        return follows and not self.is_anew and self.counted is not None and self.counted.is_whole
 
 
-class LaggingSampler(BaseSampler):
+class LaggingSampler(Sampler):
     """Workers step without waiting for the slowest one, or for an update.
 
     Args:
@@ -154,11 +136,9 @@ class LaggingSampler(BaseSampler):
         self._room = self._least_room
         """The most parts of each worker that are not in a rollout yet."""
         options |= {"num_envs": num_envs, "num_workers": num_workers, "num_steps": steps}
-        workers = self._workers = self._stepper = Workers(
-            source, template, distribution, network, self._begin_anew, num_buffers=self._most_room, **options
-        )
-        stop, buffers = workers.pool.stop, workers.pool.buffers
-        super().__init__(workers, stop, buffers, distribution, noise=noise, discounts=discounts)
+        workers = Workers(source, template, distribution, network, num_buffers=self._most_room, **options)
+        workers.on_loss, self._workers = self._begin_anew, workers
+        super().__init__(workers, distribution, noise=noise, discounts=discounts)
         layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
         (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
         self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, workers.work.pin_for)
@@ -178,7 +158,7 @@ class LaggingSampler(BaseSampler):
         self._done: deque[Part] = deque()
         """Full parts: those of the oldest parameters first, and else in the order of their ends."""
         self._is_going = False
-        self._busy, self._seconds, self._since, self._lag_mean = 0.0, 0.0, 0.0, 0.0
+        self._busy, self._seconds, self._since = 0.0, 0.0, 0.0
 
     @property
     def is_under_way(self) -> bool:
@@ -194,13 +174,13 @@ class LaggingSampler(BaseSampler):
     def steps_sampled(self) -> int:
         """Like `env_steps`, but with the steps that are not in a rollout yet."""
         with self._all_counted():
-            return self.env_steps
+            return self.counts.env_steps
 
-    def metrics(self) -> Metrics:
-        """The mean lag of the last rollout, the dropped steps, and the share of the time that workers were busy."""
+    def _measure(self, versions: Array) -> None:
+        """Set the metrics: the mean lag of a rollout, the dropped steps, and the share of time that workers sampled."""
         seconds = self._seconds + (time.perf_counter() - self._since if self._is_going else 0.0)
-        return {
-            "policy_lag_mean": self._lag_mean,
+        self.metrics = {
+            "policy_lag_mean": self._version - float(versions.mean()),
             "steps_dropped": self.steps_dropped,
             "samplers_busy": min(1.0, self._busy / (len(self._envs) * seconds)) if seconds else 0.0,
         }
@@ -248,7 +228,7 @@ class LaggingSampler(BaseSampler):
     def _look(self, *, patient: bool) -> None:
         """Wait for one answer; if not `patient`, take one answer from each worker that has answered already."""
         owing = [worker for worker, parts in enumerate(self._asked_for) if parts]
-        with self._noting_faults():
+        try:
             for worker, answer in self._workers.pool.answers(owing, patience=None if patient else 0.0):
                 if isinstance(answer, WorkerLostError):
                     self._workers.replace(worker, answer)
@@ -256,6 +236,9 @@ class LaggingSampler(BaseSampler):
                     self._take(self._asked_for[worker].popleft(), *answer)
                 if patient:
                     return
+        except EnvError as error:
+            self._broken_by = type(error)(str(error))
+            raise
 
     def _take(self, part: Part, filled: Filled, seconds: float) -> None:
         part.versions[part.filled : filled.rows] = filled.version
@@ -274,9 +257,9 @@ class LaggingSampler(BaseSampler):
     def _has_enough(self) -> bool:
         """Drop parts that are too old; return whether the others are enough for a rollout."""
         while self._drops and self._done and self._version - self._done[0].oldest() > self._max_lag:
-            part, before = self._done.popleft(), self.env_steps
-            self._counted(part)
-            self.steps_dropped += self.env_steps - before
+            part, before = self._done.popleft(), self.counts.env_steps
+            self._count(part)
+            self.steps_dropped += self.counts.env_steps - before
             self._free[part.worker].append(part.turn)
         return len(self._done) >= self._num_parts * len(self._envs)
 
@@ -331,8 +314,8 @@ class LaggingSampler(BaseSampler):
             if self._has_steps(buffer, valid):
                 break
             self._ask_for_more()
-        self._measure_rollout()
-        self._lag_mean = self._version - float(versions.mean())
+        self.infos.end_rollout()
+        self._measure(versions)
         rollout = self._rollout_of(buffer, valid, finals, int(versions.min()), returns)
         if buffer.waiting.any():  # the steps of turns are other rows
             versions = np.full(tuple(rollout.rewards.shape), rollout.version)
@@ -347,12 +330,13 @@ class LaggingSampler(BaseSampler):
         valid, versions = np.zeros(whole.rewards.shape, np.bool_), np.zeros(whole.rewards.shape, np.int64)
         returns = np.zeros(whole.rewards.shape, np.float32)
         finals: FinalObservations = []
-        # Steps are counted in the order of time, which is not that of the columns.
-        columns = in_columns([self._counted(part) for part in parts], self._num_parts)
-        for number, column in enumerate(columns):
+        for part in parts:  # in the order of time, which is not that of the columns
+            self._count(part)
+        for number, column in enumerate(in_columns(parts, self._num_parts)):
             envs = slice(number * width, (number + 1) * width)
-            for place, counted in enumerate(column):
-                part, rows = counted.part, slice(place * steps, (place + 1) * steps)
+            for place, part in enumerate(column):
+                rows, counted = slice(place * steps, (place + 1) * steps), part.counted
+                assert counted is not None
                 ours = self._buffers[part.turn].of(self._envs[part.worker])
                 for name, array in ours.arrays.items():
                     if name != "noise":
@@ -363,7 +347,7 @@ class LaggingSampler(BaseSampler):
                 returns[rows, envs] = counted.returns
                 known = {(step, env) for step, env, _ in part.finals}
                 finals += [(rows.start + step, envs.start + env, final) for step, env, final in part.finals]
-                if place + 1 < self._num_parts and not column[place + 1].continues(counted):
+                if place + 1 < self._num_parts and not column[place + 1].continues(part):
                     for env in np.flatnonzero(counted.valid[-1] & ~counted.terminated[-1]).tolist():
                         whole.truncated[rows.stop - 1, envs.start + env] = True
                         if (steps - 1, env) not in known:
@@ -373,44 +357,31 @@ class LaggingSampler(BaseSampler):
         self.seconds_filling = sum(part.seconds for part in parts) / len(self._envs)
         return whole, valid, sorted(finals, key=lambda final: final[:2]), versions, returns
 
-    def _counted(self, part: Part) -> Counted:
+    def _count(self, part: Part) -> None:
         """Count a part's steps; parts must be counted in the order of time."""
-        envs, filled = self._envs[part.worker], part.filled
+        envs = self._envs[part.worker]
         if part.is_anew:
-            self.drop_running(envs)
-            self._resetting[envs] = False
-            self.env_restarts += self._width // self._num_agents
-        ours = self._buffers[part.turn].of(envs)
-        block: Any = SimpleNamespace()
-        for name in COUNTED_FROM:
-            array = getattr(ours, name)
-            rows = np.full((filled, self.num_envs), name == "absent", array.dtype)  # all other columns are absent
-            rows[:, envs] = array[:filled]
-            setattr(block, name, rows)
-        resetting = self._resetting.copy()
-        valid, broken_off = self._count(block)
-        resetting[envs] = self._resetting[envs]
-        self._resetting = resetting
-        returns = self._returns_so_far(block, valid, envs)
-        return Counted(part, valid[:, envs], block.terminated[:, envs], broken_off is None, returns)
+            self.counts.drop_running(envs)
+            self.counts.env_restarts += self._width // self._workers.num_agents
+        part.counted = self.counts.add_columns(self._buffers[part.turn].of(envs), envs, part.filled)
 
     @contextmanager
     def _all_counted(self) -> Iterator[None]:
         """A context in which the steps that are not in a rollout yet are counted, as dropped."""
-        before = {name: copy.deepcopy(getattr(self, name)) for name in COUNTED}
+        counts, dropped = self.counts.state(), self.steps_dropped
         try:
             for part in (*self._done, *(part for parts in self._to_fill for part in parts if part.filled)):
-                self._counted(part)
-            self.steps_dropped += self.env_steps - before["env_steps"]
+                self._count(part)
+            self.steps_dropped += self.counts.env_steps - counts["env_steps"]
             yield
         finally:
-            for name, value in before.items():
-                setattr(self, name, value)
+            self.counts.load_state(counts)
+            self.steps_dropped = dropped
 
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """As in the base, but at once, after the present step of each worker."""
         self.pause()
-        return self._steered(steering)
+        return super().steer(steering)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As in the base; steps that are not in a rollout yet count as dropped."""
@@ -419,23 +390,20 @@ class LaggingSampler(BaseSampler):
             return tensors, {**state, "steps_dropped": self.steps_dropped}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
-        self.steps_dropped = whole({"steps_dropped": 0, **state}, "steps_dropped")
+        self.steps_dropped = whole({"steps_dropped": 0, **state}, "steps_dropped")  # a run without lag has none
         return super().load_state(tensors, state, env_seed=env_seed)
 
-    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
         """Count and drop a rollout that a training with less lag had begun; steer what has waited for its end."""
-        self._steer_what_is_due()
-        before, shape = self.env_steps, (whole(state, "filled"), self.num_envs)
-        block: Any = SimpleNamespace()
-        for name in COUNTED_FROM:
-            like = np.zeros(shape, getattr(self._rollout_buffer, name).dtype)
-            found = tensors[f"buffer.{name}"]
-            require_like(f"buffer.{name}", found, like)
-            setattr(block, name, found.numpy())
-        if shape[0]:
-            valid, _ = self._count(block)
-            self._returns_so_far(block, valid, slice(None))
-        self.steps_dropped += self.env_steps - before
+        self._steer_due()
+        before, block = self.counts.env_steps, SimpleNamespace()
+        for name in COUNTED_ROWS:
+            like = np.zeros((filled, self.num_envs), getattr(self._rollout_buffer, name).dtype)
+            require_like(f"buffer.{name}", rows.get(name), like)
+            setattr(block, name, rows[name].numpy())
+        if filled:
+            self.counts.add_columns(block, slice(None), filled)
+        self.steps_dropped += self.counts.env_steps - before
 
 
 def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memory: bool) -> None:
@@ -457,17 +425,17 @@ def steps_of_a_part(num_steps: int) -> int:
     return next((steps for steps in fits if num_steps <= MOST_PARTS * steps), num_steps)
 
 
-def in_columns(parts: Sequence[Counted], length: int) -> list[list[Counted]]:
+def in_columns(parts: Sequence[Part], length: int) -> list[list[Part]]:
     """Arrange parts in columns, so that few are followed by a part that does not continue them.
 
     Args:
         parts: in the order of time, as many as fill whole columns.
         length: parts of a column.
     """
-    last: dict[int, Counted] = {}
-    runs: dict[int, list[list[Counted]]] = {}
+    last: dict[int, Part] = {}
+    runs: dict[int, list[list[Part]]] = {}
     for part in parts:
-        worker = part.part.worker
+        worker = part.worker
         of_worker = runs.setdefault(worker, [])
         if worker not in last or not part.continues(last[worker]):
             of_worker.append([])

@@ -53,7 +53,7 @@ class OffPolicyData(OnPolicyData):
                 "of an environment are not one after the other in the replay buffer: use n_steps=1 or max_lag=1"
             )
         self._is_due = False
-        self._restarts_seen = sampler.env_restarts
+        self._restarts_seen = sampler.counts.env_restarts
         self._files: ReplayRows | None = None
         """The files of the rows; None without a run directory."""
         self._needed_from: list[int] = []
@@ -84,7 +84,7 @@ class OffPolicyData(OnPolicyData):
             self._restarts_seen = restarts
         is_with_learner = self.replay.device == self._placement.learning_device
         self.replay.add(self._placement.to_learner(rollout).whole() if is_with_learner else sampled, sampled)
-        self._is_due = self._sampler.env_steps >= self._agent.config.learning_starts
+        self._is_due = self._sampler.counts.env_steps >= self._agent.config.learning_starts
 
     def learn(self) -> None:
         """Learn from minibatches of the replay buffer."""

@@ -92,5 +92,4 @@ class OnPolicyData:
         """Restore a saved state."""
         if state["version"] is not None:
             rollout = Rollout(**tensors, version=whole(state, "version"))
-            self._sampler.check(rollout)
             self.rollout = self._sampler.own_parts(rollout)

@@ -141,7 +141,7 @@ class Runner:
     @property
     def share_sampled(self) -> float:
         """The share of the training that is sampled."""
-        return self._share(self.sampler.env_steps, self.sampler.statistics.episodes)
+        return self._share(self.sampler.counts.env_steps, self.sampler.counts.statistics.episodes)
 
     def _share(self, env_steps: int, episodes: int) -> float:
         of_steps = env_steps / self.total_steps
@@ -168,7 +168,9 @@ class Runner:
 
         self.agent.anneal(self.share_done)
         turns.go_on()
-        while data.is_due or not data.is_complete(self.sampler.env_steps - self.steps_learned, self.share_sampled):
+        while data.is_due or not data.is_complete(
+            self.sampler.counts.env_steps - self.steps_learned, self.share_sampled
+        ):
             if not data.is_due:
                 data.sample(turns, self._is_last)
                 overlapped += turns.seconds_overlapped() or 0.0
@@ -190,34 +192,34 @@ class Runner:
         sampler, counters = self.sampler, self.placement.counters
         before = start if self._ended_at is None else self._ended_at
         self._ended_at = end
-        num_steps = sampler.env_steps - self.steps_learned
-        self.steps_learned, self.episodes_learned = sampler.env_steps, sampler.statistics.episodes
+        num_steps = sampler.counts.env_steps - self.steps_learned
+        self.steps_learned, self.episodes_learned = sampler.counts.env_steps, sampler.counts.statistics.episodes
         self.iteration += 1
         self.seconds += end - before
         return {
             "iteration": self.iteration,
-            "env_steps": sampler.env_steps,
+            "env_steps": sampler.counts.env_steps,
             "seconds": self.seconds,
             "steps_per_second": num_steps / (end - before),
-            "episodes": sampler.statistics.episodes,
-            "episode_return_mean": sampler.statistics.return_mean,
-            "episode_length_mean": sampler.statistics.length_mean,
-            "env_restarts": sampler.env_restarts,
+            "episodes": sampler.counts.statistics.episodes,
+            "episode_return_mean": sampler.counts.statistics.return_mean,
+            "episode_length_mean": sampler.counts.statistics.length_mean,
+            "env_restarts": sampler.counts.env_restarts,
             **self._by_policy(),
             **learned,
             "policy_lag": lag,
             **seconds,
             "seconds_other": start - before,
-            **sampler.metrics(),
+            **sampler.metrics,
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
-            **sampler.info_metrics(),
+            **sampler.infos.metrics(),
         }
 
     def _by_policy(self) -> Metrics:
         """The metrics of each of several policies, and their sums; empty for one policy."""
         found: Metrics = {}
-        for name, policy in self.sampler.by_policy.items():
+        for name, policy in self.sampler.counts.by_policy.items():
             found["agent_steps"] = found.get("agent_steps", 0) + policy.agent_steps
             found[f"{name}/agent_steps"] = policy.agent_steps
             found[f"{name}/episodes"] = policy.statistics.episodes

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -12,9 +11,10 @@ from hybridppo.distributions.deterministic import GaussianExploration
 from hybridppo.environments.base import Environments
 from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
-from hybridppo.interfaces import Metrics, SamplingActor
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.interfaces import SamplingActor
+from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.rollouts.parts import RolloutParts, in_parts
+from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.process_group import SingleProcess, on_host
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import BaseSampler
@@ -76,25 +76,18 @@ class ShardsSampler(BaseSampler):
         exploration: GaussianExploration | None,
     ) -> None:
         one = samplers[0]
-        shape = one.num_steps, one.num_envs * num_shards
-        # The base only keeps the shape of the whole, and its statistics.
-        of_all = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
-        super().__init__(environments, bytearray(1), [of_all], one._distribution, noise=noise, memory=one._memory)
+        super().__init__(
+            environments, Counts(environments, one.num_envs * num_shards, EpisodeStatistics), num_steps=one.num_steps,
+            distribution=one._distribution, noise=noise, memory=one._memory,
+        )  # fmt: skip
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._group = envs_per_shard, group
-        self._metrics: Metrics = {}
         self._exploration = exploration
+        self.num_parts = len(samplers)
+        self.columns = slice(first * one.num_envs, (first + self.num_parts) * one.num_envs)
+        self.infos = InfoMetrics(self, warns=first == 0)
 
     # Rollouts
-
-    @property
-    def columns(self) -> slice:  # noqa: D102 - as in the base
-        width = self._samplers[0].num_envs
-        return slice(self._shard * width, (self._shard + self.num_parts) * width)
-
-    @property
-    def num_parts(self) -> int:  # noqa: D102 - as in the base
-        return len(self._samplers)
 
     def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
         for sampler in self._samplers:
@@ -108,48 +101,24 @@ class ShardsSampler(BaseSampler):
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
         """The rollouts of this process's shards; statistics are of all shards."""
-        before = [self._counted(sampler) for sampler in self._samplers]
+        before = [sampler.counts.numbers() for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
         self.seconds_filling = sum(sampler.seconds_filling for sampler in self._samplers)
         self._count_exploration()
-        own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
-        all_shards = chain(*self._group.gather(own))
-        steps, restarts, episodes, of_policies, of_shards, infos = zip(*all_shards, strict=True)
-        self._info_sums += chain(*infos)
-        self.env_steps += sum(steps)
-        self.env_restarts += sum(restarts)
-        self.statistics.add_parts(episodes)
-        for policy, counted in zip(self.by_policy.values(), zip(*of_policies, strict=True), strict=True):
-            policy.agent_steps += sum(agent_steps for agent_steps, _ in counted)
-            policy.statistics.add_parts([of_policy for _, of_policy in counted])
-        self._metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
+        own = [
+            (*sampler.counts.since(each), sampler.metrics, sampler.infos.taken())
+            for sampler, each in zip(self._samplers, before, strict=True)
+        ]
+        *counted, of_shards, infos = zip(*chain(*self._group.gather(own)), strict=True)
+        self.infos.sums += chain(*infos)
+        self.counts.add_parts(*counted)
+        self.metrics = {name: _metric_of_shards(name, [each[name] for each in of_shards]) for name in of_shards[0]}
         return RolloutParts(parts)
 
-    def metrics(self) -> Metrics:
-        """As in the base, of all shards."""
-        return self._metrics
-
-    @staticmethod
-    def _counted(sampler: BaseSampler) -> tuple[int, int, int, list[tuple[int, int]]]:
-        of_policies = [(policy.agent_steps, policy.statistics.episodes) for policy in sampler.by_policy.values()]
-        return sampler.env_steps, sampler.env_restarts, sampler.statistics.episodes, of_policies
-
-    @staticmethod
-    def _since(sampler: BaseSampler, before: tuple[int, int, int, list[tuple[int, int]]]) -> Any:
-        steps, restarts, episodes, of_policies = before
-        policies = [
-            (policy.agent_steps - agent_steps, policy.statistics.since(own))
-            for policy, (agent_steps, own) in zip(sampler.by_policy.values(), of_policies, strict=True)
-        ]
-        ended = sampler.statistics.since(episodes)
-        counts = sampler.env_steps - steps, sampler.env_restarts - restarts
-        return *counts, ended, policies, sampler.metrics(), sampler._taken_infos()
-
     def measure_infos(self, names: Sequence[str]) -> None:
-        """As in the base. The process with the first shard warns."""
-        self._info_names, self._has_warned_of_infos = names, self._shard > 0
+        """Sum up these entries of infos in the shards of this process."""
         for sampler in self._samplers:
-            sampler.measure_infos(names)
+            sampler.infos.measure(names)
 
     def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """As in the base, in all processes; only the first raises errors of the call or the change."""
@@ -198,7 +167,7 @@ class ShardsSampler(BaseSampler):
     @property
     def steps_sampled(self) -> int:
         """As in the base; a rollout under way counts as a whole, because it is always finished."""
-        return self.env_steps + self.is_under_way
+        return self.counts.env_steps + self.is_under_way
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         for i, sampler in enumerate(self._samplers):
@@ -223,15 +192,12 @@ class ShardsSampler(BaseSampler):
                 state["exploration"] = cast(GaussianExploration, sampler._distribution).state()
             states.append(state)
         of_all = {
-            **self._counts_state(),
-            "rollouts_lost": 0,
-            "noise": self._noise.bit_generator.state,  # for a sampler without shards
-            "resetting": [],
+            **self.counts.state(),
+            "noise": self._noise.bit_generator.state,
             "steering": states[0]["steering"],
             "steering_due": states[0]["steering_due"],
-            "infos": self._info_sums,
+            "infos": self.infos.sums,
             "infos_so_far": [],
-            "returns_so_far": 0.0,
             "under_way": None,
             "environments": {"not_saved": _IN_SHARDS},  # for a sampler without shards
         }
@@ -244,18 +210,18 @@ class ShardsSampler(BaseSampler):
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base. A run with another number of shards begins new episodes."""
-        self._load_counts(state)
-        self.steering = from_json(state.get("steering", []))
+        self.counts.load_state(state)
+        self.steering = from_json(state["steering"])
         shards = state.get("shards")
         if not isinstance(shards, list) or len(shards) != self._num_shards:
-            self.drop_running()
+            self.counts.drop_running()
             for sampler in self._samplers:
                 sampler._load_steering(state)
-                sampler._steer_what_is_due()  # the rollout that it waited for is lost
+                sampler._steer_due()  # the rollout that it waited for is lost
             self.restart(env_seed)
             found = f"{len(shards)} shards" if isinstance(shards, list) else "one piece"
             return f"the run was in {found} and is now in {self._num_shards} shards, which also cut its minibatches"
-        self._load_infos(state)
+        self.infos.load_state(state)
         reasons: list[str | None] = []
         for i, sampler in enumerate(self._samplers):
             number = self._shard + i
@@ -271,15 +237,10 @@ class ShardsSampler(BaseSampler):
                 cast(GaussianExploration, sampler._distribution).load_state(shards[number]["exploration"])
         return next(filter(None, chain(*self._group.gather(reasons))), None)
 
-    def check(self, rollout: Any) -> None:
-        """As in the base, for the parts of this process."""
-        for sampler, part in zip(self._samplers, self.own_parts(rollout).parts, strict=True):
-            sampler.check(part)
-
     def own_parts(self, rollout: Any) -> Any:
         """This process's shards of a rollout of all shards."""
-        parts = in_parts(rollout, self._num_shards).parts
-        return RolloutParts(parts[self._shard : self._shard + len(self._samplers)])
+        parts = in_parts(rollout, self._num_shards).parts[self._shard : self._shard + self.num_parts]
+        return RolloutParts([sampler.own_parts(part) for sampler, part in zip(self._samplers, parts, strict=True)])
 
 
 def _metric_of_shards(name: str, of_shards: Sequence[float]) -> float:

@@ -48,7 +48,7 @@ class ByTurns:
         with self._acting() as actor:
             rollout = self._sampler.collect(actor)
         is_last()
-        return rollout, self._sampler.env_restarts
+        return rollout, self._sampler.counts.env_restarts
 
     def _acting(self) -> AbstractContextManager[SamplingActor]:
         # The parameters that began a rollout also finish it.
@@ -81,7 +81,7 @@ class Ahead(ByTurns):
         sampler, start, copying = self._sampler, time.perf_counter(), self.copying()
         if sampler.is_paused or not sampler.is_under_way:
             self._sample_async()
-        rollout, restarts = sampler.sample_wait(), sampler.env_restarts
+        rollout, restarts = sampler.sample_wait(), sampler.counts.env_restarts
         waited = time.perf_counter() - start - (self.copying() - copying)
         self._seconds_overlapped = max(0.0, sampler.seconds_filling - waited)
         if not is_last():

@@ -30,7 +30,6 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError, name_of
-from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_memory import PublishedParameters
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import accelerator_of
@@ -237,7 +236,6 @@ class Workers:
         template: environments made in this process, for their spaces and autoreset mode; not stepped.
         distribution: distribution of the actions.
         network: the actor, for the shapes of its parameters.
-        lost: called with the number of a worker that was lost and replaced.
         num_envs: number of environments; None for as many as in the template.
         num_workers: processes, at most as many as environments, which are divided as evenly as possible.
         num_steps: steps that a worker fills at a time.
@@ -258,7 +256,6 @@ class Workers:
         template: Environments,
         distribution: Distribution,
         network: nn.Module,
-        lost: Callable[[int], None],
         *,
         num_envs: int | None = None,
         num_workers: int,
@@ -294,10 +291,26 @@ class Workers:
         size = sum(array.numel() for array in arrays)
         self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, pin_for)
         self.pool = transport(self.work)
+        self.buffers, self.stop = self.pool.buffers, self.pool.stop
+        self.counts: Any = None
+        """Counts the steps; set by the sampler."""
+        self.filled = 0
+        """How many rows of the rollout under way are filled; 0 without one."""
+        self.seconds = 0.0
+        """The seconds of the slowest worker in the last rollout."""
+        self._turn: int | None = None
+        """The number of the buffer that is being filled; None if none is."""
+        self._first = self._last_turn = 0
+        """The row from which it is being filled."""
+        self._replaced: set[int] = set()
+        """Workers that were lost meanwhile, whose rows do not count."""
+        self._slowest = SlowestWorker(self.work)
         self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
-        self._lost, self._restarts, self._env_seed = lost, options.restarts, env_seed
+        self.on_loss: Callable[[int], None] = self._forget
+        """Called with the number of a worker that was lost and replaced."""
+        self._restarts, self._env_seed = options.restarts, env_seed
         self._info_names: Sequence[str] = ()
         self._steering: list[Steering] = []
         self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])
@@ -311,6 +324,78 @@ class Workers:
         # The form of such a network on the CPU.
         assert isinstance(actor, ArrayActor)
         self.pool.publish(actor.parameters, actor.version)
+
+    def fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        """Let each worker fill its columns of a buffer from row `first` on."""
+        self.publish(actor)
+        turn = self._last_turn = next(i for i, mine in enumerate(self.buffers) if mine is buffer)
+        self.filled = first
+        for worker in self.pool.workers:
+            if not self.fill(worker, turn, first):
+                self.pool.fill(worker, turn, first)
+        self._turn, self._first = turn, first  # from now on, rows of workers that are lost do not count
+
+    def fill_wait(self) -> tuple[int, FinalObservations]:
+        """Wait until all have filled their columns, or were stopped; the number of rows, and new final observations."""
+        turn, num_steps = self._turn, len(self.buffers[0].rewards)
+        assert turn is not None, "no rollout was begun"
+        answers: dict[int, tuple[int, FinalObservations]] = {}
+        seconds = [0.0] * len(self.columns)
+
+        def wait_for(numbers: Sequence[int]) -> None:
+            for worker, answer in self.pool.answers(numbers):
+                if isinstance(answer, WorkerLostError):
+                    self.replace(worker, answer)
+                else:
+                    filled, took = answer
+                    answers[worker] = filled.rows, answers.get(worker, (0, []))[1] + filled.finals
+                    seconds[worker] += took
+                    if filled.infos is not None:
+                        self.infos.append(filled.infos)
+
+        wait_for(self.pool.workers)
+        filled = max((rows for rows, _ in answers.values()), default=num_steps)
+        # Workers that were stopped continue to the row of the one that is ahead.
+        behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
+        for worker, rows in behind.items():
+            with contextlib.suppress(WorkerLostError):  # `answers` returns it
+                self.pool.fill(worker, turn, rows, filled)
+        wait_for(list(behind))
+        replaced, self._replaced = self._replaced, set()
+        for worker in replaced:
+            self._drop(worker, self.buffers[turn], self._first, filled)
+        for worker in answers.keys() - replaced:
+            self.losses.end_row(worker)
+        self._slowest.add(seconds)
+        self._turn, self.filled, self.seconds = None, filled, max(seconds)
+        finals = [
+            (step, self.columns[worker].start + env, observation)
+            for worker, (_, part) in answers.items()
+            if worker not in replaced
+            for step, env, observation in part
+        ]
+        return filled, sorted(finals, key=lambda final: final[:2])  # in the order of one process
+
+    def _forget(self, worker: int) -> None:
+        """Drop the rows and the unfinished episodes of a worker that was lost."""
+        if self._turn is not None:
+            self._replaced.add(worker)  # until it is known how many rows there are
+        else:
+            self._drop(worker, self.buffers[self._last_turn], self.filled, self.filled)
+
+    def _drop(self, worker: int, buffer: RolloutBuffer, first: int, end: int) -> None:
+        """Drop what a lost worker wrote to rows `first` to `end`, and the episodes that it was in."""
+        columns = self.columns[worker]
+        if end == 0:  # the rollout had no rows yet
+            self.counts.drop_running(columns)
+            self.counts.env_restarts += (columns.stop - columns.start) // self.num_agents
+            return
+        part = buffer.of(columns)
+        for name, array in part.arrays.items():
+            if name not in ("observations", "noise", "states", "history"):
+                array[first:end] = 0
+        part.observations[first + 1 if first else 0 : end + 1] = 0
+        part.restarted[end - 1] += 1
 
     def fill(self, worker: int, turn: int, first: int) -> bool:
         """Let a worker fill its columns of a buffer from row `first` on; False if it was lost and replaced instead."""
@@ -343,7 +428,7 @@ class Workers:
             self.losses.replace(worker, error, self._seed_of(worker), begin)
         except Stopped:  # there is no time to start another
             raise error from None
-        self._lost(worker)
+        self.on_loss(worker)
 
     def _ask(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method in each worker (`Share.answer`), each with its arguments; return the results.
@@ -403,7 +488,7 @@ class Workers:
 
     def close(self) -> None:
         """End all workers; a second call does nothing."""
-        self._lost = lambda worker: None  # the owner's function would keep its owner alive
+        self.on_loss = lambda worker: None  # the owner's function would keep its owner alive
         self.pool.close()
 
 
@@ -440,117 +525,3 @@ def _form_of(network: nn.Module) -> NumpyTwin | PoliciesTwin:
             "layer_norm, a3c and impala convolutions: choose such a network, or num_workers=0"
         )
     return form
-
-
-class WorkerSampler(BaseSampler):
-    """Each worker fills its columns of a rollout; the rollout is complete when the slowest has done so.
-
-    Args:
-        source: as for `Workers`.
-        template: as for `Workers`.
-        distribution: distribution of the actions.
-        network: as for `Workers`.
-        noise: generator of the actions' randomness.
-        discounts: as for `BaseSampler`.
-        **options: as for `Workers`.
-    """
-
-    def __init__(
-        self,
-        source: EnvSource,
-        template: Environments,
-        distribution: Distribution,
-        network: nn.Module,
-        *,
-        noise: np.random.Generator,
-        discounts: Any = None,
-        **options: Any,
-    ) -> None:
-        self._first: int | None = None
-        """The row from which workers fill the rollout under way; None if they do not."""
-        self._replaced: set[int] = set()
-        """Workers that were lost since, whose rows do not count."""
-        workers = self._workers = self._stepper = Workers(
-            source, template, distribution, network, self._forget, **options
-        )
-        stop, buffers = workers.pool.stop, workers.pool.buffers
-        memory = options.get("memory")
-        super().__init__(workers, stop, buffers, distribution, noise=noise, memory=memory, discounts=discounts)
-        self._slowest = SlowestWorker(workers.work)
-        self._turn_begun = 0
-
-    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        workers = self._workers
-        workers.publish(actor)
-        self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
-        for worker in workers.pool.workers:
-            if not workers.fill(worker, self._turn_begun, first):
-                workers.pool.fill(worker, self._turn_begun, first)
-        self._first = first
-
-    def _fill_wait(self) -> tuple[int, FinalObservations]:
-        workers, pool = self._workers, self._workers.pool
-        assert self._first is not None, "no rollout was begun"
-        first = self._first
-        answers: dict[int, tuple[int, FinalObservations]] = {}
-        seconds = [0.0] * len(workers.columns)
-
-        def wait_for(numbers: Sequence[int]) -> None:
-            for worker, answer in pool.answers(numbers):
-                if isinstance(answer, WorkerLostError):
-                    workers.replace(worker, answer)
-                else:
-                    filled, took = answer
-                    answers[worker] = filled.rows, answers.get(worker, (0, []))[1] + filled.finals
-                    seconds[worker] += took
-                    if filled.infos is not None:
-                        workers.infos.append(filled.infos)
-
-        wait_for(pool.workers)
-        filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
-        # Workers that were stopped continue to the row of the one that is ahead.
-        behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
-        for worker, rows in behind.items():
-            with contextlib.suppress(WorkerLostError):  # `answers` returns it
-                pool.fill(worker, self._turn_begun, rows, filled)
-        wait_for(list(behind))
-        replaced, self._replaced, self._first = self._replaced, set(), None
-        for worker in replaced:
-            self._drop(worker, first, filled)
-        for worker in answers.keys() - replaced:
-            workers.losses.end_row(worker)
-        self.seconds_filling = max(seconds)
-        self._slowest.add(seconds)
-        finals = [
-            (step, workers.columns[worker].start + env, observation)
-            for worker, (_, part) in answers.items()
-            if worker not in replaced
-            for step, env, observation in part
-        ]
-        return filled, sorted(finals, key=lambda final: final[:2])  # in the order of one process
-
-    def _forget(self, worker: int) -> None:
-        """Drop the rows and the unfinished episodes of a worker that was lost."""
-        if self._first is not None:
-            self._replaced.add(worker)  # when it is known how many rows there are
-            return
-        done = self._under_way.filled if self._under_way is not None else 0
-        self._drop(worker, done, done)
-
-    def _drop(self, worker: int, first: int, end: int) -> None:
-        """Drop what a lost worker wrote to rows `first` to `end`, and the episodes that it was in."""
-        columns = self._workers.columns[worker]
-        if end == 0:  # the rollout had no rows yet
-            self.drop_running(columns)
-            self.env_restarts += (columns.stop - columns.start) // self._num_agents
-            return
-        part = self._buffers[self._turn_begun].of(columns)
-        for array in (
-            part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted, part.absent,
-            part.waiting,
-        ):  # fmt: skip
-            array[first:end] = 0
-        if part.starts is not None:
-            part.starts[first:end] = False
-        part.observations[first + 1 if first else 0 : end + 1] = 0
-        part.restarted[end - 1] += 1

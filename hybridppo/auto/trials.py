@@ -203,10 +203,10 @@ class Training:
             for _ in range(warmup):
                 runner.iterate()
             rows: list[Metrics] = []
-            steps, end = sampler.env_steps, time.perf_counter() + seconds
+            steps, end = sampler.counts.env_steps, time.perf_counter() + seconds
             while len(rows) < fewest or time.perf_counter() < end:
                 rows.append(runner.iterate())
-            steps = (sampler.env_steps - steps) // len(rows)
+            steps = (sampler.counts.env_steps - steps) // len(rows)
         # Soon in a training, the sizes of all minibatches are recorded.
         not_replayed = [sum(row.get(name, 0) for name in NOT_REPLAYED) for row in rows]
         rows = [row for row, count in zip(rows, not_replayed, strict=True) if count == min(not_replayed)]

@@ -21,9 +21,8 @@ from hybridppo.errors import TrainingError
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.processes import Trainer, main
-from hybridppo.runners.sampler import Sampler
+from hybridppo.runners.sampler import LocalFiller, Sampler
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.threads import limit_threads
 
@@ -98,12 +97,11 @@ class Learner:
             assert isinstance(agent, PPO)  # the server has checked it
             self._agent = agent
             self._noise = np.random.default_rng(self._own_seed("noise"))
-            sampler = make_sampler(
-                source, environments, agent, SingleDevice("cpu"), num_steps=config.num_steps, num_workers=0,
-                options=setup["options"], env_seed=env_seed, noise=self._noise,
+            self._filler = LocalFiller(
+                environments, agent.distribution, num_steps=config.num_steps, env_seed=env_seed, noise=self._noise,
+                memory=agent.memory,
             )  # fmt: skip
-            assert isinstance(sampler, Sampler)  # of environments that are stepped here
-            self._sampler = sampler
+            self._sampler = Sampler(self._filler, agent.distribution, noise=self._noise, memory=agent.memory)
         except BaseException:
             self.close()
             raise
@@ -117,7 +115,7 @@ class Learner:
     def learn(self, talk: Talk) -> None:
         """Do the tasks of the server, until `talk` raises."""
         agent, cpu = self._agent, SingleDevice("cpu")
-        self._sampler.show_steps_in(self.heartbeat)
+        self._filler.heartbeat = self.heartbeat
         served = Served(agent, talk)
         agent.share(lambda: served)
         products = float32_products(agent.config.precision, cpu.sampling_device, cpu.learning_device)
@@ -144,8 +142,8 @@ class Learner:
         for name, part in agent.normalization.parts.items():
             part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in task["moments"][name].items()})
         agent.anneal(task["share_done"])
-        begun, steps, restarts = time.perf_counter(), sampler.env_steps, sampler.env_restarts
-        episodes = sampler.statistics.episodes
+        begun, steps, restarts = time.perf_counter(), sampler.counts.env_steps, sampler.counts.env_restarts
+        episodes = sampler.counts.statistics.episodes
         with cpu.sampling(agent) as actor:
             rollout = sampler.collect(actor)
         sampled = time.perf_counter()
@@ -156,9 +154,9 @@ class Learner:
             "metrics": metrics,
             "version": rollout.version,
             "seen": served.seen,
-            "episodes": sampler.statistics.since(episodes),
-            "env_steps": sampler.env_steps - steps,
-            "env_restarts": sampler.env_restarts - restarts,
+            "episodes": sampler.counts.statistics.since(episodes),
+            "env_steps": sampler.counts.env_steps - steps,
+            "env_restarts": sampler.counts.env_restarts - restarts,
             "seconds": (sampled - begun, time.perf_counter() - sampled),
         }
 

@@ -16,7 +16,6 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -41,7 +40,8 @@ from hybridppo.job import Job
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.episodes import EpisodeStatistics
+from hybridppo.runners.counts import Counts
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
@@ -157,12 +157,12 @@ class Learners(BaseSampler):
     ) -> None:
         config, agents = agent.config, template.num_agents
         share = config.num_envs // learners
-        # The base needs the shape of the whole, for its statistics.
-        shape = config.num_steps, config.num_envs * agents
-        buffer = cast(RolloutBuffer, SimpleNamespace(rewards=np.empty(shape, np.bool_)))
         # The environments of learners are out of reach.
         out_of_reach = EnvironmentShards([template])
-        super().__init__(out_of_reach, bytearray(1), [buffer], agent.distribution, noise=noise, memory=agent.memory)
+        super().__init__(
+            out_of_reach, Counts(out_of_reach, config.num_envs * agents, EpisodeStatistics),
+            num_steps=config.num_steps, distribution=agent.distribution, noise=noise, memory=agent.memory,
+        )  # fmt: skip
         self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
         template.close()
         self._loop = agent.loop()
@@ -241,9 +241,9 @@ class Learners(BaseSampler):
             return None
         update = self._done.popleft()
         self._idle.append(update.learner)
-        self.statistics.add_ended(*update.done["episodes"])
-        self.env_steps += update.done["env_steps"]
-        self.env_restarts += update.done["env_restarts"]
+        self.counts.statistics.add_ended(*update.done["episodes"])
+        self.counts.env_steps += update.done["env_steps"]
+        self.counts.env_restarts += update.done["env_restarts"]
         for name, (mean, variance, number) in update.done["seen"].items():
             part = self._agent.normalization.parts[name]
             part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
@@ -332,7 +332,7 @@ class Learners(BaseSampler):
 
     def _start_anew(self, learner: int, env_seed: int) -> None:
         envs = self._envs[learner]
-        self.env_restarts += envs.stop - envs.start
+        self.counts.env_restarts += envs.stop - envs.start
         self._pool.ask(learner, "restart", self._restart(learner, env_seed))  # it is idle when it has answered
 
     def _restart(self, learner: int, env_seed: int) -> dict[str, Any]:
@@ -499,5 +499,5 @@ class CentralRunner(Runner):
     def run(self) -> Metrics:  # noqa: D102 - as in the base
         if self.data.rollout is not None:  # sampled under another `distributed=`, and not learned from
             self.data.rollout = None
-            self.sampler.env_steps = self.steps_learned
+            self.sampler.counts.env_steps = self.steps_learned
         return super().run()

@@ -361,7 +361,7 @@ class MultiLearnerStrategy(Strategy):
                 each.close()
             raise
         if has_policies(agent):
-            sampler.count_by_policy(agent.columns)
+            sampler.counts.count_by_policy(agent.columns)
         return sampler
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:

@@ -42,7 +42,7 @@ FinalObservations = list[tuple[int, int, Array]]
 """Step, environment and final observation `[obs]` of truncated episodes, if it is not the next row's observation."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RolloutBuffer:
     """The arrays of one rollout, time-major."""
 
@@ -114,11 +114,13 @@ class RolloutBuffer:
 
     def first(self, num_steps: int, memory: MemoryLayout | None) -> RolloutBuffer:
         """The first steps; a view."""
-        return RolloutBuffer(**{name: array[rows] for name, (array, rows) in self.rows(num_steps, 0, memory).items()})
+        return RolloutBuffer(
+            **{name: array[rows] for name, (array, rows) in self.rows(num_steps, slice(None), memory).items()}
+        )
 
-    def rows(self, filled: int, noise_row: int, memory: MemoryLayout | None) -> dict[str, tuple[Array, slice]]:
-        """The arrays with the rows that matter if `filled` are filled: these, and the noise from `noise_row` on."""
-        rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None), "history": slice(None)}
+    def rows(self, filled: int, noise: slice, memory: MemoryLayout | None) -> dict[str, tuple[Array, slice]]:
+        """The arrays with the rows that matter if `filled` are filled: these, and some of the noise."""
+        rows = {"observations": slice(filled + 1), "noise": noise, "history": slice(None)}
         if memory is not None:
             rows["states"] = slice(memory.num_sequences(filled))
         return {name: (array, rows.get(name, slice(filled))) for name, array in self.arrays.items()}
@@ -130,7 +132,9 @@ class RolloutBuffer:
             assert self.history is not None  # the rollout was laid out for frames
             self.history[:] = frames.older(rows)
 
-    def copy_from(self, shorter: RolloutBuffer) -> None:
-        """Copy the first rows from a buffer with fewer steps."""
-        for name, rows in shorter.arrays.items():
-            getattr(self, name)[: len(rows)] = rows
+    def grow_into(self, longer: RolloutBuffer) -> None:
+        """Take the arrays of a buffer with more steps, after its first rows have become those of this one."""
+        for name, array in longer.arrays.items():
+            rows = getattr(self, name)
+            array[: len(rows)] = rows
+            setattr(self, name, array)

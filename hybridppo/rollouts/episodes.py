@@ -113,8 +113,8 @@ class EpisodeStatistics:
         self.episodes = whole(state, "episodes")
         self._running_return = np.array(reals(state, "running_return", length=num_envs), dtype=np.float64)
         self._running_length = np.array(reals(state, "running_length", length=num_envs), dtype=np.int64)
-        self._returns.extend(reals(state, "returns"))
-        self._lengths.extend(int(length) for length in reals(state, "lengths"))
+        self._returns = deque(reals(state, "returns"), maxlen=self._window)
+        self._lengths = deque(map(int, reals(state, "lengths")), maxlen=self._window)
 
 
 def _mean(numbers: deque[Any]) -> float:

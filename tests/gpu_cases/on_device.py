@@ -108,7 +108,7 @@ def fills_without_waits(bench: Bench) -> str:
             sampler.sample_async(actor)
             with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
                 warnings.simplefilter("always")
-                sampler._wait_for(sampler._rollout_under_way())
+                sampler.wait()
             counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
             sampler.sample_wait()
     sampler.close()

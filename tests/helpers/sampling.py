@@ -11,15 +11,18 @@ from hybridppo.environments.base import Environments
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.sampler import Sampler
+from hybridppo.runners.sampler import LocalFiller, Sampler
 
 
 def sampler_of(
     environments: Environments, distribution: Any = None, *, env_seed: int = 0, noise_seed: int = 0, **options: Any
 ) -> Sampler:
-    """The distribution is by default that of the action space; further options are the sampler's."""
+    """The distribution is by default that of the action space; further options are the filler's and the sampler's."""
     distribution = distribution_for(environments.action_space) if distribution is None else distribution
-    return Sampler(environments, distribution, env_seed=env_seed, noise=np.random.default_rng(noise_seed), **options)
+    noise, of_both = np.random.default_rng(noise_seed), {name: options.get(name) for name in ("num_episodes", "memory")}
+    discounts = options.pop("discounts", None)
+    filler = LocalFiller(environments, distribution, env_seed=env_seed, noise=noise, **options)
+    return Sampler(filler, distribution, noise=noise, discounts=discounts, **of_both)
 
 
 def collecting(

@@ -78,7 +78,7 @@ class Stops:
         from hybridppo.distributions.gaussian import DiagonalGaussian
         from hybridppo.distributions.joint import JointDistribution
         from hybridppo.runners.runner import Runner
-        from hybridppo.runners.workers import WorkerSampler
+        from hybridppo.runners.workers import Workers
 
         self.left, self.events, self.signal = -1, 0, signal.SIGINT
         for owner, name in (
@@ -87,7 +87,7 @@ class Stops:
             (JointDistribution, "sample"),
             (DeterministicActions, "sample"),
             (Exchange, "descend"),
-            (WorkerSampler, "_fill_async"),
+            (Workers, "fill_async"),
             (Runner, "_completed"),
         ):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))

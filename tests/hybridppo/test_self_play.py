@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -332,7 +333,7 @@ class Steered:
 
     def __init__(self, results: list[Any]) -> None:
         self.steering: list[Any] = []
-        self.env_steps, self._results, self.told = 0, results, []
+        self.counts, self._results, self.told = SimpleNamespace(env_steps=0), results, []
 
     def steer(self, steering: Any, while_paused: bool = False) -> list[Any]:
         if steering.name == "take_results":
@@ -378,7 +379,7 @@ def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
     found = pools_of(sampler, tmp_path, snapshot_every=100, pool=3, latest=0.4, opponents="prioritised")
     found.on_start(RUN)
     for env_steps in (100, 150, 200, 300):
-        sampler.env_steps = env_steps
+        sampler.counts.env_steps = env_steps
         found.on_rollout(RUN)
     pool = found.pools[""]
     assert list(pool.snapshots) == ["000000000100", "000000000200", "000000000300"]

@@ -49,23 +49,17 @@ class Sampler:
     """Two environments of eight steps; an overlapping runner finds each of its rollouts half done."""
 
     num_envs = 2
-    by_policy: ClassVar[dict[str, Any]] = {}
+    metrics: ClassVar[dict[str, float]] = {}
 
     def __init__(self, clock: Clock, waited: float) -> None:
         self._clock, self._waited = clock, waited
-        self.env_steps = self.env_restarts = 0
+        statistics = SimpleNamespace(episodes=0, return_mean=1.0, length_mean=1.0, score=None)
+        self.counts = SimpleNamespace(env_steps=0, env_restarts=0, statistics=statistics, by_policy={})
         self.is_under_way = self.is_paused = False
-        self.seconds_filling = SAMPLING
-        self.statistics = SimpleNamespace(episodes=0, return_mean=1.0, length_mean=1.0, score=None)
+        self.seconds_filling, self.infos = SAMPLING, SimpleNamespace(metrics=dict)
 
     def request_stop(self) -> None:
         pass
-
-    def metrics(self) -> Metrics:
-        return {}
-
-    def info_metrics(self) -> Metrics:
-        return {}
 
     def collect(self, actor: Any) -> Any:
         self.sample_async(actor)
@@ -78,7 +72,7 @@ class Sampler:
     def sample_wait(self) -> Any:
         self.is_under_way = False
         self._clock.spend(self._waited)
-        self.env_steps += 16
+        self.counts.env_steps += 16
         return SimpleNamespace(version=0)
 
     def state(self) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def device_sampler(
     on_device = EnvironmentsOnDevice(environments, distribution, torch.device(device), num_steps=num_steps)
     sampler = DeviceSampler(on_device, env_seed=5, noise=np.random.default_rng(1), record=record)
     if has_policies(agent):
-        sampler.count_by_policy(agent.columns)
+        sampler.counts.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
 
 
@@ -132,7 +132,7 @@ def host_sampler(env: Any, agent_for: Any = agent_for, observes: Any = "own") ->
         environments, agent.distribution, num_steps=NUM_STEPS, env_seed=5, noise=np.random.default_rng(1)
     )
     if has_policies(agent):
-        sampler.count_by_policy(agent.columns)
+        sampler.counts.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device("cpu"), Counters()), 4)
 
 
@@ -182,11 +182,11 @@ def test_rollouts_are_what_the_host_samples_with_the_same_noise(
         assert {tensor.device.type for tensor in rollout.tensors().values()} == {second.NAME}
         assert rollout.version == expected.version == 4
         assert_same(on_host(rollout), on_host(expected))
-        assert (ours.env_steps, ours.steps_sampled) == (theirs.env_steps, theirs.steps_sampled)
+        assert (ours.counts.env_steps, ours.steps_sampled) == (theirs.counts.env_steps, theirs.steps_sampled)
         state, state_there = ours.state()[1], theirs.state()[1]
         assert state == state_there
         ended += int((expected.terminated | expected.truncated).sum())
-    assert ours.statistics.episodes > 0 or name == "Pendulum-v1"
+    assert ours.counts.statistics.episodes > 0 or name == "Pendulum-v1"
     assert ended > 0 or name == "Pendulum-v1"
 
 
@@ -207,11 +207,10 @@ def test_nothing_crosses_before_the_rollout_is_filled(stand_in: str, monkeypatch
     sampler.collect(acting)
     monkeypatch.setattr(second, "_compute", counted)
     sampler.sample_async(acting)
-    sampler._wait_for(sampler._rollout_under_way())
+    sampler.wait()
     assert len(crossings) == 1  # the seed of its noise, before the first row
     assert TwinLauncher.launches == 2 * 2 * NUM_STEPS
     crossings.clear()
-    sampler._under_way.is_running = False  # type: ignore[union-attr]
     sampler.sample_wait()
     assert len(crossings) <= 3  # what was counted, and how many rows there are
 
@@ -277,7 +276,7 @@ def test_recorded_rows_that_are_broken_off_go_on(stand_in: str) -> None:
     rows.fill = stopping
     with pytest.raises(Stopped):
         sampler.collect(acting)
-    assert sampler._under_way.filled == 32
+    assert sampler._unfinished.filled == 32
     tensors, state = sampler.state()
     other, acting = device_sampler(Hunt, stand_in, record=PretendedRecorder())
     assert other.load_state(tensors, state, env_seed=99) is None
@@ -319,7 +318,7 @@ def test_a_rollout_that_was_broken_off_goes_on_elsewhere_as_if_it_had_not_been(
     assert state["under_way"]["filled"] == 11
     other, acting = device_sampler(env, stand_in)
     assert other.load_state(tensors, state, env_seed=99) is None
-    assert other.steps_sampled == sampler.steps_sampled > other.env_steps
+    assert other.steps_sampled == sampler.steps_sampled > other.counts.env_steps
     assert_same(on_host(other.collect(acting)), expected)
     assert_same(on_host(other.collect(acting)), next_expected)
     assert statistics_of(other) == statistics_of(whole)
@@ -465,13 +464,13 @@ def test_a_policy_for_each_kind_samples_what_it_does_on_the_host(env: Any, stand
 
     for _ in range(3):
         compare(ours)
-    for name, policy in theirs.by_policy.items():
-        found = ours.by_policy[name]
+    for name, policy in theirs.counts.by_policy.items():
+        found = ours.counts.by_policy[name]
         assert found.agent_steps == policy.agent_steps > 0
         assert found.statistics.episodes == policy.statistics.episodes
         assert found.statistics.return_mean == pytest.approx(policy.statistics.return_mean, nan_ok=True)
         assert found.statistics.length_mean == pytest.approx(policy.statistics.length_mean, nan_ok=True)
-    assert ours.env_steps == theirs.env_steps == 3 * NUM_ENVS * NUM_STEPS
+    assert ours.counts.env_steps == theirs.counts.env_steps == 3 * NUM_ENVS * NUM_STEPS
     other, _ = device_sampler(env, stand_in, agent_for=agent_of_policies)
     assert other.load_state(*ours.state(), env_seed=99) is None
     compare(other)

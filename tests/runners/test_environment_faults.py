@@ -301,9 +301,9 @@ def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptu
     rollout = sampler.collect(actor)
     lost = {2 * 3 + 1, 3 * 3 + 1, 4 * 3 + 1, 5 * 3 + 1}
     assert rollout.valid_rows.tolist() == [row for row in range(24) if row not in lost]
-    assert sampler.env_restarts == 1
-    assert sampler.env_steps == 48 - 4
-    assert sampler.statistics.episodes == 3 * 3 - 1  # after 16 steps each
+    assert sampler.counts.env_restarts == 1
+    assert sampler.counts.env_steps == 48 - 4
+    assert sampler.counts.statistics.episodes == 3 * 3 - 1  # after 16 steps each
     assert rollout.terminated[5].tolist() == [False, True, False]
     assert "environment 1 " in caplog.text
     assert "the motor is stuck" in caplog.text
@@ -312,8 +312,8 @@ def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptu
     rollout = sampler.collect(actor)
     assert len(rollout.valid_rows) == 24
     assert np.flatnonzero(rollout.truncated[:, 1]).tolist() == [2, 7]
-    assert sampler.statistics.length_mean == 5.0
-    assert sampler.statistics.return_mean == 5.0
+    assert sampler.counts.statistics.length_mean == 5.0
+    assert sampler.counts.statistics.return_mean == 5.0
     sampler.close()
 
 
@@ -322,8 +322,8 @@ def test_restart_forgets_what_an_episode_gained_in_rollouts_before() -> None:
     for _ in range(5):
         sampler.collect(WatchedActor())
     # 40 steps each: two episodes of two environments; of the other, 12 steps, and one of 20.
-    assert sampler.statistics.episodes == 5
-    assert sampler.statistics.length_mean == sampler.statistics.return_mean == 20.0
+    assert sampler.counts.statistics.episodes == 5
+    assert sampler.counts.statistics.length_mean == sampler.counts.statistics.return_mean == 20.0
     sampler.close()
 
 
@@ -360,8 +360,8 @@ def test_restart_after_an_episode_drops_nothing() -> None:
     sampler = restarting_sampler(stick_in_a_reset, length=5)
     rollout = sampler.collect(WatchedActor())
     assert len(rollout.valid_rows) == 24
-    assert sampler.env_restarts == 1
-    assert sampler.statistics.episodes == 3
+    assert sampler.counts.env_restarts == 1
+    assert sampler.counts.statistics.episodes == 3
     sampler.close()
 
 
@@ -373,8 +373,8 @@ def test_restart_in_the_first_reset_is_counted_when_the_next_episode_begins() ->
     assert resumed.load_state(*sampler.state(), env_seed=0) is None
     for each in (sampler, resumed):
         assert len(each.collect(WatchedActor()).valid_rows) == 12
-        assert each.env_restarts == 1
-        assert each.statistics.return_mean == 5.0
+        assert each.counts.env_restarts == 1
+        assert each.counts.statistics.return_mean == 5.0
         each.close()
 
 
@@ -390,7 +390,7 @@ def test_restart_where_a_value_cannot_be_used(fault: Any) -> None:
     assert actor.has_seen_finite_only
     assert rollout.rewards.isfinite().all()
     assert rollout.observations.isfinite().all()
-    assert sampler.env_restarts == 1
+    assert sampler.counts.env_restarts == 1
     assert len(rollout.valid_rows) == 24 - 6
     sampler.close()
 
@@ -473,8 +473,8 @@ def test_restart_with_no_step_left_samples_again() -> None:
     sampler = restarting_sampler(failing_once(8, index=0), 8, 1, length=999)
     rollout = sampler.collect(WatchedActor())
     assert rollout.valid_rows.tolist() == list(range(8))
-    assert sampler.env_steps == 8
-    assert sampler.env_restarts == 1
+    assert sampler.counts.env_steps == 8
+    assert sampler.counts.env_restarts == 1
     sampler.close()
 
 

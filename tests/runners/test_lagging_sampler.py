@@ -37,7 +37,7 @@ from hybridppo.placements.placement import Counters, Crossing, sampling_actor
 from hybridppo.rollouts.advantages import vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners import lagging_sampler
+from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.lagging_sampler import LaggingSampler, Part, in_columns, steps_of_a_part
 from hybridppo.runners.processes import WorkerLostError
@@ -263,7 +263,7 @@ def test_every_step_is_given_away_once(order: str) -> None:
     found = steps_of(case.rollouts(6))
     for env, steps in found.items():
         assert sorted(steps) == list(range(1, len(steps) + 1)), f"environment {env}"
-    assert sum(map(len, found.values())) == 6 * NUM_STEPS * NUM_ENVS == case.sampler.env_steps
+    assert sum(map(len, found.values())) == 6 * NUM_STEPS * NUM_ENVS == case.sampler.counts.env_steps
     if "slow" in order:
         counts = [len(found[env]) for env in sorted(found)]
         assert max(counts) >= 3 * min(counts) > 0  # the slow one has its part, and no more
@@ -357,15 +357,17 @@ def test_rows_of_resets_are_no_steps() -> None:
     assert sorted(found) == [0, 1, 2, 3]
     for steps in found.values():
         assert sorted(steps) == list(range(1, len(steps) + 1))
-    assert sum(len(rollout.valid_rows) for rollout in rollouts) == case.sampler.env_steps < 4 * NUM_STEPS * NUM_ENVS
-    assert case.sampler.statistics.length_mean == LENGTH
+    assert (
+        sum(len(rollout.valid_rows) for rollout in rollouts) == case.sampler.counts.env_steps < 4 * NUM_STEPS * NUM_ENVS
+    )
+    assert case.sampler.counts.statistics.length_mean == LENGTH
 
 
 def test_episodes_are_counted_as_they_were_played() -> None:
     case = Case(ORDERS["one is slow"])
     found = steps_of(case.rollouts(6))
-    assert case.sampler.statistics.episodes == sum(len(steps) // LENGTH for steps in found.values())
-    assert case.sampler.statistics.length_mean == LENGTH
+    assert case.sampler.counts.statistics.episodes == sum(len(steps) // LENGTH for steps in found.values())
+    assert case.sampler.counts.statistics.length_mean == LENGTH
 
 
 def test_each_row_has_the_version_that_acted_and_the_log_probability_of_it() -> None:
@@ -388,7 +390,7 @@ def test_each_row_has_the_version_that_acted_and_the_log_probability_of_it() -> 
             expected = case.agent.distribution.log_prob(outputs, rollout.actions[rows])
             torch.testing.assert_close(rollout.log_probs[rows], expected.detach(), rtol=1e-4, atol=1e-5)
         case.agent.actor.load_state_dict(state)
-    assert case.sampler.metrics()["policy_lag_mean"] > 0.0
+    assert case.sampler.metrics["policy_lag_mean"] > 0.0
 
 
 def test_steps_that_are_too_old_are_dropped_and_counted() -> None:
@@ -398,9 +400,9 @@ def test_steps_that_are_too_old_are_dropped_and_counted() -> None:
     assert later.version == 9
     dropped = case.sampler.steps_dropped
     assert dropped > 0
-    assert case.sampler.env_steps == 2 * NUM_STEPS * NUM_ENVS + dropped
-    assert case.sampler.metrics()["steps_dropped"] == dropped
-    assert case.sampler.statistics.length_mean == LENGTH  # which dropped steps are part of
+    assert case.sampler.counts.env_steps == 2 * NUM_STEPS * NUM_ENVS + dropped
+    assert case.sampler.metrics["steps_dropped"] == dropped
+    assert case.sampler.counts.statistics.length_mean == LENGTH  # which dropped steps are part of
 
 
 def test_an_agent_with_a_replay_buffer_learns_from_all() -> None:
@@ -432,7 +434,7 @@ def test_a_pause_stops_within_a_part_and_nothing_is_lost() -> None:
     case.sampler.pause()
     assert case.sampler.is_paused
     sampled = case.sampler.steps_sampled
-    assert sampled >= case.sampler.env_steps
+    assert sampled >= case.sampler.counts.env_steps
     case.publish(2)
     assert not case.sampler.is_paused
     found = steps_of([*before, *(case.rollout(version) for version in (2, 3, 4))])
@@ -462,20 +464,20 @@ def test_a_checkpoint_counts_what_was_not_given_away_as_dropped() -> None:
     case = Case(ORDERS["one is slow"])
     case.rollouts(3)
     case.sampler.pause()
-    given, sampled = case.sampler.env_steps, case.sampler.steps_sampled
+    given, sampled = case.sampler.counts.env_steps, case.sampler.steps_sampled
     tensors, state = case.sampler.state()
     assert state["env_steps"] == sampled
     assert state["steps_dropped"] == sampled - given
-    assert case.sampler.env_steps == given  # in this process it goes on
+    assert case.sampler.counts.env_steps == given  # in this process it goes on
     again = Case(ORDERS["by turns"])
     assert again.sampler.load_state(tensors, state, env_seed=5) is None
-    assert (again.sampler.env_steps, again.sampler.steps_dropped) == (sampled, sampled - given)
+    assert (again.sampler.counts.env_steps, again.sampler.steps_dropped) == (sampled, sampled - given)
     assert not again.sampler.is_under_way
     found = steps_of([again.rollout(3)])
     total = sum(steps[0] - 1 for steps in found.values())
     assert total == sampled  # each environment goes on after its last step, given away or not
     again.rollouts(2)
-    assert again.sampler.statistics.length_mean == LENGTH
+    assert again.sampler.counts.statistics.length_mean == LENGTH
 
 
 @pytest.mark.parametrize("when", ["lost", "lost_when_asked"])
@@ -484,12 +486,12 @@ def test_a_worker_that_is_lost_is_replaced_and_its_unfinished_steps_are_dropped(
     before = case.rollouts(2)
     setattr(case.transport, when, 1)
     after = [case.rollout(version) for version in (2, 3, 4)]
-    assert case.sampler.env_restarts == NUM_ENVS // 2
+    assert case.sampler.counts.env_restarts == NUM_ENVS // 2
     found = steps_of([*before, *after])
     for env in (0, 1):
         assert sorted(found[env]) == list(range(1, len(found[env]) + 1))
     assert len(found) > NUM_ENVS  # the new ones have other seeds
-    assert case.sampler.statistics.length_mean == LENGTH
+    assert case.sampler.counts.statistics.length_mean == LENGTH
 
 
 def test_a_worker_that_is_lost_ends_the_training_if_nobody_asked_for_others() -> None:
@@ -507,11 +509,11 @@ def test_parts_are_few_and_not_too_short() -> None:
 
 def test_parts_of_a_run_stay_together() -> None:
     def counted(worker: int, number: int) -> Any:
-        part = SimpleNamespace(worker=worker, number=number, is_anew=False)
-        return lagging_sampler.Counted(part, np.ones((1, 1)), np.zeros((1, 1)), True, np.zeros((1, 1)))  # type: ignore[arg-type]
+        rows = CountedRows(np.ones((1, 1)), np.zeros((1, 1)), True, None)
+        return Part(worker, number, 0, np.zeros(1), is_anew=False, counted=rows)
 
     parts = [counted(*which) for which in ((0, 1), (1, 1), (0, 2), (0, 3), (2, 7), (0, 4), (2, 8), (0, 5), (2, 9))]
-    columns = [[(c.part.worker, c.part.number) for c in column] for column in in_columns(parts, 3)]
+    columns = [[(part.worker, part.number) for part in column] for column in in_columns(parts, 3)]
     assert columns == [[(0, 1), (0, 2), (0, 3)], [(2, 7), (2, 8), (2, 9)], [(0, 4), (0, 5), (1, 1)]]
 
 

@@ -172,10 +172,10 @@ def test_only_real_steps_are_counted(mode: AutoresetMode) -> None:
     vector = scripted_vector(SCRIPTS, mode)
     sampler, actor = make_sampler(vector)
     for _ in range(NUM_ROLLOUTS):
-        before = sampler.env_steps
+        before = sampler.counts.env_steps
         rollout = sampler.collect(actor)
-        assert sampler.env_steps - before == len(rollout.valid_rows)
-    assert sampler.env_steps == sum(len(env.actions) for env in vector.envs)
+        assert sampler.counts.env_steps - before == len(rollout.valid_rows)
+    assert sampler.counts.env_steps == sum(len(env.actions) for env in vector.envs)
 
 
 @in_every_mode
@@ -195,9 +195,9 @@ def test_statistics_are_of_whole_episodes(mode: AutoresetMode) -> None:
                     returns.append(running[0, env])
                     lengths.append(running[1, env])
                     running[:, env] = 0
-        assert sampler.statistics.episodes == len(returns)
-        assert sampler.statistics.return_mean == pytest.approx(np.mean(returns))
-        assert sampler.statistics.length_mean == pytest.approx(np.mean(lengths))
+        assert sampler.counts.statistics.episodes == len(returns)
+        assert sampler.counts.statistics.return_mean == pytest.approx(np.mean(returns))
+        assert sampler.counts.statistics.length_mean == pytest.approx(np.mean(lengths))
 
 
 def test_a_rollout_carries_its_actors_version() -> None:
@@ -263,7 +263,7 @@ def test_advantages_are_those_worked_out_by_hand(mode: AutoresetMode) -> None:
                 episode, step_of_episode = rollout.observations[step, env].int().tolist()
                 assert advantages[step, env].item() == true[env][episode, step_of_episode]
                 compared += 1
-    assert compared >= 0.85 * sampler.env_steps
+    assert compared >= 0.85 * sampler.counts.env_steps
 
 
 def test_advantages_are_the_same_in_every_mode() -> None:
@@ -384,8 +384,8 @@ def test_a_resumed_sampler_brings_what_the_other_would_have_brought(mode: Autore
         rollout, other = resumed.collect(UniformActor(2)), sampler.collect(UniformActor(2))
         for name, tensor in other.tensors().items():
             assert torch.equal(rollout.tensors()[name], tensor), name
-        assert resumed.env_steps == sampler.env_steps
-        assert resumed.statistics.state() == sampler.statistics.state()
+        assert resumed.counts.env_steps == sampler.counts.env_steps
+        assert resumed.counts.statistics.state() == sampler.counts.statistics.state()
 
 
 class StoppingActor(UniformActor):
@@ -412,17 +412,17 @@ def test_a_rollout_that_was_broken_off_is_gone_on_with(mode: AutoresetMode, rows
     with pytest.raises(Stopped):
         sampler.collect(StoppingActor(sampler, after=rows))
     resumed, _ = make_sampler(vector(), noise_seed=99)
-    before = through.env_steps
+    before = through.counts.env_steps
     assert resumed.load_state(*sampler.state(), env_seed=1) is None
-    assert resumed.env_steps == before
+    assert resumed.counts.env_steps == before
     # In a rollout of its own after the first, so many rows of each environment, but for those that are resets.
     so_far = [islice(scripted_rows(script, mode), NUM_STEPS, NUM_STEPS + rows) for script in SCRIPTS]
     assert resumed.steps_sampled == before + sum(row.is_step for row in chain.from_iterable(so_far))
     expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
     rollout = resumed.collect(actor)
     assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
-    assert resumed.steps_sampled == resumed.env_steps == through.env_steps
-    assert resumed.statistics.state() == through.statistics.state()
+    assert resumed.steps_sampled == resumed.counts.env_steps == through.counts.env_steps
+    assert resumed.counts.statistics.state() == through.counts.statistics.state()
     expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
     rollout = resumed.collect(actor)
     assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
@@ -440,7 +440,7 @@ def test_a_rollout_that_was_broken_off_has_what_the_next_test_alters() -> None:
     tensors, state = broken_off()
     assert state["under_way"]["filled"] == 2
     assert state["under_way"]["final_rows"] == [[0, 1]]
-    assert tensors["final_observations"].tolist() == [[0, 1]]
+    assert tensors["buffer.finals"].tolist() == [[0, 1]]
     sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
     assert sampler.load_state(tensors, state, env_seed=1) is None
 
@@ -457,8 +457,8 @@ def test_final_observations_of_rows_that_there_are_not_are_refused(rows: Any) ->
 @pytest.mark.parametrize(
     ("name", "tensor"),
     [
-        ("final_observations", torch.zeros(1, 1)),
-        ("final_observations", torch.zeros(1, 2, dtype=torch.float64)),
+        ("buffer.finals", torch.zeros(1, 1)),
+        ("buffer.finals", torch.zeros(1, 2, dtype=torch.float64)),
         ("buffer.rewards", torch.zeros(1, NUM_ENVS)),
         ("buffer.rewards", torch.zeros(2, NUM_ENVS, dtype=torch.float64)),
         ("buffer.observations", torch.zeros(2, NUM_ENVS, 2)),
@@ -480,10 +480,10 @@ def test_a_rollout_of_rows_that_there_are_not_is_refused(name: str) -> None:
     for row, is_one in ((0, True), (NUM_STEPS * NUM_ENVS - 1, True), (NUM_STEPS * NUM_ENVS, False), (-1, False)):
         rows = {"final_rows": torch.tensor([0]), "final_observations": observations, name: torch.tensor([row])}
         if is_one:
-            sampler.check(replace(rollout, **rows))
+            sampler.own_parts(replace(rollout, **rows))
         else:
             with pytest.raises(ValueError, match=f"{name} are not all of {NUM_STEPS * NUM_ENVS} rows"):
-                sampler.check(replace(rollout, **rows))
+                sampler.own_parts(replace(rollout, **rows))
 
 
 # Memory

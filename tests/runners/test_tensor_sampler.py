@@ -75,7 +75,7 @@ def test_rollouts_hold_what_happened(gives_finals: bool, caplog: pytest.LogCaptu
         assert rollout.final_observations.tolist() == expected
         assert rollout.valid_rows.tolist() == list(range(T * N))
         assert rollout.version == 7
-        assert sampler.env_steps == (number + 1) * T * N
+        assert sampler.counts.env_steps == (number + 1) * T * N
         taken = torch.stack(env.actions[-T:])
         assert torch.equal(taken, rollout.actions)
     said = [record.getMessage() for record in caplog.records]
@@ -89,8 +89,8 @@ def test_rollouts_hold_what_happened(gives_finals: bool, caplog: pytest.LogCaptu
         if row.terminated or row.truncated
     ]
     returns = [scripted_return(SCRIPTS[env_number], episode) for _, env_number, episode in sorted(ended)]
-    assert sampler.statistics.episodes == len(ended)
-    assert sampler.statistics.return_mean == pytest.approx(np.mean(returns[-100:]))
+    assert sampler.counts.statistics.episodes == len(ended)
+    assert sampler.counts.statistics.return_mean == pytest.approx(np.mean(returns[-100:]))
 
 
 @pytest.mark.parametrize("gives_finals", [True, False])

@@ -70,28 +70,28 @@ def test_a_rollout_is_one_whole_episode() -> None:
         rollout = sampler.collect(actor)
         length, end = SCRIPT[episode % len(SCRIPT)]
         assert rollout.observations[:-1, 0].tolist() == [[episode, step] for step in range(length)]
-        if end == "truncated":
-            assert rollout.observations[-1, 0].tolist() == [episode, length]
+        assert rollout.observations[-1, 0].tolist() == [episode + 1, 0]  # the next episode has begun
         assert actor.seen == rollout.observations[:-1, 0].tolist()
         assert rollout.rewards[:, 0].tolist() == [scripted_reward(episode, step) for step in range(length)]
         assert rollout.terminated[:, 0].tolist() == [False] * (length - 1) + [end != "truncated"]
         assert rollout.truncated[:, 0].tolist() == [False] * (length - 1) + [end != "terminated"]
         assert rollout.actions.shape == rollout.log_probs.shape == (length, 1)
         assert rollout.valid_rows.tolist() == list(range(length))
-        assert len(rollout.final_rows) == 0  # what a truncated episode is bootstrapped from is the last row
+        assert rollout.final_rows.tolist() == [length - 1] * (end == "truncated")
+        assert rollout.final_observations.tolist() == [[episode, length]] * (end == "truncated")
         assert rollout.version == actor.version
 
 
 def test_several_episodes_follow_one_another() -> None:
     rollout = make_sampler(num_episodes=5).collect(UniformActor())
-    # The row after an end is the next episode's first; only truncated episodes need what stood there, but for the last.
+    # The row after an end is the next episode's first; truncated episodes need what stood there.
     rows = [(episode, step) for episode in range(5) for step in range(length_of(episode))]
-    assert rollout.observations[:, 0].tolist() == [*map(list, rows), [4, 4]]
+    assert rollout.observations[:, 0].tolist() == [*map(list, rows), [5, 0]]
     assert rollout.rewards[:, 0].tolist() == [scripted_reward(*row) for row in rows]
     assert np.flatnonzero(rollout.terminated).tolist() == [3, 8, 10]
     assert np.flatnonzero(rollout.truncated).tolist() == [2, 8, 14]
-    assert rollout.final_rows.tolist() == [2]
-    assert rollout.final_observations.tolist() == [[0, 3]]
+    assert rollout.final_rows.tolist() == [2, 14]
+    assert rollout.final_observations.tolist() == [[0, 3], [4, 4]]
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -134,9 +134,9 @@ def test_statistics_count_every_episode_once() -> None:
     for rollout in range(1, 8):
         sampler.collect(UniformActor())
         returns = [scripted_return(SCRIPT, episode) for episode in range(2 * rollout)]
-        assert sampler.statistics.episodes == len(returns)
-        assert sampler.statistics.return_mean == pytest.approx(np.mean(returns))
-        assert sampler.env_steps == sum(length_of(episode) for episode in range(2 * rollout))
+        assert sampler.counts.statistics.episodes == len(returns)
+        assert sampler.counts.statistics.return_mean == pytest.approx(np.mean(returns))
+        assert sampler.counts.env_steps == sum(length_of(episode) for episode in range(2 * rollout))
 
 
 def test_the_environment_gets_the_actions_of_the_rollout() -> None:
@@ -307,8 +307,8 @@ def test_an_environment_made_anew_begins_its_episode_anew() -> None:
     steps = rollout.observations[:-1, 0][rollout.valid_rows]
     assert steps.tolist() == [[e, s] for e in (3, 0, 1) for s in range(3)]
     assert np.flatnonzero(rollout.terminated[:, 0][rollout.valid_rows]).tolist() == [2, 5, 8]
-    assert sampler.statistics.episodes == 6
-    assert sampler.env_steps == 18
+    assert sampler.counts.statistics.episodes == 6
+    assert sampler.counts.env_steps == 18
 
 
 def test_other_noise_gives_other_actions() -> None:

@@ -13,7 +13,7 @@ from hybridppo import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.pickling import pack
 from hybridppo.networks.actors import arrays_of
-from hybridppo.runners.workers import Work, WorkerSampler
+from hybridppo.runners.workers import Work, Workers
 
 pytest.importorskip("ray")
 
@@ -44,9 +44,9 @@ def share() -> tuple[RemoteActor, Any, np.ndarray[Any, Any]]:
     agent = PPO(*spaces(), ppo_config(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
     environments = make_environments("CartPole-v1", 4, vectorization="sync")
     with pytest.raises(CapturedError) as captured:
-        WorkerSampler(
+        Workers(
             "CartPole-v1", environments, agent.distribution, agent.actor, num_workers=2, num_steps=STEPS, env_seed=3,
-            noise=np.random.default_rng(0), transport=capture,
+            transport=capture,
         )  # fmt: skip
     work: Work = captured.value.args[0]
     remote = RemoteActor()

@@ -93,7 +93,7 @@ def test_every_row_is_what_its_agent_met(num_steps: int) -> None:
                 elif not row["terminated"]:
                     assert tuple(rollout.observations[t + 1, column].tolist()) == row["next"]
         assert len(finals) == sum(bool(rollout.truncated.flatten()[row]) for row in valid)
-    assert sampler.env_steps == num_seen
+    assert sampler.counts.env_steps == num_seen
     assert num_truncated > 3
 
 
@@ -104,9 +104,9 @@ def test_returns_and_lengths_are_those_of_each_agent() -> None:
     first, second = [[(3, 0), (5, 1), (2, 2)], [(2, 0), (4, 2)]]
     returns = [sum(scripted_reward(episode, agent, step) for step in range(length))
                for episode, ends in enumerate((first, second)) for length, agent in ends]  # fmt: skip
-    assert sampler.statistics.episodes == 5
-    assert sampler.statistics.return_mean == pytest.approx(np.mean(returns))
-    assert sampler.statistics.length_mean == np.mean([3, 5, 2, 2, 4])
+    assert sampler.counts.statistics.episodes == 5
+    assert sampler.counts.statistics.return_mean == pytest.approx(np.mean(returns))
+    assert sampler.counts.statistics.length_mean == np.mean([3, 5, 2, 2, 4])
 
 
 def test_only_those_who_are_there_act() -> None:
@@ -381,9 +381,9 @@ def test_a_restart_breaks_off_the_episodes_of_all_agents_of_the_environment_alon
     assert valid.sum(0).tolist() == [13, 13, 20, 20]
     assert not valid[:7, :2].any()
     assert rollout.terminated[6].tolist() == [True, True, False, False]
-    assert sampler.env_restarts == 1
-    assert sampler.statistics.episodes == 6
-    assert sampler.statistics.length_mean == 10.0
+    assert sampler.counts.env_restarts == 1
+    assert sampler.counts.statistics.episodes == 6
+    assert sampler.counts.statistics.length_mean == 10.0
 
 
 class OneLeavesFirst(ScriptedAgents):

@@ -171,10 +171,10 @@ def test_what_is_open_is_neither_learned_from_nor_lost_to_the_statistics() -> No
     sampler = sampler_of(environments, num_steps=5)
     for _ in range(6):
         sampler.collect(Push())
-    assert sampler.env_steps == 30  # turns
-    assert sampler.statistics.episodes == 20  # of each agent in each of the ten games
-    assert sampler.statistics.return_mean == (6.0 + 60.0) / 2
-    assert sampler.statistics.length_mean == 3.0
+    assert sampler.counts.env_steps == 30  # turns
+    assert sampler.counts.statistics.episodes == 20  # of each agent in each of the ten games
+    assert sampler.counts.statistics.return_mean == (6.0 + 60.0) / 2
+    assert sampler.counts.statistics.length_mean == 3.0
     sampler.close()
 
 

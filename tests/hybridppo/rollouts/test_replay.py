@@ -239,7 +239,7 @@ def test_transitions_are_what_happened_in_every_mode(mode: Any, num_steps: int, 
             assert tuple(found.next_observations[i].tolist()) == following
         checked += 1
     assert checked > 30
-    assert len(rows) == sampler.env_steps
+    assert len(rows) == sampler.counts.env_steps
 
 
 # Rows, as files have them

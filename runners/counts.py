@@ -1,0 +1,299 @@
+"""What a sampler counts: steps, episodes, restarts, discounted returns so far, and entries of infos."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from hybridppo.environments.info_metrics import Sums, metrics_of
+from hybridppo.errors import EnvError
+from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
+from hybridppo.spaces.arrays import Array
+from hybridppo.system.validation import reals, whole
+
+logger = logging.getLogger(__name__)
+
+ROLLOUTS_LOST_IN_A_ROW = 3
+"""How many rollouts in a row may have no steps because environments were restarted."""
+COUNTED_ROWS = ("rewards", "terminated", "truncated", "restarted", "absent", "waiting")
+"""The arrays of a rollout that steps are counted from."""
+
+SomeStatistics = TypeVar("SomeStatistics", bound=EpisodeStatistics)
+
+
+@dataclass
+class PolicyCounts(Generic[SomeStatistics]):
+    """The steps and episodes of one of several policies."""
+
+    columns: Array
+    """The policy's columns of a rollout."""
+    statistics: SomeStatistics
+    agent_steps: int = 0
+
+
+class CountedRows(NamedTuple):
+    """Some columns of counted rows, `[T, n]`."""
+
+    valid: Array
+    """Which rows are steps."""
+    terminated: Array
+    """Which rows end an episode, also because a restart broke it off."""
+    is_whole: bool
+    """Whether no environment was restarted."""
+    returns: Array | None
+    """The discounted return of the episode up to each row, if there are discounts."""
+
+
+class Counts(Generic[SomeStatistics]):
+    """Counts the steps and episodes of a training.
+
+    Args:
+        environments: the environments, or what steps them.
+        num_columns: columns of a rollout.
+        statistics: makes the statistics of episodes of so many columns.
+        discounts: returns the present discounts of the rewards in `Rollout.returns_so_far`, `[N]`; None for rollouts
+            without.
+    """
+
+    def __init__(
+        self,
+        environments: Any,
+        num_columns: int,
+        statistics: Callable[[int], SomeStatistics],
+        discounts: Callable[[], Array] | None = None,
+    ) -> None:
+        self.num_columns, self._num_agents = num_columns, environments.num_agents
+        self._skips_row_after_end, self._clips_rewards = environments.skips_row_after_end, environments.clips_rewards
+        self.env_steps = 0
+        self.env_restarts = 0
+        """How often an environment was restarted."""
+        self.statistics = statistics(num_columns)
+        self.by_policy: dict[str, PolicyCounts[SomeStatistics]] = {}
+        """The counts of each policy, if there are several."""
+        self._make_statistics, self._discounts, self._lost = statistics, discounts, 0
+        self._resetting = np.zeros(num_columns, np.bool_)
+        """The columns whose next row is a reset instead of a step."""
+        self._so_far = np.zeros(num_columns, np.float32)
+        """The discounted return of each column's unfinished episode."""
+
+    def count_by_policy(self, columns: Mapping[str, Sequence[int]]) -> None:
+        """Also count for each of several policies; `env_steps` then counts steps of environments, not of agents.
+
+        Args:
+            columns: for each policy, the numbers of its agents in an environment.
+        """
+        first = np.arange(0, self.num_columns, self._num_agents)[:, None]
+        for name, own in columns.items():
+            of_policy = (first + np.asarray(own)).ravel()
+            self.by_policy[name] = PolicyCounts(of_policy, self._make_statistics(len(of_policy)))
+
+    def drop_running(self, columns: slice = slice(None)) -> None:
+        """Drop the unfinished episodes of some columns, whose environments were restarted."""
+        self.statistics.drop_running(columns)
+        self._so_far[columns], self._resetting[columns] = 0.0, False
+        lost = np.arange(self.num_columns)[columns]
+        for policy in self.by_policy.values():
+            policy.statistics.drop_running(np.isin(policy.columns, lost))
+
+    def rows_of_steps(self, valid: Any) -> Any:
+        """The rows `[T, N]` to count as steps: of agents, or of environments if policies are counted separately."""
+        if not self.by_policy:
+            return valid
+        return valid.reshape(len(valid), self.num_columns // self._num_agents, self._num_agents).any(2)
+
+    def steps_with(self, rows: Any, filled: int) -> int:
+        """`env_steps` with the filled rows of a rollout that is not counted yet."""
+        ended = (rows.terminated | rows.truncated)[:filled]
+        valid = self._valid_rows(ended, rows.absent[:filled])
+        return self.env_steps + int(self.rows_of_steps(valid & ~rows.waiting[:filled]).sum())
+
+    def _valid_rows(self, ended: Array, absent: Array) -> Array:
+        """Which rows are steps, `[T, N]`: all but resets, and rows of absent agents."""
+        valid: Array = ~absent
+        if self._skips_row_after_end:
+            valid[:1] &= ~self._resetting
+            valid[1:] &= ~ended[:-1]
+        return valid
+
+    def add(self, rows: Any) -> tuple[Array, Array | None]:
+        """Count rows `[T, N]`; return which are steps, and where restarts broke off episodes (None if nowhere).
+
+        Broken-off episodes are marked as terminated, because later rows belong to another episode.
+        """
+        ended = rows.terminated | rows.truncated
+        valid = self._valid_rows(ended, rows.absent)
+        if self._skips_row_after_end:
+            self._resetting = ended[-1].copy()
+        broken_off = None
+        if rows.restarted.any():
+            self.env_restarts += int(rows.restarted.sum()) // self._num_agents
+            broken_off = (rows.restarted > 0) & ~ended
+            valid &= ~rows_broken_off(ended, broken_off)
+            np.logical_or(rows.terminated, broken_off, out=rows.terminated)
+        acting = valid & ~rows.waiting
+        self.env_steps += int(self.rows_of_steps(acting).sum())
+        self.statistics.add(rows.rewards, ended & valid, valid, broken_off)
+        for policy in self.by_policy.values():
+            own = policy.columns
+            of_policy = None if broken_off is None else broken_off[:, own]
+            policy.statistics.add(rows.rewards[:, own], (ended & valid)[:, own], valid[:, own], of_policy)
+            policy.agent_steps += int(acting[:, own].sum())
+        return valid, broken_off
+
+    def add_columns(self, rows: Any, columns: slice, filled: int) -> CountedRows:
+        """Count the first rows of some columns; the other columns stay as they are."""
+        block: Any = SimpleNamespace()
+        for name in COUNTED_ROWS:
+            array = getattr(rows, name)
+            of_all = np.full((filled, self.num_columns), name == "absent", array.dtype)  # all others are absent
+            of_all[:, columns] = array[:filled]
+            setattr(block, name, of_all)
+        resetting = self._resetting.copy()
+        valid, broken_off = self.add(block)
+        resetting[columns] = self._resetting[columns]
+        self._resetting = resetting
+        returns = self.returns_so_far(block, valid, columns)
+        return CountedRows(valid[:, columns], block.terminated[:, columns], broken_off is None, returns)
+
+    def numbers(self) -> tuple[int, int, int, list[tuple[int, int]]]:
+        """The counts at this moment, for `since`."""
+        of_policies = [(policy.agent_steps, policy.statistics.episodes) for policy in self.by_policy.values()]
+        return self.env_steps, self.env_restarts, self.statistics.episodes, of_policies
+
+    def since(self, before: tuple[int, int, int, list[tuple[int, int]]]) -> tuple[Any, ...]:
+        """What was counted since then, for `add_parts` of other counts."""
+        steps, restarts, episodes, of_policies = before
+        policies = [
+            (policy.agent_steps - agent_steps, policy.statistics.since(own))
+            for policy, (agent_steps, own) in zip(self.by_policy.values(), of_policies, strict=True)
+        ]
+        return self.env_steps - steps, self.env_restarts - restarts, self.statistics.since(episodes), policies
+
+    def add_parts(self, steps: Any, restarts: Any, episodes: Any, of_policies: Any) -> None:
+        """Count the parts of a rollout that others have counted; each argument has a value of `since` for each part."""
+        self.env_steps += sum(steps)
+        self.env_restarts += sum(restarts)
+        self.statistics.add_parts(episodes)
+        for policy, counted in zip(self.by_policy.values(), zip(*of_policies, strict=True), strict=True):
+            policy.agent_steps += sum(agent_steps for agent_steps, _ in counted)
+            policy.statistics.add_parts([of_policy for _, of_policy in counted])
+
+    def returns_so_far(self, rows: Any, valid: Array, columns: slice = slice(None)) -> Array | None:
+        """The discounted return of the episode up to each row, `[T, n]`; agents that take turns discount per action."""
+        if self._discounts is None:
+            return None
+        rewards = rows.rewards.clip(-1.0, 1.0) if self._clips_rewards else rows.rewards
+        returns: Array = np.where(valid, rewards, np.float32(0.0))[:, columns]
+        discounts = np.where(rows.waiting, np.float32(1.0), self._discounts())[:, columns]
+        goes_on, so_far = ~(rows.terminated | rows.truncated)[:, columns], self._so_far[columns]
+        for step in range(len(returns)):
+            returns[step] += discounts[step] * so_far
+            so_far = goes_on[step] * returns[step]
+        self._so_far[columns] = so_far
+        return returns
+
+    def require_steps(self, is_lost: bool) -> None:
+        """Count a rollout that `is_lost`, because restarts have left less than two steps of it.
+
+        Raises:
+            EnvError: if too many rollouts in a row were lost.
+        """
+        self._lost = self._lost + 1 if is_lost else 0
+        if self._lost > ROLLOUTS_LOST_IN_A_ROW:
+            raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
+
+    def state(self) -> dict[str, Any]:
+        """The state for `load_state`, as JSON."""
+        return {
+            "env_steps": self.env_steps,
+            "env_restarts": self.env_restarts,
+            "rollouts_lost": self._lost,
+            "statistics": self.statistics.state(),
+            "by_policy": {
+                name: {"agent_steps": policy.agent_steps, "statistics": policy.statistics.state()}
+                for name, policy in self.by_policy.items()
+            },
+            "resetting": self._resetting.tolist(),
+            "returns_so_far": self._so_far.tolist(),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        self.env_steps, self.env_restarts = whole(state, "env_steps"), whole(state, "env_restarts")
+        self._lost = whole(state, "rollouts_lost")
+        self.statistics.load_state(state["statistics"])
+        for name, policy in self.by_policy.items():
+            policy.agent_steps = whole(state["by_policy"][name], "agent_steps")
+            policy.statistics.load_state(state["by_policy"][name]["statistics"])
+        self._so_far[:] = reals(state, "returns_so_far", length=self.num_columns)
+        resetting = state["resetting"]
+        if len(resetting) != self.num_columns or not all(type(value) is bool for value in resetting):
+            raise ValueError(f"resetting must be a list of {self.num_columns} booleans")
+        self._resetting[:] = resetting
+
+
+class InfoMetrics:
+    """Sums of entries of infos: of rollouts that have ended, and of the one under way.
+
+    Args:
+        environments: the environments, or what steps them.
+        warns: whether the first `metrics` warns of entries that no step has.
+    """
+
+    def __init__(self, environments: Any, *, warns: bool = True) -> None:
+        self._environments, self._warns = environments, warns
+        self.names: Sequence[str] = ()
+        self.sums: list[Sums] = []
+        """The sums over each rollout since the last `metrics`."""
+        self._so_far: list[Sums] = []
+        """The sums over the rollout under way, up to the last checkpoint."""
+
+    def measure(self, names: Sequence[str]) -> None:
+        """Sum up these entries of infos from now on.
+
+        Raises:
+            ConfigurationError: if the environments have no infos.
+        """
+        self._environments.measure_infos(names)
+        self.names = names
+
+    def take(self) -> None:
+        """Take the sums over the rollout under way so far."""
+        if self.names:
+            self._so_far.append(self._environments.take_infos())
+
+    def end_rollout(self) -> None:
+        """Take the sums over the rollout that has ended."""
+        self.take()
+        self.sums += self._so_far
+        self._so_far = []
+
+    def taken(self) -> list[Sums]:
+        """The sums over each rollout since the last call."""
+        found, self.sums = self.sums, []
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """The means over the rollouts since the last call."""
+        sums = self.taken()
+        found = metrics_of(sums) if sums else {}
+        missing = [name for name in self.names if f"info/{name}" not in found]
+        if missing and self._warns:
+            logger.warning("info_metrics: no step of the first iteration has %s in its info", ", ".join(missing))
+        self._warns = False
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """The state for `load_state`, as JSON."""
+        self.take()
+        return {"infos": self.sums, "infos_so_far": self._so_far}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        self.sums, self._so_far = (
+            [{name: reals(sums, name, length=4) for name in sums} for sums in state[which]]
+            for which in ("infos", "infos_so_far")
+        )

@@ -7,21 +7,20 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AGENTS, AnyConfig, config_from_json, name_of
 from hybridppo.distributed_policies import distributed_from
-from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, is_held_by_json
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown, shown_name
 from hybridppo.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
@@ -31,14 +30,18 @@ from hybridppo.system.threads import kernels_taken
 
 logger = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
-
 GIT_SECONDS = 5.0
 """A repository that takes longer to look at is not named."""
 COMMIT = ("git", "-c", "core.fsmonitor=false", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty")
 """Prints the commit of the working directory, with `-dirty` if tracked files differ; `--exclude` leaves tags out."""
 
-OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules")
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("env_id", "policy"), str),
+    **dict.fromkeys(("env_is_registered", "has_given_agents"), bool),
+    **dict.fromkeys(("placement", "observation_space", "action_space", "versions", "origin", "own"), dict),
+}
+"""The types of settings in `config.json` that are neither the agent's nor options."""
+OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules", "env_kwargs")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
 
@@ -58,9 +61,7 @@ class Settings:
     observation_space: "gym.Space[Any]"
     action_space: "gym.Space[Any]"
     own: dict[str, str]
-    """The names of the user's own parts (`OF_ONES_OWN`)."""
-    env_kwargs_not_saved: str | None = None
-    """The `env_kwargs` of the run as text, if JSON cannot hold them. Then a file has no `env_kwargs`."""
+    """The names of the user's own parts (`OF_ONES_OWN`); `env_kwargs` as text, if JSON cannot hold them."""
     has_given_agents: bool = False
     """Whether the run began with the networks of agents that were given in Python."""
     policy: str = "policy"
@@ -75,7 +76,7 @@ class Settings:
     @property
     def can_make_env(self) -> bool:
         """Whether the file alone says how to make the environment."""
-        return self.env_is_registered and self.env_kwargs_not_saved is None
+        return self.env_is_registered and "env_kwargs" not in self.own
 
     def changed(self, **options: Any) -> "Settings":
         """The settings with other values for some options of the run; None changes nothing."""
@@ -83,13 +84,15 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """The contents of `config.json`."""
+        config = self.config.to_json()
         return {
             "env_id": self.env_id,
             "env_is_registered": self.env_is_registered,
-            **self._agent_to_json(),
+            **({"agent": name_of(self.config), "config": config} if name_of(self.config) in AGENTS else config),
             "placement": self.placement,
             **asdict(self.run),
-            **self._environment_to_json(),
+            **asdict(replace(self.environment, env_kwargs=None)),
+            "env_kwargs": None if "env_kwargs" in self.own else self.environment.env_kwargs,
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
             "own": self.own,
@@ -105,19 +108,6 @@ class Settings:
             },
         }
 
-    def _agent_to_json(self) -> dict[str, Any]:
-        """The agent's name and configuration; with several policies, the configuration of each, and their agents."""
-        if isinstance(self.config, PoliciesConfig):
-            return self.config.to_json()
-        return {"agent": name_of(self.config), "config": self.config.to_json()}
-
-    def _environment_to_json(self) -> dict[str, Any]:
-        kwargs, not_saved = self.environment.env_kwargs, self.env_kwargs_not_saved
-        if not is_held_by_json(kwargs):
-            kwargs, not_saved = None, shown(kwargs, 1000)
-        options = {**asdict(replace(self.environment, env_kwargs=None)), "env_kwargs": kwargs}
-        return options if not_saved is None else {**options, "env_kwargs_not_saved": not_saved}
-
     @classmethod
     def read(cls, directory: RunDirectory) -> "Settings":
         """Read the settings of a run, and check their types.
@@ -125,29 +115,28 @@ class Settings:
         Raises:
             RunDirectoryError: if `config.json` lacks a setting, or has an invalid one; the message has the rule.
         """
-        file, found = directory.path / "config.json", directory.config
-        read = partial(_read, file, found)
-        if "policies" in found:
-            agent = "policies"
-            of_policies = read("policies", dict), read("agents", dict), read("played", list)
-            config = dict(zip(("policies", "agents", "played"), of_policies, strict=True))
-        else:
-            agent, config = read("agent", str), read("config", dict)
+        found = config_to_show(directory)
+        agent, config = ("policies", found) if "policies" in found else (found["agent"], found["config"])
+        group = CriticsOptions if "critic_observes" in found else EnvironmentOptions
+        making: dict[str, Callable[[], Any]] = {
+            "config": lambda: config_from_json(agent, config),
+            "environment": lambda: made(group, found),
+            "observation_space": lambda: space_from_json(found["observation_space"]),
+            "action_space": lambda: space_from_json(found["action_space"]),
+        }
+        parts = {}
+        for name, make in making.items():
+            with _naming(directory.path / "config.json", "" if name == "environment" else f"{name}: "):
+                parts[name] = make()
         return cls(
-            env_id=read("env_id", str),
-            env_is_registered=read("env_is_registered", bool),
-            config=_attempt(file, "config", partial(config_from_json, agent, config)),
-            environment=_group(CriticsOptions if "critic_observes" in found else EnvironmentOptions, file, found),
-            run=_with_seed(_group(RunOptions, file, found), file),
-            placement=read("placement", dict),
-            observation_space=_attempt(
-                file, "observation_space", partial(space_from_json, read("observation_space", dict))
-            ),
-            action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
-            own=_names(read("own", dict), file),
-            has_given_agents=read("has_given_agents", bool),
-            policy=read("policy", str),
-            env_kwargs_not_saved=read("env_kwargs_not_saved", str) if "env_kwargs_not_saved" in found else None,
+            env_id=found["env_id"],
+            env_is_registered=found["env_is_registered"],
+            run=made(RunOptions, found),
+            placement=found["placement"],
+            **parts,
+            own=found["own"],
+            has_given_agents=found["has_given_agents"],
+            policy=found["policy"],
         )
 
     def source(self, env: EnvSource | None) -> EnvSource:
@@ -158,16 +147,16 @@ class Settings:
             RunDirectoryError: if `env` is None, although a function made the run's environments, or they have arguments
                 that JSON cannot hold; `env` must then be a function that makes them.
         """
-        if self.env_kwargs_not_saved is not None:
+        if (kwargs := self.own.get("env_kwargs")) is not None:
             if env is None or isinstance(env, str):
                 raise RunDirectoryError(
                     f"the run's environment, {self.env_id!r}, was made with env_kwargs that config.json cannot hold, "
-                    f"{self.env_kwargs_not_saved}: pass a function that makes it with them, in Python, as env=..."
+                    f"{kwargs}: pass a function that makes it with them, in Python, as env=..."
                 )
             logger.warning(
                 "the run's environments were made with env_kwargs that config.json cannot hold, %s: env=... must make "
                 "them so by itself, for it is called without env_kwargs",
-                self.env_kwargs_not_saved,
+                kwargs,
             )
             return env
         if self.env_is_registered:
@@ -235,28 +224,52 @@ def _directory() -> str | None:
 
 
 def config_to_show(directory: RunDirectory) -> dict[str, Any]:
-    """The contents of `config.json`, in which all that reports and plots show is there and of its type.
+    """The contents of `config.json`, in which every setting is there and of its type.
 
     `Settings.read` also makes the spaces and the agent's configuration.
 
     Raises:
         RunDirectoryError: if a setting is missing or invalid; the message has the rule.
     """
-    file, found = directory.path / "config.json", directory.config
-    read = partial(_read, file, found)
-    _with_seed(_group(RunOptions, file, found), file)
-    read("env_id", str)
-    for name in ("placement", "observation_space", "action_space", "versions", "origin", "own"):
-        read(name, dict)
-    if "policies" in found:
-        read("played", list)
-        for name in read("policies", dict):
-            _read(file, found["policies"], name, dict)
-        return found
-    read("config", dict)
-    if (agent := read("agent", str)) not in AGENTS:
-        raise RunDirectoryError(f"{file} is damaged: agent must be one of {', '.join(AGENTS)}, got {shown(agent)}")
+    found = directory.config
+    of_agent: dict[str, type] = (
+        {"agents": dict, "played": list} if "policies" in found else {"agent": str, "config": dict}
+    )
+    with _naming(directory.path / "config.json"):
+        for name, kind in (KINDS | of_agent).items():
+            _require(found, name, kind)
+        for name in found.get("policies", ()):
+            _require(found["policies"], name, dict)
+        if (agent := found.get("agent", "ppo")) not in AGENTS:
+            raise RunDirectoryError(f"agent must be one of {', '.join(AGENTS)}, got {shown(agent)}")
+        for name, value in found["own"].items():
+            if name not in OF_ONES_OWN or not isinstance(value, str):
+                raise RunDirectoryError(f"own must name {', '.join(OF_ONES_OWN)}, got {shown(found['own'])}")
+        for name in fields_of(*GROUPS):
+            _require(found, name, object)
+        if found["seed"] is None:
+            raise RunDirectoryError("seed must be a whole number of at least 0, got None")
+        made(RunOptions, found)
     return found
+
+
+def _require(found: dict[str, Any], name: str, kind: type) -> None:
+    if name not in found:
+        raise RunDirectoryError(f"it has no {name}")
+    if not isinstance(found[name], kind):
+        rule = {str: "text", bool: "true or false", dict: "an object", list: "a list"}[kind]
+        raise RunDirectoryError(f"{name} must be {rule}, got {shown(found[name])}")
+
+
+@contextmanager
+def _naming(file: Path, name: str = "") -> Iterator[None]:
+    """A context in which every error becomes a `RunDirectoryError` that names the file, and a setting."""
+    try:
+        yield
+    except (ConfigurationError, RunDirectoryError) as error:
+        raise RunDirectoryError(f"{file} is damaged: {name}{error}") from error
+    except Exception as error:  # gymnasium and NumPy raise whatever comes to them for what is no space
+        raise RunDirectoryError(f"{file} is damaged: {name}{type(error).__name__}: {error}") from error
 
 
 def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,44 +296,3 @@ def name_of_source(source: object) -> str:
     if isinstance(source, Mapping):
         return ", ".join(source)
     return source if isinstance(source, str) else shown_name(source)
-
-
-def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made]) -> Made:
-    if name not in found:
-        raise RunDirectoryError(f"{file} is damaged: it has no {name}")
-    value = found[name]
-    if not isinstance(value, kind):
-        rule = {str: "text", bool: "true or false", dict: "an object", list: "a list"}[kind]
-        raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {shown(value)}")
-    return value
-
-
-def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
-    """A group of options."""
-    missing = [name for name in fields_of(group) if name not in found]
-    if missing:
-        raise RunDirectoryError(f"{file} is damaged: it has no {missing[0]}")
-    return _attempt(file, "", partial(made, group, found))
-
-
-def _with_seed(run: RunOptions, file: Path) -> RunOptions:
-    if run.seed is None:
-        raise RunDirectoryError(f"{file} is damaged: seed must be a whole number of at least 0, got None")
-    return run
-
-
-def _names(own: dict[str, Any], file: Path) -> dict[str, str]:
-    for name, value in own.items():
-        if name not in OF_ONES_OWN or not isinstance(value, str):
-            raise RunDirectoryError(f"{file} is damaged: own must name {', '.join(OF_ONES_OWN)}, got {shown(own)}")
-    return own
-
-
-def _attempt(file: Path, name: str, make: Callable[[], Made]) -> Made:
-    where = f"{file} is damaged: {name}: " if name else f"{file} is damaged: "
-    try:
-        return make()
-    except ConfigurationError as error:
-        raise RunDirectoryError(f"{where}{error}") from error
-    except Exception as error:  # gymnasium and NumPy raise whatever comes to them for what is no space
-        raise RunDirectoryError(f"{where}{type(error).__name__}: {error}") from error

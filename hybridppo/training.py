@@ -29,8 +29,15 @@ from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
-from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
-from hybridppo.errors import ConfigurationError, TrainingInterrupted
+from hybridppo.environments.options import (
+    AutoresetName,
+    EnvironmentOptions,
+    EnvSource,
+    OnEnvError,
+    Vectorization,
+    is_held_by_json,
+)
+from hybridppo.errors import ConfigurationError, TrainingInterrupted, shown
 from hybridppo.evaluating import evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
 from hybridppo.job import Job
@@ -323,6 +330,9 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
         choice = stage.choose(asked.config, trained, run.total_steps)
     trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
     put_networks(trained, asked.played)
+    own = {what: name_of_source(value) for what, value in trained.own.items()}
+    if not is_held_by_json(stage.options.env_kwargs):
+        own["env_kwargs"] = shown(stage.options.env_kwargs, 1000)
     settings = Settings(
         env_id=name_of_source(stage.env),
         env_is_registered=isinstance(stage.env, str),
@@ -332,7 +342,7 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
         placement=choice.placement.settings(),
         observation_space=spaces[0],
         action_space=spaces[1],
-        own={what: name_of_source(value) for what, value in trained.own.items()},
+        own=own,
         has_given_agents=isinstance(asked.agent, AnyAgent) or bool(asked.played),
         policy=asked.names[0] if len(asked.names) == 1 else "policy",
     )

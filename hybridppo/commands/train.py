@@ -171,8 +171,6 @@ def _require_no_python(path: str, settings: Settings) -> None:
     config, needs = settings.config, dict(settings.own)
     if not settings.env_is_registered:
         needs["env"] = settings.env_id
-    if settings.env_kwargs_not_saved is not None:
-        needs["env_kwargs"] = settings.env_kwargs_not_saved
     if settings.has_given_agents:
         needs["agents"] = "that there were already"
     agents = config.agents if isinstance(config, PoliciesConfig) else {}

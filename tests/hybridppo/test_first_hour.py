@@ -211,7 +211,7 @@ def test_arguments_that_no_file_can_hold(
         assert repr(made_with) == repr(kwargs)
     config = json.loads((run / "config.json").read_text())
     assert config["env_kwargs"] is None
-    assert config["env_kwargs_not_saved"] == repr(kwargs)
+    assert config["own"]["env_kwargs"] == repr(kwargs)
 
     anew = [None, kept_id] if registered else [None]
     for use in (partial(hybridppo.resume, progress=False), partial(hybridppo.evaluate, episodes=1, progress=False)):
@@ -227,7 +227,7 @@ def test_arguments_that_no_file_can_hold(
     hybridppo.evaluate(run, env=partial(Kept, **kwargs), episodes=1, progress=False)
     assert all(repr(made_with) == repr(kwargs) for made_with in Kept.made_with)
     assert "must make them so by itself" in caplog.text
-    assert json.loads((run / "config.json").read_text())["env_kwargs_not_saved"] == repr(kwargs)
+    assert json.loads((run / "config.json").read_text())["own"]["env_kwargs"] == repr(kwargs)
 
 
 def test_arguments_that_a_file_can_hold_are_handed_over_as_they_are(kept_id: str, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_arguments_that_a_file_can_hold_are_handed_over_as_they_are(kept_id: str
     train(kept_id, env_kwargs=kwargs, run_dir=tmp_path / "run")
     hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, progress=False)
     assert all(repr(made_with) == repr(kwargs) for made_with in Kept.made_with)
-    assert "env_kwargs_not_saved" not in json.loads((tmp_path / "run" / "config.json").read_text())
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["own"] == {}
 
 
 def test_arguments_that_cannot_be_sent_are_named() -> None:

@@ -233,7 +233,7 @@ def test_what_is_read_is_what_was_written(run_dir: Path) -> None:
     settings = Settings.read(RunDirectory.open(run_dir))
     assert {**asdict(settings.run), **asdict(settings.environment)} == SOME
     assert settings.config == CONFIG
-    assert Settings.read(RunDirectory(run_dir, settings.to_json())) == settings
+    assert Settings.read(RunDirectory(run_dir, {**settings.to_json(), "origin": {}})) == settings
 
 
 def test_resuming_takes_what_may_change_and_nothing_else(run_dir: Path) -> None:

@@ -286,7 +286,7 @@ OF_ALL_VIEWS: list[tuple[str, dict[str, Any], str]] = [
     ("config.json", {"agent": []}, "agent must be text, got []"),
     ("config.json", {"agent": "sac"}, "agent must be one of "),
     ("config.json", {"versions": None}, "versions must be an object, got None"),
-    ("config.json", {"played": [], "policies": {"one": None}}, "one must be an object, got None"),
+    ("config.json", {"agents": {}, "played": [], "policies": {"one": None}}, "one must be an object, got None"),
     ("metrics.jsonl", {"env_steps": MISSING}, "env_steps is missing: "),
     ("metrics.jsonl", {"seconds": "3"}, "seconds must be a finite number: "),
     ("metrics.jsonl", {"episode_return_mean": "3"}, "episode_return_mean must be a finite number: "),

@@ -27,10 +27,6 @@ class EnvStateError(EnvError):
     """The state of an environment cannot be saved or restored."""
 
 
-class SlowStateError(EnvStateError):
-    """The state of environments takes too long to save."""
-
-
 class TrainingError(HybridPPOError, ArithmeticError):
     """A loss, a gradient or a parameter is not finite: the agent cannot learn any more."""
 

@@ -78,8 +78,8 @@ def resume(
     """Resume a run from its newest checkpoint.
 
     Networks, optimizer, schedules, counters, random generators and the rollout under way are restored exactly, and so
-    are environments whose state can be saved (`hybridppo.environments.state`): the run ends as if it had never stopped.
-    Other environments start new episodes, and the reason is logged.
+    are environments whose state can be saved or replayed (docs/environments.md, Resumed exactly): the run ends as if it
+    had never stopped. Other environments start new episodes, and the reason is logged.
 
     Args:
         run_dir: the run directory.

@@ -16,6 +16,7 @@ from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
+from hybridppo.environments.replay import ActionHistory
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.networks.numpy_twin import NormalizingActor, NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
@@ -209,7 +210,7 @@ class Stepper:
         self._distribution = distribution
         self._observation = environments.reset(seed)
         self._memory = EpisodeMemory.of(environments, memory)
-        self._has_begun = False
+        self._history = ActionHistory()
         self.seconds = 0.0
         """The seconds of the last `fill`."""
         self.heartbeat: Any = [0]
@@ -223,24 +224,21 @@ class Stepper:
 
     def state(self) -> StepperState:
         """The state for `load_state`."""
-        if not self._has_begun:
-            self._begin()
         nothing = np.zeros((self._environments.num_envs, 0), np.float32)
         remembered = nothing if self._memory is None else self._memory.arrays
-        return self._environments.state(), self._observation, remembered
+        states = self._environments.state()
+        self._history.put_into(states)
+        return states, self._observation, remembered
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Restore the result of `state`."""
-        if not self._has_begun:
-            self._begin()
-        self._environments.load_state(states)
+        shape = self._environments.num_envs, *self._distribution.action_shape
+        row = np.zeros(shape, self._distribution.action_dtype)
+        actions = self._history.take_from(states, row) if self._environments.replays else ()
+        self._environments.load_state(states, [self._distribution.to_env(batch) for batch in actions])
         self._observation = observation
         if self._memory is not None:
             self._memory.arrays = remembered
-
-    def _begin(self) -> None:
-        self._has_begun = True
-        self._environments.remember_the_start()
 
     def fill(
         self,
@@ -266,7 +264,6 @@ class Stepper:
             How many rows of the buffer are filled, and the final observations of the new ones.
         """
         environments = self._environments
-        self._has_begun = True
         start = time.perf_counter()
         end = len(buffer.rewards) if end is None else end
         buffer.write_first(first, self._observation, environments.encode.frames)
@@ -280,6 +277,8 @@ class Stepper:
         if environments.encode.frames is None:
             self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start
+        if environments.replays:
+            self._history.add(buffer.actions[first:filled], self.seconds, environments.longest_episode)
         return filled, finals
 
     def _fill_slices(

@@ -1,6 +1,6 @@
 """Environments over Ray: in each step they receive actions and send observations."""
 
-import contextlib
+import operator
 from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +49,7 @@ class RayEnvironments(Environments):
         self.skips_row_after_end = template.skips_row_after_end  # type: ignore[misc]  # that of those that it stands for
         self._has_absent, self._take_turns = template.absent is not None, template.waiting is not None
         self.waiting = template.waiting
+        self.replays = template.replays  # type: ignore[misc]
         self._shares = divided(num_envs, num_workers)
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
         self._workers = range(num_workers)
@@ -153,25 +154,19 @@ class RayEnvironments(Environments):
     def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
         return [state for states in self._states("state") for state in states]
 
-    def remember_the_start(self) -> None:  # noqa: D102 - as in the base
-        with contextlib.suppress(EnvStateError):  # `state` will raise it again
-            self._states("remember_the_start")
-
-    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        self._states("load_state", states_of_workers(states, self._columns))
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+        own = [[map_parts(operator.itemgetter(at), each) for each in actions] for at in self._columns]
+        self._states("load_state", list(zip(states_of_workers(states, self._columns), own, strict=True)))
 
     def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
         """The result of a method at every worker."""
-        answers = self._answers(self._workers, method, lambda i: () if arguments is None else (arguments[i],))
+        answers = self._answers(self._workers, method, lambda i: () if arguments is None else arguments[i])
         for answer in answers.values():
             if isinstance(answer, WorkerLostError):  # the next step replaces it
                 raise EnvStateError(str(answer))
             if answer[1] is not None:
                 raise EnvStateError(answer[1])
         return [answers[worker][0] for worker in self._workers]
-
-    def _parts(self) -> list[tuple[object, int]]:
-        raise AssertionError("they are elsewhere, and so are their states")
 
     def _close(self) -> None:
         self._pool.close()

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from hybridppo.environments import info_metrics
-from hybridppo.environments.state.keeping import StateKeeper
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
@@ -35,6 +34,8 @@ class Environments(ABC):
     """Whether the row after an episode's end is a reset instead of a step."""
     is_compiled: ClassVar[bool] = False
     """Whether these are compiled environments, which may have kernels for other devices."""
+    replays: ClassVar[bool] = False
+    """Whether `load_state` needs the actions of unfinished episodes."""
     device: Any = None
     """The `torch.device` of environments of tensors; None for arrays of the host."""
 
@@ -69,7 +70,6 @@ class Environments(ABC):
         """Whether agents learn from rewards clipped to +-1; `step` returns unclipped rewards."""
         self._infos: info_metrics.InfoSums | None = None
         self._closed = False
-        self._keeper = StateKeeper(first)
 
     @property
     def num_agents(self) -> int:
@@ -127,48 +127,54 @@ class Environments(ABC):
     def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
         """Refuse rewards of the last steps, `[t, N]`, that are not finite, if `step` does not check them."""
 
+    @property
+    def longest_episode(self) -> int | None:
+        """Steps of the longest unfinished episode, if environments replay them; None if it is not known."""
+        return None
+
     def state(self) -> list[EnvState]:
         """The state for `load_state`: of each sub-environment, or of the whole vector.
+
+        A state with `episode_steps` needs the actions of as many steps to be restored.
 
         Raises:
             EnvStateError: naming the attribute that cannot be saved.
         """
-        parts = self._parts()
-        described = self._keeper.describe([part for part, _ in parts])
-        states: list[EnvState] = [
-            {"num_envs": count, "state": state} for (_, count), state in zip(parts, described, strict=True)
-        ]
+        raise EnvStateError(f"the state of {type(self).__name__} is saved in another way")
+
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:
+        """Restore saved states in environments that were made and reset in the same way.
+
+        Args:
+            states: the result of `state`.
+            actions: the last batches of actions before the states were saved, as `step` takes them.
+
+        Raises:
+            EnvStateError: if the states do not fit; the environments must then be reset.
+        """
+        raise EnvStateError(f"the state of {type(self).__name__} is saved in another way")
+
+    def _states_with_infos(self, states: list[EnvState]) -> list[EnvState]:
+        """The states with the sums of unfinished episodes."""
         if self._infos is not None:
             for state, columns in zip(states, columns_of(states), strict=True):
                 state["infos"] = self._infos.unfinished(columns)
         return states
 
-    def remember_the_start(self) -> None:
-        """Remember the state after the first reset: saved states leave out what has not changed since."""
-        with contextlib.suppress(EnvStateError):  # `state` raises the error again
-            self._keeper.remember([part for part, _ in self._parts()])
-
-    def load_state(self, states: list[EnvState]) -> None:
-        """Restore saved states in environments that were made and reset in the same way.
-
-        Raises:
-            EnvStateError: if the states do not fit; the environments must then be reset.
-        """
-        parts = self._parts()
-        if [count for _, count in parts] != [state["num_envs"] for state in states]:
-            raise EnvStateError(
-                f"the saved state is of vectors of {[state['num_envs'] for state in states]} environments, "
-                f"not of {[count for _, count in parts]}"
-            )
-        self._keeper.restore([part for part, _ in parts], [state["state"] for state in states])
+    def _load_infos(self, states: list[EnvState]) -> None:
+        """Restore the result of `_states_with_infos`."""
         if self._infos is not None:
             for state, columns in zip(states, columns_of(states), strict=True):
                 if "infos" in state:  # else they were not measured
                     self._infos.go_on(columns, state["infos"])
 
-    def _parts(self) -> list[tuple[object, int]]:
-        """The objects that are saved separately, each with its number of environments."""
-        raise EnvStateError(f"the state of {type(self).__name__} is saved in another way")
+    def _require_counts(self, states: list[EnvState], counts: list[int]) -> None:
+        """Refuse states that are not of vectors of these numbers of environments."""
+        if counts != [state["num_envs"] for state in states]:
+            raise EnvStateError(
+                f"the saved state is of vectors of {[state['num_envs'] for state in states]} environments, "
+                f"not of {counts}"
+            )
 
     def close(self) -> None:
         """Close the environments; a second call does nothing. A failure is only a warning."""

@@ -279,7 +279,7 @@ class CompiledEnvironments(Environments):
             for i in range(self._num)
         ]
 
-    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
         if len(states) != self._num or not all("compiled" in state for state in states):
             raise EnvStateError(
                 f"what was saved is not the state of {self._num} compiled environments: resume with the num_envs "
@@ -289,7 +289,7 @@ class CompiledEnvironments(Environments):
             array.copy() for array in (self.states, self.randoms, self.lengths, self.present)
         )
         for i, state in enumerate(states):
-            saved, there = state["compiled"], state.get("present", None if self.agents else [True])
+            saved, there = state["compiled"], state["present"]
             if not isinstance(there, list) or len(there) != self.num_agents or {*map(type, there)} != {bool}:
                 raise EnvStateError(f"what was saved does not say which of {self.num_agents} agents are there")
             if saved["fields"] != str(self.states.dtype.descr):

@@ -4,7 +4,7 @@ An agent that leaves ends its episode; its rows are not steps (`absent`) until i
 environment is reset before `step` returns if none of its agents is left.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from typing import Any, cast
@@ -58,13 +58,13 @@ class ManyAgents(SubEnvironments):
         makes: list[Callable[[], Any]] = [partial(agents_environment, make, action_masks, critic_observes)] * num_envs
         if seats is not None:
             makes = [partial(seat_environment, make, seats, []) for _ in range(num_envs)]
-        sub_environments = made_alike(makes, _require_alike, first, on_error)
+        sub_environments = made_alike(makes, _require_alike, first, on_error, has_agents=True)
         model = cast(ParallelEnvironment, sub_environments[0].env)
         num_agents = len(model.agents)
         super().__init__(sub_environments, num_agents, model.agent.observation_space, model.agent.action_space)
         self.agents = tuple(map(str, model.agents))
         space = model.agent.action_space
-        self._each_action = list if isinstance(space, SpacesOfAgents) else each_of(space)
+        self._each_action = _as_list if isinstance(space, SpacesOfAgents) else each_of(space)
         self._rows = np.zeros((self.num_envs, *self.encode.shape), self.encode.dtype)
         self._rewards = np.zeros(self.num_envs, np.float32)
         self._terminated, self._truncated, self._present, self._absent = (
@@ -91,7 +91,7 @@ class ManyAgents(SubEnvironments):
             self.waiting[:] = True
             self.waiting[self._first_columns + [self._parallel(i).turn for i in range(len(self._columns))]] = False
         # Policies whose observation spaces differ have a list of single actions.
-        each = actions if isinstance(actions, list) else list(self._each_action(actions))
+        each = list(self._each_action(actions))
         finals_of: list[int] = []
         finals: list[Array] = []
         for i, (sub_env, columns) in enumerate(zip(self.sub_environments, self._columns, strict=True)):
@@ -124,8 +124,8 @@ class ManyAgents(SubEnvironments):
             for state, columns in zip(super().state(), self._columns, strict=True)
         ]
 
-    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        super().load_state(states)
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+        super().load_state(states, actions)
         for i, state in enumerate(states):
             present = state["present"]
             if len(present) != self.num_agents or not all(type(is_there) is bool for is_there in present):
@@ -143,9 +143,6 @@ class ManyAgents(SubEnvironments):
                 self._infos.step(columns.start + slot, info)
                 if parallel.terminated[slot] or parallel.truncated[slot]:
                     self._infos.end(columns.start + slot)
-
-    def _parts(self) -> list[tuple[object, int]]:
-        return [(self._parallel(i).saved, self.num_agents) for i in range(len(self.sub_environments))]
 
     def _parallel(self, i: int) -> ParallelEnvironment:
         return cast(ParallelEnvironment, self.sub_environments[i].env)
@@ -174,6 +171,10 @@ class ManyAgents(SubEnvironments):
                 recovered.update(range(columns.start, columns.stop))
         kept = [pair for pair in zip(finals_of, finals, strict=True) if pair[0] not in recovered]
         return [column for column, _ in kept], [final for _, final in kept]
+
+
+def _as_list(actions: list[Any]) -> list[Any]:
+    return actions
 
 
 def _require_alike(

@@ -216,6 +216,10 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         rows = np.array([self.own_rows[slot] for slot in slots])
         return self._encoders[slots[0]].layout.own(rows) if self._differ else rows
 
+    def reset_options(self) -> dict[str, Any] | None:
+        """The options of the next reset."""
+        return None
+
     def put_present(self, present: Array) -> None:
         """Set which agents are present, after the environment was restored within an episode."""
         self.present[:] = present

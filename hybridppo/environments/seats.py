@@ -117,9 +117,14 @@ class Seat(gym.Env[Any, Any]):
         self._results.clear()
         return found
 
+    def reset_options(self) -> dict[str, Any]:
+        """The pools from which the next reset draws opponents."""
+        return {"pools": self._pools}
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode, and play up to the learner's first turn."""
+        """Begin an episode, and play up to the learner's first turn; `options` may have the `pools` of opponents."""
         memory, inner = self._memory, self._inner
+        pools = self._pools if options is None else options["pools"]
         if seed is not None:
             memory.generator = np.random.default_rng([seed, 1])
         for _ in range(MOST_RESETS):
@@ -134,7 +139,7 @@ class Seat(gym.Env[Any, Any]):
             memory.team = teams[int(memory.generator.integers(len(teams)))]
             memory.opponents = {
                 policy: str(memory.generator.choice(names, p=weights))
-                for policy, (names, weights) in self._pools.items()
+                for policy, (names, weights) in pools.items()
                 if self._seats_of(policy)
             }
             if self._others_play():

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -11,8 +11,19 @@ import numpy as np
 from hybridppo.environments.base import Environments, EnvState, closed, warned_of_closing
 from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
+from hybridppo.environments.replay import digest_of
+from hybridppo.environments.state import (
+    REMEDY,
+    Walk,
+    decoded,
+    encoded,
+    generators_of,
+    set_generator,
+    state_of_generator,
+    write,
+)
 from hybridppo.environments.steering import Steering, latest
-from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError
+from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import reshaped
 from hybridppo.spaces.observations import ObservationEncoder
@@ -22,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
 """Failures in a row after which an environment is still restarted."""
+OTHER_ROWS = (
+    "the replay of its episode led to another observation: it draws from a global generator, or something that lives "
+    "across episodes is not plain data"
+)
 STEPS_TO_RECOVER = 100
 """After this number of steps, or after a whole episode, failures are counted from 0 again."""
 
@@ -34,6 +49,7 @@ class SubEnvironment:
         index: its number among the environments of the run.
         on_error: "raise" an error, or "restart" the environment.
         gives_rows: whether observations of any space but a `Box` are returned as encoded rows.
+        has_agents: whether `make` makes a `ParallelEnvironment` or a `Seat`.
     """
 
     def __init__(
@@ -43,14 +59,21 @@ class SubEnvironment:
         on_error: OnEnvError = "raise",
         *,
         gives_rows: bool = False,
+        has_agents: bool = False,
     ) -> None:
         self.env = make()
         self.index = index
         self._encode = ObservationEncoder(self.env.observation_space)
+        self._has_agents = has_agents
         self._gives_rows = gives_rows and not self._encode.is_array
         self._row = self._encode.row_maker()
         self.seed: int | None = None
         """The seed of its last seeded reset."""
+        self._started: dict[str, Any] = {}
+        """The seed and the options of the last reset, and the states of random generators before it."""
+        self._began: dict[str, str] = {}
+        self._generators: list[tuple[str, Any, Any]] = []
+        self._resets = 0
         self.times_restarted = self.restarts_counted = 0
         """How often it was restarted, and how many of these restarts `Environments.restarted` has had."""
         self._make = make
@@ -75,7 +98,7 @@ class SubEnvironment:
         self._failures = 0
         self.seed = seed if seed is not None else self.seed
         try:
-            return self._reset(seed)
+            return self._reset(seed, cast(Any, self.env).reset_options() if self._has_agents else None)
         except ENV_FAILURES as error:
             return self.recover(f"in a reset, {num_steps} steps after the first", error)
 
@@ -121,6 +144,61 @@ class SubEnvironment:
         self.times_restarted, self._failures = whole(state, "times_restarted"), whole(state, "failures")
         self.restarts_counted = whole(state, "restarts_counted")
 
+    def saved(self) -> dict[str, Any]:
+        """The environment's own state for `restore`: its plain data, and the start of its episode."""
+        walk = Walk(self.walked)
+        return {"leaves": walk.since(self._began), "hidden": walk.hidden[:1], "started": self._started}
+
+    def remember(self) -> None:
+        """Remember the data after the first reset: `saved` leaves out what has not changed since."""
+        self._began = self._began or Walk(self.walked).digests()
+
+    def restore(self, saved: dict[str, Any], actions: Sequence[Any] | None, rows: Any) -> Any:
+        """Restore the result of `saved` in a new environment that was reset.
+
+        If all of it is plain data, the data is written. Otherwise, the episode is replayed; the caller must then
+        compare the rows, and write the data.
+
+        Args:
+            saved: the state.
+            actions: the actions of its episode; None if they were not saved.
+            rows: the rows of the reset.
+
+        Returns:
+            The last rows of a replay; None if there was none.
+
+        Raises:
+            EnvStateError: if the state does not fit, or the episode cannot be replayed.
+        """
+        started, problem = saved["started"], "its actions were not saved"
+        has_begun = started == self._started  # with all that no walk finds
+        if not (has_begun and saved["hidden"]):
+            self._started = started
+            try:
+                write(self.walked, saved["leaves"])
+                if not saved["hidden"]:
+                    return None
+            except EnvStateError as error:  # what it names may come to exist in the replay
+                problem = str(error)
+        if actions is None:
+            raise EnvStateError(problem)
+        if not has_begun and started["seed"] is None and not started["random"]:
+            raise EnvStateError(
+                f"it has no random generator that the library knows, and {saved['hidden'][0]}: {REMEDY}"
+            )
+        try:
+            if not has_begun:
+                for path, owner, key in generators_of(self.walked):
+                    if path in started["random"]:
+                        set_generator(owner[key], started["random"][path])
+                rows = self._reset(started["seed"], decoded(started["options"]))
+            step = self.env.step if self._has_agents else self.step
+            for action in actions:
+                rows = step(action)[0]
+        except ENV_FAILURES as error:
+            raise EnvStateError(f"its episode cannot be replayed: {describe_error(error)}") from error
+        return rows
+
     def close(self) -> None:
         """Close the environment; a failure is only a warning."""
         with warned_of_closing(f"environment {self.index} (seed {self.seed})"):
@@ -138,14 +216,30 @@ class SubEnvironment:
             raise BadValueError(
                 f"its spaces are {self.env.observation_space} and {self.env.action_space}, not {spaces}"
             )
-        self._is_checked, self.step = False, self._first_step
+        self._is_checked, self.step, self._resets = False, self._first_step, 0
         # The old seed might lead to the same failure. The new seed follows from the old one alone, so that an episode
         # that is sampled again after a resume is the same.
         self.seed = int(np.random.SeedSequence([self.seed or 0, 1]).generate_state(1)[0] >> 1)
         return self._reset(self.seed)
 
-    def _reset(self, seed: int | None) -> Any:
-        result = self.env.reset(seed=seed)
+    @property
+    def walked(self) -> object:
+        """The object whose plain data is saved."""
+        env: Any = self.env
+        return env.saved if self._has_agents else env
+
+    def _note_start(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Note what a replay of the next episode needs."""
+        if self._resets < 2:  # gymnasium makes its generator in the first
+            self._resets += 1
+            with contextlib.suppress(EnvStateError):  # `saved` raises it again
+                self._generators = generators_of(self.walked)
+        random = {path: state_of_generator(owner[key]) for path, owner, key in self._generators}
+        self._started = {"seed": seed, "options": encoded(options), "random": random}
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None = None) -> Any:
+        self._note_start(seed, options)
+        result = self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
         encode = self._encode
@@ -227,7 +321,7 @@ def made_alike(
 class SubEnvironments(Environments):
     """Environments that this process steps one after the other: saving, restarting and closing them.
 
-    A subclass makes the arrays of a step: `_rows`, `_rewards`, `_terminated` and `_truncated`.
+    A subclass makes the arrays of a step, `_rows`, `_rewards`, `_terminated` and `_truncated`, and divides actions.
 
     Args:
         sub_environments: one or more, numbered as in the run.
@@ -240,6 +334,9 @@ class SubEnvironments(Environments):
     _rewards: Array
     _terminated: Array
     _truncated: Array
+    _each_action: Callable[[Any], Any]
+    """From a batch of actions to those of the columns."""
+    replays = True
 
     def __init__(
         self,
@@ -257,19 +354,53 @@ class SubEnvironments(Environments):
         """The seeds of the next episodes, if each is to have its own."""
         self._started_at = [0] * len(sub_environments)
         """`_num_steps` at the start of each environment's episode."""
+        self._loaded: tuple[int, list[str]] = -1, []
+        """`_num_steps` when a state was loaded, and the digests of its rows."""
 
     def state(self) -> list[EnvState]:
         """As in the base, with the data of each `SubEnvironment`."""
-        return [
-            {**state, "sub_environment": sub_env.state(), "episode_steps": self._num_steps - started_at}
-            for state, sub_env, started_at in zip(super().state(), self.sub_environments, self._started_at, strict=True)
-        ]
+        self._remember()
+        at, digests = self._loaded
+        if at != self._num_steps:  # else rows of environments that were not replayed are not there
+            digests = [digest_of(self._rows[columns]) for columns in self._columns]
+        states: list[EnvState] = []
+        for sub_env, digest, started_at in zip(self.sub_environments, digests, self._started_at, strict=True):
+            state = {"num_envs": self.num_agents, "state": sub_env.saved(), "sub_environment": sub_env.state()}
+            states.append({**state, "episode_steps": self._num_steps - started_at, "digest": digest})
+        return self._states_with_infos(states)
 
-    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        super().load_state(states)
-        for sub_env, state in zip(self.sub_environments, states, strict=True):
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:
+        """As in the base; the episode of an environment that is not plain data is replayed."""
+        self._require_counts(states, [self.num_agents] * len(self.sub_environments))
+        self._remember()
+        each = [list(self._each_action(batch)) for batch in actions]
+        for sub_env, columns, state in zip(self.sub_environments, self._columns, states, strict=True):
+            number = whole(state, "episode_steps")
+            own = [batch[columns] if self.agents else batch[columns.start] for batch in each[len(each) - number :]]
+            is_there = not number or "actions" in state
+            try:
+                rows = sub_env.restore(state["state"], own if is_there else None, self._rows[columns])
+                if rows is not None:
+                    self._rows[columns] = np.reshape(rows, self._rows[columns].shape)
+                    if digest_of(self._rows[columns]) != state["digest"]:
+                        raise EnvStateError(f"{OTHER_ROWS} ({' '.join(state['state']['hidden'])}): {REMEDY}")
+                    write(sub_env.walked, state["state"]["leaves"])
+            except EnvStateError as error:
+                raise EnvStateError(f"environment {sub_env.index}: {error}") from error.__cause__
             sub_env.load_state(state["sub_environment"])
+        self._loaded = self._num_steps, [state["digest"] for state in states]
         self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
+        self._load_infos(states)
+
+    def _remember(self) -> None:
+        if not self._num_steps:
+            for sub_env in self.sub_environments:
+                sub_env.remember()
+
+    @property
+    def longest_episode(self) -> int | None:
+        """Steps of the longest unfinished episode."""
+        return self._num_steps - min(self._started_at)
 
     def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
         found = [steering.apply(sub_env.env) for sub_env in self.sub_environments]

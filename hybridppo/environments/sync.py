@@ -110,9 +110,6 @@ class SyncEnvironments(SubEnvironments):
             self._reset(i)
         return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
 
-    def _parts(self) -> list[tuple[object, int]]:
-        return [(sub_env.env, 1) for sub_env in self.sub_environments]
-
     def _sum_with_bytes(self, of_rewards: Callable[[Array], Any], of_rows: Callable[[Array], Any]) -> Any:
         """A test of rewards, and of the numbers among the bytes of rows."""
         flat = self._rows.reshape(-1)

@@ -9,7 +9,7 @@ The modes differ in where an episode's true final observation is, and in whether
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from multiprocessing.connection import wait
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ from hybridppo.environments.checks import (
     describe_error,
 )
 from hybridppo.environments.options import MODES, AutoresetName
+from hybridppo.environments.state import Walk, write
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import require_finite
@@ -49,6 +50,7 @@ class VectorEnvironments(Environments):
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space, first)
         self.vector = vector
         self._first = first
+        self._began: dict[str, str] = {}
         self._seed: int | None = None
         self._num_steps = 0
         self._sum = self.encode.finite_test(self.num_envs)
@@ -180,20 +182,32 @@ class VectorEnvironments(Environments):
         return lost
 
     def state(self) -> list[EnvState]:
-        """As in the base, with the rows that will be resets."""
-        return [{**state, "resetting": self._resetting.tolist()} for state in super().state()]
-
-    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        super().load_state(states)
-        self._resetting = np.array(states[0].get("resetting", [False] * self.num_envs), np.bool_)
-
-    def _parts(self) -> list[tuple[object, int]]:
-        if isinstance(self.vector, AsyncVectorEnv):
+        """The plain data of the whole vector, and the rows that will be resets."""
+        if isinstance(self.vector.unwrapped, AsyncVectorEnv):
             raise EnvStateError(
                 "the environments of an AsyncVectorEnv are in other processes: let the function make one environment, "
                 "and set num_workers"
             )
-        return [(self.vector, self.num_envs)]
+        walk = Walk(self.vector)
+        if walk.hidden:
+            raise EnvStateError(
+                f"{type(self.vector).__name__}{walk.hidden[0]}, which cannot be saved, and the library does not know "
+                "when the environments of a vector were reset: let the function make one environment"
+            )
+        self._remember()
+        state = {"num_envs": self.num_envs, "leaves": walk.since(self._began), "resetting": self._resetting.tolist()}
+        return self._states_with_infos([state])
+
+    def _remember(self) -> None:
+        if not self._num_steps:
+            self._began = self._began or Walk(self.vector).digests()
+
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+        self._require_counts(states, [self.num_envs])
+        self._remember()
+        write(self.vector, states[0]["leaves"])
+        self._resetting = np.array(states[0]["resetting"], np.bool_)
+        self._load_infos(states)
 
     def _close(self) -> None:
         last = self._first + self.num_envs - 1

@@ -263,7 +263,7 @@ def test_an_environment_that_was_changed_starts_new_episodes(tmp_path: Path, cap
     train(made(20), tmp_path / "run", IN_TURN, total_steps=2 * CONFIG.batch_size)
     with caplog.at_level("INFO"):
         hybridppo.resume(tmp_path / "run", env=made(30), total_steps=3 * CONFIG.batch_size, progress=False)
-    assert "new episodes: ScriptedEnv._script is not what it was when the run began" in caplog.text
+    assert "new episodes: environment 0: ._script is not what it was when the run began" in caplog.text
 
 
 @needs_signals

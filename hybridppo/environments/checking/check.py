@@ -251,10 +251,14 @@ class _Check:
             return [environments.reset(self._seed).copy(), *self._steps(environments)]
 
     def _steps(self, environments: Environments) -> Iterator[Array]:
-        sample, seconds = _sampler(environments, self._seed), self._report.seconds_per_step
-        for _ in range(max(1, min(STEPS_TO_REPEAT, int(SECONDS_TO_REPEAT / max(seconds, 1e-9))))):
+        sample = _sampler(environments, self._seed)
+        for _ in range(self._num_repeated):
             rows, rewards, *_ = environments.step(sample())
             yield from (rows.copy(), rewards.copy())
+
+    @property
+    def _num_repeated(self) -> int:
+        return max(1, min(STEPS_TO_REPEAT, int(SECONDS_TO_REPEAT / max(self._report.seconds_per_step, 1e-9))))
 
     def look_at_sending_and_saving(self) -> None:
         """Report objects that cannot be sent to workers or saved in checkpoints."""
@@ -267,10 +271,23 @@ class _Check:
         except EnvError as error:
             report.add("note", str(error))
         try:
-            environments.state()
+            self._look_at_resuming()
         except EnvStateError as error:
             remedy = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
-            report.add("note", f"its state cannot be saved: {error}", remedy)
+            report.add("note", f"its state cannot be saved and restored: {error}", remedy)
+
+    def _look_at_resuming(self) -> None:
+        """Restore the state after some steps in new environments; raises `EnvStateError`."""
+        sample, actions = _sampler(self.environments, self._seed), []
+        self.environments.reset(self._seed)
+        for _ in range(self._num_repeated):
+            actions.append(sample())
+            self.environments.step(actions[-1])
+        states = self.environments.state()
+        longest = max(state.get("episode_steps", 0) for state in states)
+        with contextlib.closing(self._make()) as others:
+            others.reset(self._seed)
+            others.load_state([{**state, "actions": True} for state in states], actions[len(actions) - longest :])
 
     def _look_at_tensors_of_state(self) -> None:
         """Check that a saved state of tensors gives the same steps again."""

@@ -1,10 +1,12 @@
 """The check finds what is wrong with an environment, and does not complain of what is right."""
 
+import itertools
 import json
 import random
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -48,10 +50,16 @@ def variant(**attributes: Any) -> Callable[[], Any]:
     return lambda: type("Variant", (Walk,), attributes)()
 
 
-def made_with_lock() -> Any:
-    env = Walk()
-    env.lock = threading.Lock()  # type: ignore[attr-defined]
-    return env
+class Clocked(Walk):
+    """Holds something that cannot be saved, and whose numbers no replay repeats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = itertools.count()
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        return observation + np.float32(time.perf_counter() % 1.0), *others
 
 
 LOCK = threading.Lock()
@@ -178,7 +186,7 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "global generator": (variant(reward=lambda env: random.random()), "warning", "global generator"),
     "not to be sent": (partial(needs_lock, LOCK), "note", "cannot be sent to worker processes"),
-    "not to be saved": (made_with_lock, "note", "its state cannot be saved.*get_state"),
+    "not to be saved": (Clocked, "note", "its state cannot be saved and restored.*get_state"),
 }
 
 

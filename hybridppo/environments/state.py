@@ -1,0 +1,398 @@
+"""The plain data of an environment: read as JSON, and written back into an environment of the same kind.
+
+    leaves = Walk(environment).leaves           # by path, such as {".env._elapsed_steps": 7}
+    write(another_environment, leaves)
+
+A walk follows attributes, lists and dicts from an environment through its wrappers to numbers, text, arrays and random
+generators: the leaves. `write` sets those that differ. It builds no object and imports nothing, and it refuses leaves
+that the other environment has no place for. An object with `get_state()` and `set_state(state)` is one leaf.
+
+State outside of attributes (globals, closures, other processes, C++) is not found. `Walk.hidden` names objects that may
+have such a state; a replay restores it (`sub_environment.py`). Workers use this file without torch.
+"""
+
+import base64
+import collections
+import functools
+import hashlib
+import inspect
+import json
+import logging
+import math
+import random
+import re
+import sys
+import time
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from hybridppo.errors import EnvStateError
+
+Leaves = dict[str, Any]
+"""Values as JSON by path. A dict is a value of another kind, which its first key names."""
+
+REMEDY = "give the environment get_state() and set_state(state) (docs/environments.md, Resumed exactly)"
+MAX_LEAVES, MAX_BYTES, MAX_SECONDS = 10**5, 2**26, 5.0
+"""The limits of one environment: leaves, bytes of all arrays, and seconds of the walk."""
+LARGE = 2**20
+"""An array of more bytes is saved as a digest if `Walk.hidden` is not empty: a replay restores it."""
+CONSTANTS = (
+    type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial,
+    np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
+)  # fmt: skip
+"""Objects of which a path has the same one in every run; only their names are compared."""
+PLAIN_DTYPES = "?biufcmMSU"
+NEW_KEY = re.compile(r"(?P<owner>.*)(\.(?P<attribute>(?!__|\d)\w+)|\['(?P<key>[^'\\]*)'\])")
+"""A path that may be missing in a new environment: an attribute, or a key of a dict."""
+OUTSIDE = {*sys.stdlib_module_names, "torch", "pygame"} - {"__main__"}
+"""Packages whose objects are not walked: they stand for files, processes, devices and windows."""
+
+
+class Walk:
+    """The leaves of an environment, and their places.
+
+    Args:
+        environment: the environment.
+        asks: whether `get_state()` is called.
+
+    Raises:
+        EnvStateError: if it has too many of them, or its `get_state()` fails.
+    """
+
+    def __init__(self, environment: Any, *, asks: bool = True) -> None:
+        self._asks = asks
+        self.leaves: Leaves = {}
+        self.places: dict[str, tuple[Any, Any, Any]] = {}
+        """For each path, the container, the key in it, and the value."""
+        self.owners: dict[str, dict[Any, Any]] = {}
+        """The attributes of walked objects, and walked dicts, by path."""
+        self.hidden: list[str] = []
+        """Objects that are not walked, and are no leaves."""
+        self.num_views: collections.Counter[int] = collections.Counter()
+        """The number of arrays that share memory, by its identity."""
+        self._met: dict[int, str] = {}
+        self._arrays: list[str] = []
+        self.parents: dict[str, str] = {}
+        start, queue = time.perf_counter(), [("", "", None, None, environment)]
+        for parent, path, owner, key, value in queue:  # which grows
+            self.parents[path], self.places[path] = parent, (owner, key, value)
+            self.leaves[path] = self._leaf(path, value)
+            queue += ((path, path + name, *place) for name, *place in self._children(path, value))
+            if len(queue) > MAX_LEAVES or time.perf_counter() - start > MAX_SECONDS:
+                raise EnvStateError(
+                    f"the state of {type(environment).__name__} has too many values, as in {path}: {REMEDY}"
+                )
+        self._write_arrays(type(environment).__name__)
+
+    def digests(self) -> dict[str, str]:
+        """A digest of each leaf but those of random generators, for `since`."""
+        return {path: _digest(leaf) for path, leaf in self.leaves.items() if _kind(leaf) != "generator"}
+
+    def since(self, began: dict[str, str]) -> Leaves:
+        """The leaves, with the digests of those that have not changed since the digests `began`."""
+        now = self.digests()
+        return {
+            path: {"same": now[path]} if path in began and began[path] == now.get(path) else leaf
+            for path, leaf in self.leaves.items()
+        }
+
+    def _leaf(self, path: str, value: Any) -> Any:
+        if isinstance(value, Enum):
+            return {"enum": value.name, "of": type(value).__qualname__}
+        if _is_scalar(value):
+            return encoded(value)
+        if id(value) in self._met:
+            return {"again": self._met[id(value)]}
+        if (own := own_state(value)) is not None:
+            self._met[id(value)] = path
+            return {"own": own[0]() if self._asks else None}
+        try:
+            return encoded(value, self._met, path)
+        except TypeError:  # it is not plain, or has parts that are met elsewhere
+            self._met[id(value)] = path
+        if type(value) is np.ndarray and value.dtype.kind in PLAIN_DTYPES:
+            self._arrays.append(path)
+            self.num_views[id(_memory_of(value))] += 1
+            return None
+        if (generator := state_of_generator(value)) is not None:
+            return {"generator": generator}
+        if isinstance(value, CONSTANTS):
+            return {"constant": str(getattr(value, "__qualname__", type(value).__qualname__))}
+        if type(value) not in (list, tuple, deque, dict) and not _is_walked(value):
+            self.hidden.append(f"{path} is of type {_package(value)}.{type(value).__qualname__}")
+        return {"object": type(value).__qualname__}
+
+    def _children(self, path: str, value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+        """The name, the container, the key and the value of each part of an object."""
+        kind = _kind(self.leaves[path])
+        if kind == "constant" and isinstance(value, functools.partial):
+            yield from ((f".{name}", None, name, getattr(value, name)) for name in ("func", "args", "keywords"))
+        elif kind == "constant" and isinstance(value, types.MethodType):
+            yield ".__self__", None, "__self__", value.__self__
+        elif kind == "constant" and isinstance(value, gym.Space):  # which environments may draw from
+            parts = (name for name in ("spaces", "_np_random") if name in vars(value))
+            yield from ((f".{name}", vars(value), name, vars(value)[name]) for name in parts)
+        elif kind == "object" and isinstance(value, dict):
+            self.owners[path] = value
+            yield from ((f"[{key!r}]", value, key, item) for key, item in value.items())
+        elif kind == "object" and isinstance(value, (list, tuple, deque)):
+            owner = None if isinstance(value, tuple) else value
+            yield from ((f"[{i}]", owner, i, item) for i, item in enumerate(value))
+        elif kind == "object" and _is_walked(value):
+            self.owners[path] = vars(value)
+            yield from ((f".{name}", vars(value), name, item) for name, item in list(vars(value).items()))
+
+    def _write_arrays(self, name: str) -> None:
+        size = 0
+        for path in self._arrays:
+            array = self.places[path][2]
+            is_large = self.hidden and array.nbytes > LARGE
+            size += 0 if is_large else array.nbytes
+            if size > MAX_BYTES:
+                raise EnvStateError(f"the state of {name} takes more than {MAX_BYTES >> 20} MiB at {path}: {REMEDY}")
+            data = {"digest": hashlib.blake2b(array.tobytes()).hexdigest()} if is_large else encoded_array(array)
+            self.leaves[path] = data
+
+
+def write(environment: Any, leaves: Leaves) -> None:
+    """Write leaves that differ into an environment.
+
+    Raises:
+        EnvStateError: naming a leaf that cannot be written; the environment must then be reset.
+    """
+    walk = Walk(environment)
+    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
+    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
+        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
+    leaves = {**leaves, **{path: walk.leaves[path] for path in same}}
+    differ = {path for path, leaf in leaves.items() if path not in walk.leaves or walk.leaves[path] != leaf}
+    # Others of the same object get the new one.
+    differ |= {path for path, leaf in leaves.items() if _kind(leaf) == "again" and leaf["again"] in differ}
+    try:
+        for path, (owner, key, _) in walk.places.items():
+            if path not in leaves and walk.parents[path] in leaves and isinstance(owner, dict):
+                owner.pop(key, None)
+        in_order = sorted(differ, key=lambda at: _kind(leaves[at]) == "again")
+        for each in [_writer(walk, path, leaves[path]) for path in in_order]:
+            each()
+    except EnvStateError:
+        raise
+    except Exception as error:  # any error of Python, NumPy or `set_state` for data that it cannot read
+        raise EnvStateError(f"{sorted(differ)} cannot be restored: {type(error).__name__}: {error}") from error
+    found = Walk(environment).leaves  # objects that were one may be two now, and others may be left
+    others = [path for path in {**leaves, **found} if found.get(path, found) != leaves.get(path, found)]
+    if others:
+        raise EnvStateError(f"{others[0]} differs from when it was saved, and cannot be written")
+
+
+def generators_of(environment: Any) -> list[tuple[str, Any, Any]]:
+    """The path, the container and the key of each random generator."""
+    places = Walk(environment, asks=False).places.items()
+    return [(path, *place[:2]) for path, place in places if isinstance(place[2], GENERATORS) and place[0] is not None]
+
+
+def _writer(walk: Walk, path: str, leaf: Any) -> Callable[[], object]:
+    """A function that writes a leaf."""
+    kind = _kind(leaf)
+    if path not in walk.places:
+        match = NEW_KEY.fullmatch(path)
+        if match is None or match["owner"] not in walk.owners:
+            raise EnvStateError(f"{path} is missing in a new environment")
+        walk.places[path] = walk.owners[match["owner"]], match["attribute"] or match["key"], None
+    owner, key, now = walk.places[path]
+    if kind == "again" and owner is not None and leaf["again"] in walk.places:  # once that object is written
+        its_owner, its_key, same = walk.places[leaf["again"]]
+        return lambda: owner.__setitem__(key, same if its_owner is None else its_owner[its_key])
+    if kind == "own" and (own := own_state(now)) is not None:
+        return functools.partial(own[1], leaf["own"])
+    if kind == "generator" and isinstance(now, GENERATORS):
+        return functools.partial(set_generator, now, leaf["generator"])
+    if kind == "enum" and isinstance(now, Enum) and type(now).__qualname__ == leaf["of"]:
+        value: Any = type(now)[leaf["enum"]]
+    elif kind in ("again", "constant", "object", "digest", "own", "generator", "enum"):
+        raise EnvStateError(f"{path} is another one than when it was saved, and cannot be written")
+    else:
+        value = decoded(leaf)
+    if isinstance(now, np.ndarray) and isinstance(value, np.ndarray) and now.flags.writeable:
+        is_view = walk.num_views[id(_memory_of(now))] > 1 and _kind(walk.leaves.get(path)) != "again"
+        if is_view and (now.shape, now.dtype) == (value.shape, value.dtype):  # others see its memory, too
+            return functools.partial(np.copyto, now, value)
+    if owner is None:
+        raise EnvStateError(f"{path} differs from when it was saved, and cannot be written")
+    return functools.partial(owner.__setitem__, key, value)
+
+
+def _kind(leaf: Any) -> str:
+    return next(iter(leaf), "") if isinstance(leaf, dict) else ""
+
+
+def _digest(leaf: Any) -> str:
+    return hashlib.blake2b(json.dumps(leaf).encode(), digest_size=8).hexdigest()
+
+
+def _memory_of(array: Any) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def own_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
+    """Functions that get and set an object's state as JSON, if its class has methods for it; else None."""
+    kind: Any = type(value)
+    if hasattr(kind, "cloneSystemState") and hasattr(kind, "restoreSystemState"):  # of Atari's emulator
+        return (
+            lambda: {"bytes": to_text(value.cloneSystemState().serialize())},
+            lambda state: value.restoreSystemState(type(value.cloneSystemState())(decoded(state))),
+        )
+    if isinstance(value, (*GENERATORS, types.ModuleType)) or not inspect.isfunction(getattr(kind, "get_state", None)):
+        return None
+    if not inspect.isfunction(getattr(kind, "set_state", None)):
+        return None
+    try:
+        inspect.signature(kind.get_state).bind(None)
+        inspect.signature(kind.set_state).bind(None, None)
+    except TypeError:
+        return None
+
+    def get() -> Any:
+        try:
+            return encoded(value.get_state())
+        except Exception as error:  # any error of the user's
+            raise EnvStateError(
+                f"get_state() of {kind.__qualname__} failed: {type(error).__name__}: {error}"
+            ) from error
+
+    return get, lambda state: value.set_state(decoded(state))
+
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
+
+def state_of_generator(value: Any) -> Any:
+    """The state of a random generator as JSON; None for other values."""
+    if type(value) is np.random.Generator:
+        sequence = getattr(value.bit_generator, "seed_seq", None)
+        return [encoded(value.bit_generator.state), getattr(sequence, "n_children_spawned", 0)]
+    if type(value) is np.random.RandomState:
+        return encoded(value.get_state(legacy=False))
+    return encoded(value.getstate()) if type(value) is random.Random else None
+
+
+def set_generator(generator: Any, state: Any) -> None:
+    """Set the state of a random generator, as its leaf has it.
+
+    Raises:
+        EnvStateError: if it is the state of another kind of generator.
+    """
+    if isinstance(generator, random.Random):
+        generator.setstate(decoded(state))
+        return
+    is_new = isinstance(generator, np.random.Generator)
+    found, spawned = (decoded(state[0]), state[1]) if is_new else (decoded(state), 0)
+    words = found["state"] if isinstance(found["state"], dict) else {}
+    if not 0 <= words.get("pos", 0) <= 624 or not 0 <= found.get("buffer_pos", 0) <= 4:
+        raise EnvStateError("a generator's position lies outside of its state")  # NumPy would read there
+    if is_new:
+        sequence: Any = getattr(generator.bit_generator, "seed_seq", None)
+        if getattr(sequence, "n_children_spawned", 0) < spawned:
+            sequence.spawn(spawned - sequence.n_children_spawned)
+        generator.bit_generator.state = found
+    else:
+        generator.set_state(found)
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, np.generic)
+
+
+def encoded(value: Any, met: dict[int, str] | None = None, path: str = "") -> Any:
+    """Plain data as JSON.
+
+    Args:
+        value: numbers, text, arrays, and containers of them.
+        met: paths of objects by identity, to which the containers are added.
+        path: their path.
+
+    Raises:
+        TypeError: if there is anything else, or an object of `met`.
+    """
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if type(value) is bytes:
+        return {"bytes": to_text(value)}
+    if isinstance(value, np.generic) and value.dtype.kind in PLAIN_DTYPES:
+        return {"number": encoded_array(np.asarray(value))}
+    kind = type(value)
+    if kind not in (list, tuple, dict, deque, set, np.ndarray) or (kind is not tuple and id(value) in (met or ())):
+        raise TypeError(f"{kind.__qualname__} is no plain data")
+    if kind is np.ndarray:
+        if met is not None or value.dtype.kind not in PLAIN_DTYPES:  # arrays are leaves of their own
+            raise TypeError("an array of objects is no plain data")
+        return encoded_array(value)
+    items = [part for pair in value.items() for part in pair] if kind is dict else value
+    node: dict[str, Any] = {kind.__name__: [encoded(item, met, f"{path}[...]") for item in items]}
+    if kind is set:
+        node["set"].sort(key=repr)
+    if met is not None and kind is not tuple:
+        met[id(value)] = path
+    return {**node, "maxlen": value.maxlen} if kind is deque else node
+
+
+def decoded(node: Any) -> Any:
+    """The data that `encoded` wrote."""
+    if not isinstance(node, dict):
+        return node
+    kind, content = next(iter(node.items()))
+    if kind == "float":
+        return float(content)
+    if kind == "bytes":
+        return base64.b64decode(content, validate=True)
+    if kind == "number":
+        return decoded(content)[()]
+    if kind == "array":
+        dtype = np.dtype(str(node["dtype"]))
+        if dtype.kind not in PLAIN_DTYPES:
+            raise ValueError(f"{dtype} is no type of plain numbers or text")
+        return np.frombuffer(base64.b64decode(content, validate=True), dtype).reshape(node["shape"]).copy()
+    items = [decoded(item) for item in content]
+    if kind == "dict":
+        return dict(zip(items[::2], items[1::2], strict=True))
+    if kind == "deque":
+        return deque(items, node["maxlen"])
+    return {"list": list, "tuple": tuple, "set": set}[kind](items)
+
+
+def encoded_array(array: Any) -> dict[str, Any]:
+    """An array of plain numbers or text as JSON."""
+    data = np.ascontiguousarray(array).tobytes()
+    return {"array": to_text(data), "dtype": array.dtype.str, "shape": list(array.shape)}
+
+
+def to_text(data: bytes) -> str:
+    """Bytes as text for JSON."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def _is_walked(value: Any) -> bool:
+    """Whether an object has all its data in its attributes: its classes are written in Python."""
+    kind: Any = type(value)
+    slots = (name for cls in kind.__mro__ for name in np.atleast_1d(cls.__dict__.get("__slots__", ())).tolist())
+    has_slots = any(name not in ("__dict__", "__weakref__") for name in slots)
+    return (
+        kind.__new__ is object.__new__ and kind.__dictoffset__ != 0 and not has_slots and _package(value) not in OUTSIDE
+    )
+
+
+def _package(value: Any) -> str:
+    """The package of its class; classes made by SWIG have none."""
+    return str(getattr(type(value), "__module__", "")).partition(".")[0]

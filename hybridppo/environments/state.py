@@ -235,7 +235,7 @@ def _kind(leaf: Any) -> str:
 
 
 def _digest(leaf: Any) -> str:
-    return hashlib.blake2b(json.dumps(leaf).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(json.dumps(leaf, allow_nan=False).encode(), digest_size=8).hexdigest()
 
 
 def _memory_of(array: Any) -> Any:

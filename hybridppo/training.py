@@ -23,7 +23,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.agents.schedules import Schedules
-from hybridppo.auto.named import PlacementChoice, resolve_placement
+from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.action_masks import has_mask

@@ -53,8 +53,6 @@ class Candidate:
     torch_threads: int = 1
     lag: int = 1
     """By how many updates the parameters that sample may be behind, if sampling and learning overlap."""
-    changes: tuple[tuple[str, Any], ...] = ()
-    """Fields of the configuration that are changed, with their values."""
 
     @property
     def max_lag(self) -> int:
@@ -71,7 +69,7 @@ class Candidate:
             parts.append(f"{self.torch_threads} threads")
         if self.max_lag > 1:
             parts.append(f"max_lag={self.max_lag}")
-        return ", ".join([*parts, *(f"{field}={value!r}" for field, value in self.changes)])
+        return ", ".join(parts)
 
     @property
     def placement(self) -> Placement:
@@ -104,11 +102,6 @@ class Trial:
         return self.sampling + self.learning + self.copying
 
     @property
-    def overlapped(self) -> float:
-        """The least seconds of an iteration if sampling and learning overlapped."""
-        return max(self.sampling, self.learning) + self.copying
-
-    @property
     def steps_per_second(self) -> float:
         """Environment steps a second."""
         return self.steps / self.iteration
@@ -120,9 +113,8 @@ class Trial:
     def to_json(self) -> dict[str, Any]:
         """The trial, as JSON can hold it."""
         values = asdict(self)
-        candidate = {**values.pop("candidate"), "changes": dict(self.candidate.changes)}
         more = {"label": self.candidate.label, "iteration": self.iteration, "steps_per_second": self.steps_per_second}
-        return {**candidate, **more, **values}
+        return {**values.pop("candidate"), **more, **values}
 
 
 @dataclass(frozen=True)
@@ -165,7 +157,7 @@ class Training:
             Stopped: if an update was broken off.
             HybridPPOError, RuntimeError, MemoryError: as training under the candidate would.
         """
-        config = replaced(self.config, torch_threads=candidate.torch_threads, **dict(candidate.changes))
+        config = replaced(self.config, torch_threads=candidate.torch_threads)
         small, times = shortened(config, share)
         warmup, fewest = _iterations(small)
         placement = candidate.placement

@@ -13,8 +13,7 @@ import tyro
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, name_of
-from hybridppo.auto.auto import Auto
-from hybridppo.auto.named import PlacementName, PlacementOptions, options_of
+from hybridppo.auto.auto import Auto, PlacementName, PlacementOptions, options_of
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
 from hybridppo.commands.runs import returns_of
 from hybridppo.environments.options import EnvironmentOptions

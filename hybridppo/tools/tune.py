@@ -17,8 +17,7 @@ import filelock
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import make_agent
-from hybridppo.auto.auto import Auto
-from hybridppo.auto.named import PlacementChoice, resolve_placement
+from hybridppo.auto.auto import Auto, PlacementChoice, resolve_placement
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.environments.pickling import pack

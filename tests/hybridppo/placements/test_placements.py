@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, SingleDevice
-from hybridppo.auto.named import PlacementOptions, options_of
+from hybridppo.auto.auto import PlacementOptions, options_of
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
 from hybridppo.placements.by_name import PLACEMENT_NAMES, make_placement, placement_from_settings

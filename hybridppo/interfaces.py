@@ -150,7 +150,7 @@ class ReplaySettings(Protocol):
 
 
 class OffPolicyAgent(AgentOfOnePolicy, Protocol):
-    """An agent that learns from a replay buffer; its runner is `runners/off_policy.py`."""
+    """An agent that learns from a replay buffer; see `runners/training_data.py`."""
 
     @property
     def config(self) -> ReplaySettings:

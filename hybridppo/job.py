@@ -6,7 +6,7 @@ from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.observers import Reporting
+from hybridppo.reporting.loggers import Reporting
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings

@@ -19,7 +19,7 @@ from hybridppo.environments.registration import import_modules, source_here
 from hybridppo.job import Job
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.observers import Reporting
+from hybridppo.reporting.loggers import Reporting
 from hybridppo.runners.process_group import report
 from hybridppo.runners.processes import end_with_parent, leave_signals_to_the_trainer
 from hybridppo.self_play import for_seats

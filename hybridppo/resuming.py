@@ -28,8 +28,7 @@ from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Loggers
-from hybridppo.reporting.loggers import Logger
-from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
+from hybridppo.reporting.loggers import Logger, OnInterrupt, Reporting, split_track
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
@@ -136,7 +135,7 @@ def resume(
             its first checkpoint begins anew, and logs that.)
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
-    names, objects = named_loggers(track)
+    names, objects = split_track(track)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
         settings = before.changed(

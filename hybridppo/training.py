@@ -47,8 +47,7 @@ from hybridppo.networks.precision import float32_products
 from hybridppo.options import RunOptions, SelfPlay, suggests_arguments
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
-from hybridppo.reporting.loggers import Logger
-from hybridppo.reporting.observers import OnInterrupt, Reporting, named_loggers
+from hybridppo.reporting.loggers import Logger, OnInterrupt, Reporting, split_track
 from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory, require_free
@@ -246,7 +245,7 @@ def train(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     require_bools(compiled=compiled, profile=profile)
-    names, objects = named_loggers(track)
+    names, objects = split_track(track)
     reporting = Reporting.of(
         run_dir,
         names or "",

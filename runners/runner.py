@@ -9,10 +9,9 @@ from hybridppo.environments.steering import Steering, refused
 from hybridppo.interfaces import Agent, Metrics, learns_from_replay
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
-from hybridppo.runners.off_policy import OffPolicyData
-from hybridppo.runners.on_policy import OnPolicyData
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.training_data import OffPolicyData, OnPolicyData
 from hybridppo.runners.turns import turns_of
 from hybridppo.system.signals import Interruption, Stopped, stoppable
 

@@ -2,5 +2,5 @@
 
 `ddpg.py` is the agent with its losses, `config.py` has the hyperparameters of both, `networks.py` their networks, and
 `by_autograd.py` computes gradients. TD3 is the same agent with another configuration. The replay buffer is in
-`hybridppo/rollouts/replay.py`, and the loop that fills it in `runners/off_policy.py`. Begin with `ddpg.py`.
+`hybridppo/rollouts/replay.py`, and what fills it is in `runners/training_data.py`. Begin with `ddpg.py`.
 """

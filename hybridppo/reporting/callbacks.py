@@ -337,16 +337,3 @@ def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
                 ", ".join(unknown), shown_name(callback), ", ".join(_METHODS),
             )  # fmt: skip
     return found
-
-
-def require_functions(loggers: Any) -> tuple[Callable[[Metrics], object], ...]:
-    """The functions of the metrics in an argument, one or several.
-
-    Raises:
-        ConfigurationError: if one of them is not a function.
-    """
-    found = tuple(loggers) if isinstance(loggers, Iterable) and not callable(loggers) else (loggers,)
-    for logger in found:
-        if not callable(logger):
-            raise ConfigurationError(f"loggers must be functions of the metrics, as print is, got {shown(logger)}")
-    return found

@@ -17,14 +17,16 @@ import os
 import posixpath
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.names import meant_by
-from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.reporting.callbacks import Callback, FunctionLogger, Loggers, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
+from hybridppo.system.validation import require_bools
 
 _MOST_PARAMS, _LONGEST_PARAM = 100, 500
 """MLflow's limits: the parameters of one call, and the length of a parameter."""
@@ -261,6 +263,69 @@ LOGGERS: dict[str, type[Logger]] = {each.name: each for each in (TensorBoard, Wa
 """The library's loggers. The package that one needs, and the extra that installs it, have its name."""
 
 
+OnInterrupt = Literal["raise", "return"]
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Callbacks of a training, and how it reports its end."""
+
+    progress: bool = True
+    """Whether to show a progress bar."""
+    callbacks: Sequence[Callback] = ()
+    on_interrupt: OnInterrupt = "return"
+
+    @classmethod
+    def of(
+        cls,
+        run_dir: str | Path | None,
+        track: str,
+        given: Sequence[Logger],
+        *,
+        progress: bool,
+        on_iteration: Callable[[dict[str, float]], object] | None,
+        loggers: Loggers,
+        callbacks: Sequence[Callback] | Callback,
+        on_interrupt: OnInterrupt,
+    ) -> "Reporting":
+        """The reporting for the arguments of `train` and `resume`, with loggers by name and as objects.
+
+        Raises:
+            ConfigurationError: for a wrong argument, and for loggers whose package is missing.
+        """
+        require_bools(progress=progress)
+        if on_interrupt not in get_args(OnInterrupt):
+            raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
+        if on_iteration is not None and not callable(on_iteration):
+            raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
+        functions = tuple(loggers) if isinstance(loggers, Iterable) and not callable(loggers) else (loggers,)
+        for function in functions:
+            if not callable(function):
+                raise ConfigurationError(
+                    f"loggers must be functions of the metrics, as print is, got {shown(function)}"
+                )
+        # Loggers never fail, and come first: they get the metrics with which another callback fails.
+        found: list[Callback] = [*make_loggers(track, given, run_dir), *map(FunctionLogger, functions)]
+        if on_iteration is not None:
+            found.append(OnIteration(on_iteration))
+        return cls(progress, [*found, *require_callbacks(callbacks)], on_interrupt)
+
+
+def split_track(track: object) -> tuple[str | None, list[Logger]]:
+    """The names of loggers in `track` as one text, and the loggers in it that are objects.
+
+    The text is None if only objects are given, so that a resumed run keeps its own.
+    """
+    if track is None or isinstance(track, str):
+        return track, []
+    several = list(track) if isinstance(track, Sequence) else [track]
+    for each in several:
+        if not isinstance(each, (str, Logger)):
+            raise ConfigurationError(f"track must be names, or objects of subclasses of Logger, got {shown(each)}")
+    names = [each for each in several if isinstance(each, str)]
+    return (",".join(names) if names else None), [each for each in several if isinstance(each, Logger)]
+
+
 def logger_names(track: object) -> list[str]:
     """The names in a text that separates them by commas.
 
@@ -305,20 +370,19 @@ def name_of(run: TrainingRun) -> str:
     return run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
 
 
-def flat_config(run: TrainingRun) -> dict[str, str | int | float | bool | None]:
+def flat_config(run: TrainingRun) -> dict[str, Any]:
     """The settings without nesting (`config.learning_rate`), and the path of the run directory."""
+    return {**_flat(run.config, ""), "run_dir": None if run.run_dir is None else str(run.run_dir.resolve())}
+
+
+def _flat(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    _flatten(run.config, "", found)
-    return {**found, "run_dir": None if run.run_dir is None else str(run.run_dir.resolve())}
-
-
-def _flatten(value: dict[str, Any], prefix: str, into: dict[str, Any]) -> None:
-    for name, item in value.items():
-        if isinstance(item, dict) and item:
-            _flatten(item, f"{prefix}{name}.", into)
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{prefix}{name}.")
         else:
-            is_plain = item is None or isinstance(item, (str, int, float, bool))
-            into[f"{prefix}{name}"] = item if is_plain else str(item)
+            found[f"{prefix}{name}"] = value if isinstance(value, str | int | float | None) else str(value)
+    return found
 
 
 def mlflow_name(name: str) -> str:

@@ -64,16 +64,13 @@ class ProgressBar:
     """
 
     def __init__(self, *, enabled: bool, total: int, has_lines: bool = False, initial: int = 0, **options: Any) -> None:
-        self._make: Callable[[], Any] | None = None
-        if enabled and _has_screen():
-            self._make = lambda: _Bar(total=total, initial=initial, **options)
-        elif enabled and has_lines:
-            self._make = lambda: _Lines(total, initial, unit=options.get("unit", "step"))
         self._bar: Any = None
+        if enabled and _has_screen():
+            self._bar = self._attempt(lambda: _Bar(total=total, initial=initial, **options))
+        elif enabled and has_lines:
+            self._bar = _Lines(total, initial, unit=options.get("unit", "step"))
 
     def __enter__(self) -> "ProgressBar":
-        if self._make is not None:
-            self._bar = self._attempt(self._make)
         return self
 
     def move_to(self, position: int, text: str) -> None:
@@ -107,13 +104,9 @@ class ProgressOfTraining(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """Show the bar."""
-        total = run.config["total_steps"]
-        self._bar = ProgressBar(
-            enabled=True, has_lines=True, total=total, initial=run.env_steps,
-            unit="step", unit_scale=True, dynamic_ncols=True,
-        )  # fmt: skip
-        self._total = total
-        self._bar.__enter__()
+        self._total = run.config["total_steps"]
+        options: dict[str, Any] = {"initial": run.env_steps, "unit_scale": True, "dynamic_ncols": True}
+        self._bar = ProgressBar(enabled=True, has_lines=True, total=self._total, unit="step", **options)
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
         """Move the bar."""
@@ -124,7 +117,7 @@ class ProgressOfTraining(Callback):
         self._bar.move_to(min(run.env_steps, self._total), text)
 
     def on_finish(self, run: TrainingRun) -> None:
-        """Close the bar."""
+        """Close the bar, before an evaluation shows its own."""
         self._bar.__exit__()
 
     def on_end(self, run: TrainingRun) -> None:

@@ -19,9 +19,8 @@ from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, array_of
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons
-from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
-from hybridppo.compiled.update_modules import SideBySide, UpdateModule
+from hybridppo.compiled.update_modules import SideBySide, UpdateModule, meeting_place
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.adam import adam
-from hybridppo.compiled.meeting import meet
-from hybridppo.compiled.perceptrons import backward, forward, pack, pack_up, up_to_whole, write_gradient
+from hybridppo.compiled.perceptrons import adam, backward, forward, pack, pack_up, up_to_whole, write_gradient
+from hybridppo.compiled.update_modules import meet
 from hybridppo.networks.numpy_mlp import FORBIDDEN
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)

@@ -5,13 +5,12 @@
     @compiled.environment(...)                  # the guide is docs/compiled.md
     class Catch: ...
 
-`definition.py` shows how to write an environment; `cartpole.py` is the shortest one, and `examples/tagging.py` has
+`definition.py` shows how to write an environment; `classic.py` has gymnasium's, and `examples/tagging.py` has
 several agents. `sources.py` gathers its functions, `kernels.py` has the loops around them, `building.py` compiles both,
 and `modules.py` keeps the result. `python_form.py` steps an environment without Numba and explains errors, and
 `rehearsal.py` uses it to find errors before anything is compiled. `cuda_kernels.py` has the loops for a GPU, and
-`cuda_building.py` compiles and launches them. `update_modules.py`, `perceptrons.py` and `adam.py` are for compiled
-updates. Matrix products consist of tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each other in `meeting.py`
-(`signals.py`).
+`cuda_building.py` compiles and launches them. `update_modules.py` and `perceptrons.py` are for
+compiled updates. Matrix products consist of tiles (`tiles.py`); threads wait for each other by `signals.py`.
 
 Samplers and agents are elsewhere: `compiled.py` and `on_device.py` in `environments/`, `fused.py` and `on_device.py` in
 `runners/filling.py`.

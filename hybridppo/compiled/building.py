@@ -11,9 +11,9 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
+from hybridppo.compiled.perceptrons import text_of_tiles, tiles_of_this_machine
 from hybridppo.compiled.rehearsal import rehearse
 from hybridppo.compiled.sources import REMEDY
-from hybridppo.compiled.tile_sizes import text_of_tiles, tiles_of_this_machine
 from hybridppo.errors import EnvError, pip_install
 
 # `_nrt` is Numba's option for reference counts. A function without it is compiled as its caller, so all have it. Index

@@ -37,9 +37,8 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.compiled import kernels, perceptrons
-from hybridppo.compiled.python_form import PythonAgents, PythonForm
+from hybridppo.compiled.python_form import EnvironmentSpec, PythonAgents, PythonForm
 from hybridppo.compiled.sources import Gathering, Sources, Texts
-from hybridppo.compiled.spec import EnvironmentSpec
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
 

@@ -5,6 +5,9 @@ a row depends on that row only, and sums over rows are computed in their order: 
 are passed at once.
 """
 
+import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +50,36 @@ def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: in
 
 
 GIVEN = (wide_tile, middle_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile)
-"""The functions that `tile_sizes.py` writes before a module's functions."""
+"""The functions that `text_of_tiles` writes before a module's functions."""
+
+
+DEFINITIONS = """
+wide_tile, middle_tile, narrow_tile = tile({rows}, {lanes}, 2), tile({rows}, {lanes}, 1), tile({rows}, 8, 1)
+rows_of_a_tile = numba.njit(lambda: {rows})
+columns_of_a_tile = numba.njit(lambda: {lanes} * 2)
+"""
+
+
+def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
+    """The rows of a tile, and the numbers of a vector; a tile is two vectors wide. The bits do not depend on them.
+
+    With AVX-512, registers are twice as wide, and there are twice as many.
+    """
+    return (8, 16) if features.get("avx512f", False) else (4, 8)
+
+
+def tiles_of_this_machine() -> tuple[int, int]:
+    """The result of `tiles_for` for this processor."""
+    import llvmlite.binding
+
+    return tiles_for(llvmlite.binding.get_host_cpu_features())
+
+
+def text_of_tiles() -> str:
+    """The functions that `perceptrons.py` only declares, for this processor; the module must import Numba."""
+    rows, lanes = tiles_of_this_machine()
+    tiles = Path(__file__).with_name("tiles.py").read_text(encoding="utf-8")
+    return tiles + DEFINITIONS.format(rows=rows, lanes=lanes)
 
 
 def up_to_whole(size: int) -> int:
@@ -271,6 +303,26 @@ def tanh_all(values: Any, num: int) -> None:
         below = below * square + np.float32(2.26843463243900e-03)
         below = below * square + np.float32(4.89352518554385e-03)
         values[o] = x * above / below
+
+
+def adam(
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, scale: Any, rate: float, beta_1: float, beta_2: float,
+    eps: float, step: float,
+) -> None:  # fmt: skip
+    """Make the `step`th step of parameters `[N]` along their gradient, which is scaled in place.
+
+    Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
+    """
+    keep, decay = np.float32(1.0 - beta_1), np.float32(beta_2)
+    add, small = np.float32(1.0 - beta_2), np.float32(eps)
+    stride = np.float32(rate / (1.0 - beta_1**step))
+    root = np.float32(1.0 / math.sqrt(1.0 - beta_2**step))
+    for k in range(len(values)):
+        slope = gradient[k] * scale
+        first = exp_avg[k] + keep * (slope - exp_avg[k])
+        second = decay * exp_avg_sq[k] + add * slope * slope
+        gradient[k], exp_avg[k], exp_avg_sq[k] = slope, first, second
+        values[k] -= stride * first / (math.sqrt(second) * root + small)
 
 
 CONTRACTED: Texts = dict.fromkeys((tanh_all, relu_all, through_tanh, through_relu), "contracted")

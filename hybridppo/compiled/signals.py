@@ -1,8 +1,8 @@
 """Memory order between threads: the text of functions for modules in which threads wait for each other.
 
-Never imported: `meeting.py` returns this text, so that Numba keeps the compiled result. All writes of a thread before
-it writes a number are visible to a thread that has read the number: C11's release and acquire. Without it, compiler and
-processor may reorder them.
+Never imported: `update_modules.py` returns this text, so that Numba keeps the compiled result. All writes of a thread
+before it writes a number are visible to a thread that has read the number: C11's release and acquire. Without it,
+compiler and processor may reorder them.
 """
 
 import os

@@ -1,6 +1,6 @@
 """A tile of a matrix product in the processor's registers: text for modules that multiply matrices.
 
-Never imported: `tile_sizes.py` writes this text before a module's functions, so that Numba keeps the compiled result.
+Never imported: `perceptrons.py` writes this text before a module's functions, so that Numba keeps the compiled result.
 """
 
 from collections.abc import Callable

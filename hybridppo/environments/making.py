@@ -323,7 +323,7 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
     Raises:
         EnvError: if there is no such environment, or it has no compiled form.
     """
-    from hybridppo.compiled.known import compiled_form
+    from hybridppo.compiled.classic import compiled_form
 
     import_modules(options.imports)
     source = source_of(source)

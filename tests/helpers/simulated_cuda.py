@@ -22,7 +22,7 @@ from cuda_stand_in import SimulatedLauncher, TwinLauncher
 from numba import config
 
 from hybridppo.compiled import cuda_building
-from hybridppo.compiled.known import compiled_form
+from hybridppo.compiled.classic import compiled_form
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice

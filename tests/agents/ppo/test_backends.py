@@ -22,7 +22,7 @@ from hybridppo.agents.ppo.by_numba import CompiledBackend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.ppo.choosing import difference
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.compiled import tile_sizes, update_modules
+from hybridppo.compiled import perceptrons, update_modules
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
@@ -299,7 +299,7 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     for module, name, value in (
         (by_numba, "BLOCK_BYTES", 1),
         (by_numba, "PRODUCTS_OF_A_CALL", 1),
-        (tile_sizes, "tiles_for", lambda features: (8, 16)),
+        (perceptrons, "tiles_for", lambda features: (8, 16)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)

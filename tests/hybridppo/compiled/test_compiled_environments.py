@@ -18,7 +18,7 @@ from processes import run_python
 import hybridppo
 from hybridppo import compiled
 from hybridppo.compiled.building import build, module_text
-from hybridppo.compiled.known import compiled_form
+from hybridppo.compiled.classic import compiled_form
 from hybridppo.compiled.modules import cache_directory
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments import compiled as compiled_environments
@@ -473,7 +473,7 @@ print(len(compilations), environments.reset(3).tolist())
 
 
 def test_another_process_compiles_nothing(tmp_path: Path) -> None:
-    code = STARTS.format(tests=str(Path(__file__).parents[2]))
+    code = STARTS.format(tests=str(Path(__file__).parents[2] / "helpers"))
     environment = {**os.environ, "HYBRIDPPO_CACHE_DIR": str(tmp_path)}
     runs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
@@ -558,7 +558,7 @@ def test_without_a_home_to_write_to_it_is_compiled_in_each_process(home: str, tm
     (tmp_path / "file").write_text("")
     argument = home if home == "no home" else str(tmp_path / "file" / "home")  # which nobody can make, root neither
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    code = KEPT_NOWHERE.format(tests=str(Path(__file__).parents[2]))
+    code = KEPT_NOWHERE.format(tests=str(Path(__file__).parents[2] / "helpers"))
     done = run_python("-c", code, argument, env=environment, check=True, warm=False)
     assert done.stdout.strip() == "2"
     assert "it is compiled anew in each process. HYBRIDPPO_CACHE_DIR may name a folder" in done.stderr

@@ -19,9 +19,9 @@ from compiled_hunt import Hunt
 from compiled_kinds import Choices, Numbers
 from tagging import tag, tag_on_grid
 
+from hybridppo.compiled.classic import compiled_form
 from hybridppo.compiled.cuda_building import BLOCK_MEMORY, LOOPS, cuda_module, shape_of
 from hybridppo.compiled.definition import Definition
-from hybridppo.compiled.known import compiled_form
 from hybridppo.errors import EnvError
 
 numba = pytest.importorskip("numba")

@@ -15,7 +15,7 @@ import hybridppo
 from hybridppo import Mirrored
 from hybridppo.agents import PPO
 from hybridppo.compiled.building import build
-from hybridppo.compiled.known import compiled_form
+from hybridppo.compiled.classic import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer

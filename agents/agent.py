@@ -16,15 +16,13 @@ from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.schedules import Scheduled, ScheduleFunction
 from hybridppo.distributions.base import Distribution, Drawing
 from hybridppo.errors import BadValueError, CheckpointError, ConfigurationError, EnvError, shown, shown_name
-from hybridppo.networks.adam import FlatAdam
-from hybridppo.networks.modes import depend_on_training, noise_from
-from hybridppo.networks.parameters import FlatParameters
-from hybridppo.networks.precision import float32_products
+from hybridppo.networks.modes import depend_on_training, float32_products, noise_from
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.placements.placement import Counters, Crossing, TorchRecurrentActor, torch_actor
 from hybridppo.run_directory.checkpoints import write_agent_file
+from hybridppo.spaces.kinds import first_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import first_of
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.system.validation import require_bools, require_path
 

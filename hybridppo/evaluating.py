@@ -39,8 +39,8 @@ from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.interfaces import agents_of
 from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
+from hybridppo.networks.modes import float32_products
 from hybridppo.networks.numpy_twin import NumpyPoliciesActor
-from hybridppo.networks.precision import float32_products
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
@@ -49,7 +49,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for, num_envs_of
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.settings import Settings
-from hybridppo.spaces.frames import num_frames_of
+from hybridppo.spaces.box import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.seeds import seed_of

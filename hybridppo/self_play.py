@@ -29,8 +29,8 @@ from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.kinds import each_of
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.registry import each_of
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole

@@ -43,7 +43,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.job import Job
 from hybridppo.loading import go_on, put_networks, start_from
 from hybridppo.networks.making import Networks
-from hybridppo.networks.precision import float32_products
+from hybridppo.networks.modes import float32_products
 from hybridppo.options import RunOptions, SelfPlay, suggests_arguments
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun

@@ -13,7 +13,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
-from hybridppo.networks.twins import twin_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
 from hybridppo.runners.sampler import BaseSampler, LocalFiller, Sampler

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.random_words import words
+from hybridppo.distributions.base import Distribution, words
 from hybridppo.environments.base import Environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensor_agents import TensorStep

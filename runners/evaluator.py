@@ -21,9 +21,9 @@ from hybridppo.environments.making import is_tensor_env, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
+from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
-from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Placement, snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import say

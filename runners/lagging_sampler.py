@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.deterministic import GaussianExploration
 from hybridppo.environments.base import Environments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.options import EnvSource
@@ -207,10 +206,7 @@ class LaggingSampler(Sampler):
 
     def _new_part(self, worker: int, turn: int) -> Part:
         noise, envs, distribution = self._buffers[turn].noise, self._envs[worker], self._distribution
-        if isinstance(distribution, GaussianExploration):  # the noise of an environment may continue
-            noise[:, envs] = distribution.draw_noise_of(envs, self._noise, len(noise))
-        else:
-            noise[:, envs] = distribution.draw_noise(self._noise, (len(noise), self._width))
+        noise[:, envs] = distribution.draw_noise(self._noise, (len(noise), self._width))
         self._numbers[worker] += 1
         is_anew, self._anew[worker] = self._anew[worker], False
         return Part(worker, self._numbers[worker], turn, np.zeros(self._steps, np.int64), is_anew)

@@ -22,9 +22,9 @@ from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
-from hybridppo.networks.twins import twin_of
 from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.page_locking import PageLock, allocate

@@ -19,7 +19,7 @@ from toy_combined import Toy, ToyAgents
 
 import hybridppo
 from hybridppo import Central, Mirrored, MultiLearner, SelfPlay, TD3Config
-from hybridppo.networks.precision import supports_bf16
+from hybridppo.networks.modes import supports_bf16
 from hybridppo.rollouts.advantages import gae
 
 

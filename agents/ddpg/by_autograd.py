@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.ddpg.networks import Critics
 from hybridppo.agents.loop import Extras, fill_gradient
-from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import learning_mode
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatParameters, PartAdam
 from hybridppo.rollouts.replay import Transitions
 
 STATISTICS = ("value_loss", "q_value", "policy_loss")

@@ -7,7 +7,7 @@ from hybridppo.agents.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.mlp import Activation
-from hybridppo.networks.precision import Precision
+from hybridppo.networks.modes import Precision
 from hybridppo.system.validation import SAME_RESULT
 
 OPTIONAL = ("gradient_steps", "critic_learning_rate", "torch_threads")
@@ -16,7 +16,6 @@ SCHEDULABLE = ("learning_rate", "critic_learning_rate")
 """Numbers that may have a schedule."""
 
 BufferSide = Literal["learner", "host"]
-Exploration = Literal["gaussian", "ou"]
 
 
 @names_what_was_meant
@@ -55,14 +54,9 @@ class DDPGConfig:
     """Number of steps whose rewards a target sums before it adds the critic's value."""
     tau: float = 0.005
     """The share of the way that target networks move towards the learned networks after each step of the actor."""
-    exploration: Exploration = "gaussian"
-    """Noise on the actions while sampling: "gaussian", independent in every step, or "ou", an Ornstein-Uhlenbeck
-    process."""
     exploration_std: float = 0.1
-    """Standard deviation of the noise, for actions from -1 to 1 (which are then scaled to the bounds of their space).
-    """
-    ou_theta: float = 0.15
-    """The share of the Ornstein-Uhlenbeck noise that decays in each step."""
+    """Standard deviation of the Gaussian noise on the actions while sampling, for actions from -1 to 1 (which are then
+    scaled to the bounds of their space)."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Sizes of the hidden layers of actor and critics."""
     activation: Activation = "relu"
@@ -90,11 +84,9 @@ class DDPGConfig:
         require(self, "torch_threads", (self.torch_threads or 1) <= MOST_THREADS, f"must be at most {MOST_THREADS}")
         require(self, "learning_rate", self.learning_rate > 0, "must be greater than 0")
         require(self, "gamma", 0 <= self.gamma <= 1, "must lie between 0 and 1")
-        for name in ("tau", "ou_theta"):
-            require(self, name, 0 < getattr(self, name) <= 1, "must be above 0 and at most 1")
+        require(self, "tau", 0 < self.tau <= 1, "must be above 0 and at most 1")
         require(self, "exploration_std", self.exploration_std >= 0, "must not be negative")
-        for name, choices in (("buffer_on", ("learner", "host")), ("exploration", ("gaussian", "ou"))):
-            require(self, name, getattr(self, name) in choices, f"must be one of {', '.join(choices)}")
+        require(self, "buffer_on", self.buffer_on in ("learner", "host"), "must be one of learner, host")
         rows = self.train_frequency * self.num_envs
         room = f"must hold what is sampled for an update, train_frequency * num_envs = {rows}, and n_steps"
         require(self, "buffer_size", self.buffer_size >= max(rows, self.n_steps * self.num_envs), room)

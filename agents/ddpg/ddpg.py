@@ -31,14 +31,12 @@ from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.deterministic import (
     GaussianExploration,
-    OrnsteinUhlenbeckExploration,
     deterministic_actions,
 )
 from hybridppo.errors import OutOfMemoryError, TrainingError
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import share_buffers
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatParameters, PartAdam
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.system.devices import accelerator_of
@@ -106,10 +104,8 @@ class DDPG(PolicyAgent):
 
     def made_exploration(self) -> GaussianExploration:
         """The distribution that a sampler draws actions from; called once. A subclass may have another."""
-        config, actions = self.config, deterministic_actions(self.action_space, std=self.config.exploration_std)
-        if config.exploration == "ou":
-            return OrnsteinUhlenbeckExploration(actions, config.learning_starts, config.ou_theta)
-        return GaussianExploration(actions, config.learning_starts)
+        actions = deterministic_actions(self.action_space, std=self.config.exploration_std)
+        return GaussianExploration(actions, self.config.learning_starts)
 
     def made_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
         """Actor and critics; called once. A subclass may have others."""

@@ -28,8 +28,7 @@ from hybridppo.agents.ppo.loss import (
 )
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import shared_trunk_of
-from hybridppo.networks.modes import learning_mode
-from hybridppo.networks.precision import rounding
+from hybridppo.networks.modes import learning_mode, rounding
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.distributions.joint import leaves_of
 from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.mlp import linears, mlp_twin
 from hybridppo.networks.parameters import place_of
-from hybridppo.networks.twins import linears, mlp_twin
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import one_torch_thread

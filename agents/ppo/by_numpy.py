@@ -22,11 +22,11 @@ from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.distributions.base import Distribution
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
+from hybridppo.networks.mlp import linears, mlp_twin, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.numpy_twin import NumpyTwin
 from hybridppo.networks.parameters import FlatParameters, place_of
 from hybridppo.networks.recurrent import RecurrentNetwork
-from hybridppo.networks.twins import linears, mlp_twin, twin_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 

@@ -18,8 +18,8 @@ from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
-from hybridppo.networks.numpy_recurrent import CellTwin
-from hybridppo.networks.precision import PRECISIONS, Precision
+from hybridppo.networks.modes import PRECISIONS, Precision
+from hybridppo.networks.numpy_layers import CellTwin
 from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves

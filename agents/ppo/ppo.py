@@ -40,12 +40,11 @@ from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
+from hybridppo.networks.mlp import has_gradient_hooks
+from hybridppo.networks.modes import float32_products, require
 from hybridppo.networks.normalization import NormalizedNetwork
-from hybridppo.networks.parameters import FlatParameters
-from hybridppo.networks.precision import float32_products, require
-from hybridppo.networks.twins import has_gradient_hooks
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation

@@ -18,7 +18,7 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.networks.twins import twin_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice

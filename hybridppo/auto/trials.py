@@ -17,7 +17,7 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, make_age
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.precision import float32_products
+from hybridppo.networks.modes import float32_products
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.compiled.kernels import barrier, choose, num_agents, num_threads, observe, take_step, thread
-from hybridppo.distributions.random_words import philox
+from hybridppo.distributions.base import philox
 
 HALF, PART = np.float32(0.5), np.float32(2.0**-23)
 MINUS_TWO, CIRCLE = np.float32(-2.0), np.float32(2.0 * np.pi)

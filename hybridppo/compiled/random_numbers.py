@@ -1,6 +1,6 @@
 """Counter-based random numbers: each depends only on seed, environment, episode and number of the draw.
 
-They come from Philox (`spaces/philox.py`) and are the same in Python and Numba. `random` is an environment's `[4]`
+They come from Philox (`distributions/base.py`) and are the same in Python and Numba. `random` is an environment's `[4]`
 int64: its key (the seed of the run plus the number of the environment) in two halves of 32 bits, the episode, and the
 number of draws in it.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hybridppo.distributions.random_words import philox
+from hybridppo.distributions.base import philox
 
 NUM_WORDS = 4
 """Length of `random`."""

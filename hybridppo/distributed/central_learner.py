@@ -18,8 +18,8 @@ from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import TrainingError
+from hybridppo.networks.modes import float32_products
 from hybridppo.networks.normalization import Moments
-from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.processes import Trainer, main
 from hybridppo.runners.sampler import LocalFiller, Sampler

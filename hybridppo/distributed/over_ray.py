@@ -15,7 +15,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.networks.twins import twin_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler

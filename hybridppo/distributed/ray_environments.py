@@ -17,7 +17,7 @@ from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.workers import Losses, divided, states_of_workers
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.composite import map_parts
+from hybridppo.spaces.kinds import map_parts
 
 STEPS_TO_RECOVER = 100
 """After this number of steps, losses of a worker are counted from 0 again."""

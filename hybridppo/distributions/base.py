@@ -1,4 +1,4 @@
-"""The interface of an action distribution, with a default for all but four methods.
+"""The interface of an action distribution, with a default for all but four methods; and random words for its noise.
 
 An actor maps observations `[..., obs]` to the distribution's parameters, its `outputs` `[..., output_size]`. Actions
 are drawn on the host in NumPy, once per environment step, because a torch operation has more overhead than work there.
@@ -6,7 +6,9 @@ Probabilities and entropies are batched torch operations. No `torch.distribution
 costs more than the network.
 
 The noise that makes actions random is drawn for a whole rollout at once and handed in, so that an action depends on
-nothing but the outputs and its slice of the noise: not on the device, nor on the sampler.
+nothing but the outputs and its slice of the noise: not on the device, nor on the sampler. On a device, noise is made
+from random words that follow from a key and a counter alone (Philox4x32-10, Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", 2011).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing_extensions import Self
 from hybridppo.spaces.arrays import Array
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -199,3 +202,44 @@ class Drawing:
 
     def _draw(self, row: int) -> Array:
         return self._distribution.draw_noise(self._generator, self._shape)
+
+
+def philox(key_low: Any, key_high: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any, Any]:
+    """Four words of 32 bits from a counter of four, `a` to `d`, and a key of two.
+
+    Words are integers of Python or Numba, or arrays or tensors of int64 whose shapes broadcast.
+    """
+    for _ in range(10):
+        # The product of two words may exceed a signed 64-bit integer: it wraps, and the masks take its bits.
+        left, right = a * 0xD2511F53, c * 0xCD9E8D57
+        a, c = ((right >> 32) & 0xFFFFFFFF) ^ b ^ key_low, ((left >> 32) & 0xFFFFFFFF) ^ d ^ key_high
+        b, d = right & 0xFFFFFFFF, left & 0xFFFFFFFF
+        key_low, key_high = (key_low + 0x9E3779B9) & 0xFFFFFFFF, (key_high + 0xBB67AE85) & 0xFFFFFFFF
+    return a, b, c, d
+
+
+def words(
+    key: tuple[int, int], block: int, *, num_steps: int, num_envs: int, num_words: int, device: torch.device, first: int
+) -> Tensor:
+    """A block of random words, `[num_steps, num_envs, num_words]` of int64, each from 0 to `2**32 - 1`.
+
+    A word does not depend on the size of the block.
+
+    Args:
+        key: two words.
+        block: number of the block.
+        num_steps: number of rows.
+        num_envs: number of columns.
+        num_words: words for each row and column.
+        device: where they are made.
+        first: number of the first column.
+    """
+    import torch
+
+    def count(size: int, start: int = 0) -> Tensor:
+        return torch.arange(start, start + size, device=device)
+
+    steps, envs, groups = count(num_steps)[:, None, None], count(num_envs, first)[:, None], count(-(-num_words // 4))
+    four = philox(*key, groups, envs, steps, torch.full_like(groups, block & 0xFFFFFFFF))
+    # four words of [T, N, groups] -> [T, N, 4 * groups]
+    return torch.stack(four, -1).flatten(-2)[..., :num_words]

@@ -101,8 +101,7 @@ class GaussianExploration(DeterministicActions):
         if count == 1:
             return self
         found = copy.copy(self)
-        found._warmup = self._warmup / count
-        found.load_state({"drawn": self.drawn // count, "last": None})
+        found._warmup, found.drawn = self._warmup / count, self.drawn // count
         return found
 
     def sample(self, outputs: Array, noise: Array) -> Array:  # noqa: D102 - as for the actions
@@ -111,13 +110,7 @@ class GaussianExploration(DeterministicActions):
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """The next block of `[T, N]` steps, `[T, N, d + 1]`."""
         num_steps, num_envs = shape
-        return self.draw_noise_of(slice(0, num_envs), generator, num_steps)
-
-    def draw_noise_of(self, columns: slice, generator: np.random.Generator, num_steps: int) -> Array:
-        """The next block of some of the environments, `[T, N, d + 1]`."""
-        num_envs = columns.stop - columns.start
-        noise = np.ones((num_steps, num_envs, self.noise_size), np.float32)
-        noise[..., :-1] = self._added(columns, generator, num_steps)
+        noise = super().draw_noise(generator, shape)
         num_uniform = min(num_steps, max(0, math.ceil((self._warmup - self.drawn) / num_envs)))
         if num_uniform:
             uniform = generator.random((num_uniform, num_envs, self.size), dtype=np.float32)
@@ -125,12 +118,6 @@ class GaussianExploration(DeterministicActions):
             noise[:num_uniform, :, -1] = 0.0
         self.drawn += num_steps * num_envs
         return noise
-
-    def _added(self, columns: slice, generator: np.random.Generator, num_steps: int) -> Array:
-        """The noise that is added to actions, `[T, N, d]`."""
-        normal = generator.standard_normal((num_steps, columns.stop - columns.start, self.size), dtype=np.float32)
-        normal *= np.float32(self.std)
-        return normal
 
     def state(self) -> dict[str, Any]:
         """The state for `load_state`, as JSON."""
@@ -146,50 +133,6 @@ class GaussianExploration(DeterministicActions):
         if type(drawn) is not int or drawn < 0:
             raise ValueError(f"exploration has drawn {drawn!r} steps, which is no whole number")
         self.drawn = drawn
-
-
-class OrnsteinUhlenbeckExploration(GaussianExploration):
-    """Exploration by Ornstein-Uhlenbeck noise, `x = (1 - theta) x + std * normal`, for each environment and dimension.
-
-    The noise continues from block to block and across episode ends, which are not known when it is drawn.
-
-    Source: Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, section 3 (with a time step
-    of 1).
-    """
-
-    def __init__(self, actions: DeterministicActions, warmup: int, theta: float) -> None:
-        super().__init__(actions, warmup)
-        self._theta = np.float32(theta)
-        self._last: Array = np.zeros((0, self.size), np.float32)
-        """The last noise of each environment that has had one, `[N, d]`."""
-
-    def _added(self, columns: slice, generator: np.random.Generator, num_steps: int) -> Array:
-        added = super()._added(columns, generator, num_steps)
-        if (missing := columns.stop - len(self._last)) > 0:
-            self._last = np.concatenate((self._last, np.zeros((missing, self.size), np.float32)))
-        last = self._last[columns]
-        for row in added:
-            row += (np.float32(1.0) - self._theta) * last
-            last = row
-        self._last[columns] = last
-        return added
-
-    def state(self) -> dict[str, Any]:
-        """The state for `load_state`, as JSON."""
-        return {**super().state(), "last": self._last.tolist() or None}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`.
-
-        Raises:
-            ValueError: if the state is invalid.
-        """
-        super().load_state(state)
-        none = np.zeros((0, self.size))
-        last = np.array(none if state["last"] is None else state["last"], np.float32)
-        if last.ndim != 2 or last.shape[1] != self.size or not np.isfinite(last).all():
-            raise ValueError(f"the noise of exploration is of shape {list(last.shape)}, not [N, {self.size}]")
-        self._last = last
 
 
 def deterministic_actions(space: gym.Space[Any], *, std: float) -> DeterministicActions:

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from hybridppo.distributions.base import Distribution, as_dtype, zeros
 from hybridppo.distributions.joint import widest_dtype
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.registry import each_of
+from hybridppo.spaces.kinds import each_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,8 +15,7 @@ from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import BoxKind
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, can_be_scaled_to, unsupported
 from hybridppo.spaces.choices import DiscreteKind, MultiBinaryKind, MultiDiscreteKind
-from hybridppo.spaces.composite import CompositeKind
-from hybridppo.spaces.registry import kind_of
+from hybridppo.spaces.kinds import CompositeKind, kind_of
 
 
 def distribution_for(

@@ -8,9 +8,9 @@ import numpy as np
 
 from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import kind_of
 
 MASK = "action_mask"
 """The key of the mask in observations of PettingZoo's classic games."""

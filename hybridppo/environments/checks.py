@@ -15,7 +15,7 @@ import numpy as np
 from hybridppo.errors import BadValueError, EnvError, HybridPPOError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
-from hybridppo.spaces.composite import map_parts
+from hybridppo.spaces.kinds import map_parts
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import are_same

@@ -21,8 +21,7 @@ from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import joint_space
-from hybridppo.spaces.of_critics import CriticRows, WrittenRows, each_observes, spaces_with_critics_part
+from hybridppo.spaces.of_agents import CriticRows, WrittenRows, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.validation import whole
 

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from hybridppo.errors import BadValueError
-from hybridppo.spaces.frames import StackedFrames, num_frames_of
+from hybridppo.spaces.box import StackedFrames, num_frames_of
 from hybridppo.system.validation import require_whole
 
 

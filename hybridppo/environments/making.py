@@ -27,7 +27,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
-from hybridppo.spaces.frames import num_frames_of
+from hybridppo.spaces.box import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
 if TYPE_CHECKING:

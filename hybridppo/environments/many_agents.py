@@ -21,8 +21,8 @@ from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
+from hybridppo.spaces.kinds import each_of
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.rows import ObservesOfAgents
 
 

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from hybridppo.spaces.composite import map_parts
+from hybridppo.spaces.kinds import map_parts
 
 
 class OneOfVector(gym.Env[Any, Any]):

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from hybridppo.environments.registration import require_imports
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.spaces.of_critics import each_observes
+from hybridppo.spaces.of_agents import each_observes
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_bools, require_whole, seconds_of
 

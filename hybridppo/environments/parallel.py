@@ -18,8 +18,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation, which_have_masks
 from hybridppo.spaces.observations import ObservationEncoder, encoders_of
-from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
-from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
+from hybridppo.spaces.of_agents import CriticRows, SpacesOfAgents, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
 
 STEP = ("observations", "rewards", "terminations", "truncations", "infos")

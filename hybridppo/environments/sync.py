@@ -14,7 +14,7 @@ from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.errors import ENV_FAILURES, BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test, require_finite
-from hybridppo.spaces.registry import each_of
+from hybridppo.spaces.kinds import each_of
 
 
 class SyncEnvironments(SubEnvironments):

@@ -15,8 +15,7 @@ from torch.nn.functional import pad
 from hybridppo.environments.checks import describe_error
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, shown
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.of_agents import SpacesOfAgents, joint_space
-from hybridppo.spaces.of_critics import CriticRows, each_observes, spaces_with_critics_part
+from hybridppo.spaces.of_agents import CriticRows, SpacesOfAgents, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.on_tensors import TensorEncoder, numbers_of, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
 from hybridppo.system.validation import plain

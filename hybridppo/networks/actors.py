@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
+from hybridppo.networks.modes import float32_linear
 from hybridppo.networks.numpy_mlp import FORBIDDEN
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin, Sizes, most_outputs, twin_within
-from hybridppo.networks.precision import float32_linear
 from hybridppo.spaces.on_tensors import numbers_of, own_rows
 from hybridppo.spaces.rows import RowLayout
 

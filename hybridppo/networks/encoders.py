@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.mlp import EmptyConvolution, Initialise, initialised
-from hybridppo.networks.numpy_features import EncodedTwin
+from hybridppo.networks.modes import products_in
+from hybridppo.networks.numpy_layers import EncodedTwin
 from hybridppo.networks.numpy_mlp import NumpyActivation
 from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
-from hybridppo.networks.precision import products_in
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.on_tensors import images_of, numbers_of
 from hybridppo.spaces.rows import Convolution, ImageLayout, RowLayout, RowPart, layer_sizes

@@ -31,9 +31,9 @@ from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork, ImageNetwo
 from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
+from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]

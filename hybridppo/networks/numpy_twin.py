@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
-from hybridppo.networks.numpy_features import EncodedTwin, NumpyEncoded
+from hybridppo.networks.numpy_layers import CellTwin, EncodedTwin, NumpyEncoded, NumpyRecurrentActor
 from hybridppo.networks.numpy_mlp import ArrayActor, NumpyActivation, NumpyActor
-from hybridppo.networks.numpy_recurrent import CellTwin, NumpyRecurrentActor
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.numpy_recurrent import CellTwin
+from hybridppo.networks.numpy_layers import CellTwin
 from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
 from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.spaces.rows import RowLayout

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from hybridppo.errors import DeviceError, shown
 from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of, has_policies
 from hybridppo.networks.actors import PoliciesActor, StateDependentActor, actors_of, arrays_of, exploring_actor_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_twin import NumpyPoliciesActor
 from hybridppo.networks.recurrent import cell_of
-from hybridppo.networks.twins import twin_of
 from hybridppo.system.devices import accelerator_of, current_cuda_index, num_cuda_devices
 from hybridppo.system.validation import part_of, real, whole
 

@@ -2,6 +2,6 @@
 
 Here: the rows that observations become, images, masks. Not here: action distributions (`distributions/`), environments
 (`environments/`), and the networks that take rows (`networks/`). Each kind of space is a file (`box.py`, `choices.py`,
-...), listed in `registry.py`. Begin with `base.py`, which defines a kind, and `observations.py`. Only `on_tensors.py`
+...), listed in `kinds.py`. Begin with `base.py`, which defines a kind, and `observations.py`. Only `on_tensors.py`
 loads torch when it is imported, so worker processes can import the rest.
 """

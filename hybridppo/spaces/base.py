@@ -1,14 +1,14 @@
-"""The interface of a kind of space: its observations, actions, masks and JSON. Each kind is one file.
+"""The interface of a kind of space: its observations, masks and JSON. Each kind is a class.
 
-To add a kind, add a file with a subclass of `Kind`, and its name to the list in `registry.py`. No other file changes.
-Files of kinds do not import `registry.py`: they get other kinds through the function `kind_of`.
+To add a kind, add a file with a subclass of `Kind`, and its name to `KINDS` in `kinds.py`. A kind of actions also needs
+a distribution, in `distributions/of_space.py`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -17,27 +17,20 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.rows import ImageLayout
 
-if TYPE_CHECKING:
-    pass
-
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
 Json = dict[str, Any]
-FromJson = Callable[[Json], "gym.Space[Any]"]
-KindOf = Callable[["gym.Space[Any]", str], "Kind[Any]"]
-"""Maps a space, and its path within the whole space (such as `['camera']`), to its kind."""
 
 
 class Kind(ABC, Generic[SpaceT]):
     """The handling of one space of a kind.
 
-    A kind that cannot be an observation does not define `write` and `checked`. A kind that cannot be an action does not
-    define `distribution`. A kind whose actions cannot be masked does not define `mask_parts` and `flat_mask`.
+    A kind that cannot be an observation does not define `write` and `checked`. A kind whose actions cannot be masked
+    does not define `mask_parts` and `flat_mask`.
 
     Args:
         space: the space.
         path: where the space is within the whole space, for messages; "" for the whole space.
-        kind_of: returns the kind of any space; for spaces that contain others.
     """
 
     type_name: ClassVar[str]
@@ -51,7 +44,7 @@ class Kind(ABC, Generic[SpaceT]):
     is_measured: ClassVar[bool] = False
     """Whether the numbers are quantities, so that a mean and a deviation make sense; false for choices."""
 
-    def __init__(self, space: SpaceT, path: str, kind_of: KindOf) -> None:
+    def __init__(self, space: SpaceT, path: str) -> None:
         self.space, self.path = space, path
 
     # As an observation
@@ -122,5 +115,5 @@ class Kind(ABC, Generic[SpaceT]):
 
     @classmethod
     @abstractmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:
-        """The space from the result of `to_json`; the function `from_json` reads spaces within it."""
+    def from_json(cls, json: Json) -> gym.Space[Any]:
+        """The space from the result of `to_json`."""

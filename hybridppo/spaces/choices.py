@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridppo.errors import BadValueError, ConfigurationError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
+from hybridppo.spaces.base import Json, Kind
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.checks import as_numbers, as_scalar, as_truths, checked_whole, require_finite, write_one_hot
 
@@ -20,8 +20,8 @@ class DiscreteKind(Kind["gym.spaces.Discrete[Any]"]):  # not generic in older re
     type_name = "Discrete"
     of = gym.spaces.Discrete
 
-    def __init__(self, space: "gym.spaces.Discrete[Any]", path: str, kind_of: KindOf) -> None:
-        super().__init__(space, path, kind_of)
+    def __init__(self, space: "gym.spaces.Discrete[Any]", path: str) -> None:
+        super().__init__(space, path)
         self.size, self._start = int(space.n), int(space.start)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
@@ -72,7 +72,7 @@ class DiscreteKind(Kind["gym.spaces.Discrete[Any]"]):  # not generic in older re
         return {"n": self.size, "start": self._start, **({} if dtype == np.int64 else {"dtype": str(dtype)})}
 
     @classmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
         # Older releases of gymnasium have no argument `dtype`.
         own: dict[str, Any] = {"dtype": np.dtype(json["dtype"])} if "dtype" in json else {}
         return gym.spaces.Discrete(json["n"], start=json["start"], **own)
@@ -103,8 +103,8 @@ class MultiDiscreteKind(_SeveralChoices):
     type_name = "MultiDiscrete"
     of = gym.spaces.MultiDiscrete
 
-    def __init__(self, space: "gym.spaces.MultiDiscrete[Any]", path: str, kind_of: KindOf) -> None:
-        super().__init__(space, path, kind_of)
+    def __init__(self, space: "gym.spaces.MultiDiscrete[Any]", path: str) -> None:
+        super().__init__(space, path)
         self._sizes = space.nvec.ravel().tolist()
         self._starts = space.start.ravel().astype(np.int64)
         self.size = sum(self._sizes)
@@ -153,7 +153,7 @@ class MultiDiscreteKind(_SeveralChoices):
         return {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(np.dtype(space.dtype))}
 
     @classmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
         return gym.spaces.MultiDiscrete(json["nvec"], dtype=np.dtype(json["dtype"]).type, start=json["start"])
 
 
@@ -163,8 +163,8 @@ class MultiBinaryKind(_SeveralChoices):
     type_name = "MultiBinary"
     of = gym.spaces.MultiBinary
 
-    def __init__(self, space: gym.spaces.MultiBinary, path: str, kind_of: KindOf) -> None:
-        super().__init__(space, path, kind_of)
+    def __init__(self, space: gym.spaces.MultiBinary, path: str) -> None:
+        super().__init__(space, path)
         self.size = math.prod(space.shape)
         self._sizes = [2] * self.size
 
@@ -194,7 +194,7 @@ class MultiBinaryKind(_SeveralChoices):
         return {"shape": list(self.space.shape)}
 
     @classmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
         shape = json["shape"]
         if math.prod(shape) > MOST_NUMBERS:
             raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")

@@ -10,8 +10,8 @@ import numpy as np
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, unsupported
+from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import HoldsRows
 
 

@@ -11,11 +11,9 @@ import numpy as np
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
-from hybridppo.spaces.box import MOST_NUMBERS, is_outside
+from hybridppo.spaces.box import MOST_NUMBERS, frames_of, is_outside
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, unsupported
-from hybridppo.spaces.composite import CompositeKind
-from hybridppo.spaces.frames import frames_of
-from hybridppo.spaces.registry import kind_of
+from hybridppo.spaces.kinds import CompositeKind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
 
 REMEDY = (

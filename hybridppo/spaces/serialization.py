@@ -4,11 +4,10 @@ from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.kinds import kind_of, kind_to_json, space_of_kind
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.of_agents import SpacesOfAgents
-from hybridppo.spaces.registry import KINDS, kind_of
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
@@ -21,8 +20,7 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, SpacesOfAgents):
         each = [[name, space_to_json(own)] for name, own in space.spaces.items()]
         return {"type": "SpacesOfAgents", "spaces": each}
-    kind = kind_of(space)  # other spaces were refused when the agent was made
-    return {"type": kind.type_name, **kind.to_json()}
+    return kind_to_json(kind_of(space))  # other spaces were refused when the agent was made
 
 
 def are_same(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
@@ -44,8 +42,4 @@ def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
         return MaskedObservation(space_from_json(space["observation"]), action)
     if space["type"] == "SpacesOfAgents":
         return SpacesOfAgents({name: space_from_json(own) for name, own in space["spaces"]})
-    for kind in KINDS:
-        if space["type"] == kind.type_name:
-            return kind.from_json(space, space_from_json)
-    known = ", ".join(kind.type_name for kind in KINDS)
-    raise ConfigurationError(f"there is no space of type {shown(space['type'])}: the types are {known}")
+    return space_of_kind(space)

@@ -42,7 +42,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
 from hybridppo.settings import Settings
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.registry import first_of
+from hybridppo.spaces.kinds import first_of
 from hybridppo.system.validation import require_path, require_whole
 from hybridppo.tools import numpy_policy
 from hybridppo.tools.exported_policy import Player, TorchPolicy, arrays_of

@@ -25,9 +25,9 @@ from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
+from hybridppo.spaces.kinds import kind_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.serialization import space_to_json
 
 Player = PPO | DDPG

@@ -43,7 +43,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.spaces.composite import map_parts
+from hybridppo.spaces.kinds import map_parts
 from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.tools.video import Video

@@ -45,8 +45,8 @@ AGENTS: dict[str, Case] = {
         "optimizer.step",
     ),
     "ddpg": Case(DDPGConfig(**_OFF_POLICY), 40, {"learning_rate": 1e30}, "optimizer.step_critic"),
-    "ddpg, wandering": Case(
-        DDPGConfig(**{**_OFF_POLICY, "exploration": "ou", "gradient_steps": None, "n_steps": 1}),
+    "ddpg, one step": Case(
+        DDPGConfig(**{**_OFF_POLICY, "gradient_steps": None, "n_steps": 1}),
         40,
         {"learning_rate": 1e30},
         "optimizer.step_critic",
@@ -59,7 +59,7 @@ AGENTS: dict[str, Case] = {
         "optimizer.step_critic",
     ),
 }
-VARIANTS = ("ddpg, wandering", "td3, on the host")
+VARIANTS = ("ddpg, one step", "td3, on the host")
 """Agents that resemble others; if a test takes long, it is run with them by `make extras`."""
 ENV = "Pendulum-v1"
 """An environment that every agent learns."""

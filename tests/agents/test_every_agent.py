@@ -25,7 +25,7 @@ from toy_environments import HighestAllowed
 
 import hybridppo
 from hybridppo import ConfigurationError, Migrating, Mirrored, SingleDevice, TrainingError
-from hybridppo.networks.twins import twin_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.placements import placement as placement_module
 from hybridppo.placements.placement import Placement
 from hybridppo.run_directory.checkpoints import load_latest

@@ -16,7 +16,7 @@ from hybridppo.compiled.building import build
 from hybridppo.compiled.cuda_building import cuda_module
 from hybridppo.compiled.cuda_kernels import HALF, PART
 from hybridppo.compiled.definition import Definition
-from hybridppo.distributions.random_words import philox
+from hybridppo.distributions.base import philox
 
 Array = NDArray[Any]
 

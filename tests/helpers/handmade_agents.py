@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.networks.adam import FlatAdam
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 
 OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
 

@@ -75,7 +75,7 @@ CHANGES_RESULT = {
         critic_observes layer_norm shared_trunk orthogonal_init
         log_std_init use_sde sde_sample_freq convolutions recurrent recurrent_size sequence_length precision""",
     TD3Config: """num_envs train_frequency gradient_steps batch_size buffer_size learning_starts steps_per_iteration
-        learning_rate critic_learning_rate schedules gamma n_steps tau exploration exploration_std ou_theta hidden_sizes
+        learning_rate critic_learning_rate schedules gamma n_steps tau exploration_std hidden_sizes
         activation policy_delay target_noise_std target_noise_clip""",
 }
 """Options and settings that can change a seed's results. A new one goes here or into the next list."""

@@ -335,7 +335,6 @@ def test_an_observation_that_is_not_finite_is_refused(kind: Any) -> None:
         ({"tau": 0.0}, "tau must be above 0 and at most 1"),
         ({"n_steps": 0}, "n_steps must lie between 1"),
         ({"buffer_on": "disk"}, "buffer_on must be one of learner, host, got 'disk'"),
-        ({"exploration": "none"}, "exploration must be one of gaussian, ou"),
         ({"exploration_std": -0.1}, "exploration_std must not be negative"),
         ({"learning_starts": -1}, "learning_starts must not be negative"),
         ({"buffer_size": 10, "num_envs": 4, "train_frequency": 8}, "buffer_size must hold what is sampled .* = 32"),

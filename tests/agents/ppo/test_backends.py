@@ -25,7 +25,7 @@ from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.compiled import perceptrons, update_modules
 from hybridppo.distributions.state_dependent import StateDependentGaussian
 from hybridppo.networks.actors import MaskedActor
-from hybridppo.networks.precision import require, supports_bf16
+from hybridppo.networks.modes import require, supports_bf16
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.threads import limit_threads
 

@@ -20,7 +20,7 @@ from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numba import CompiledBackend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.environments.making import make_environments
-from hybridppo.networks.precision import supports_bf16
+from hybridppo.networks.modes import supports_bf16
 from hybridppo.rollouts.rollout import Rollout
 
 LARGEST_KL = 1e-8

@@ -37,8 +37,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
 from hybridppo.networks.actors import arrays_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
-from hybridppo.networks.twins import twin_of
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.system.signals import Stopped

@@ -19,8 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.loss import explained_variance
-from hybridppo.networks.adam import FlatAdam
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.masks import MaskedObservation
 

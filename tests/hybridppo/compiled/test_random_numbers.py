@@ -3,7 +3,7 @@
 import numpy as np
 
 from hybridppo.compiled.random_numbers import begin, integers, normal, uniform
-from hybridppo.distributions.random_words import philox
+from hybridppo.distributions.base import philox
 
 # The published answers of Random123's kat_vectors for philox4x32-10.
 KNOWN = [

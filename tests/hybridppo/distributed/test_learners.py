@@ -201,7 +201,7 @@ TD3 = hybridppo.TD3Config(
 )  # fmt: skip
 REPLAYED: dict[str, dict[str, Any]] = {
     "in one process": {},
-    "Ornstein-Uhlenbeck": {"config": replace(TD3, exploration="ou", buffer_on="host")},
+    "a buffer on the host": {"config": replace(TD3, buffer_on="host")},
     "DDPG": {"config": hybridppo.DDPGConfig(**{name: getattr(TD3, name) for name in vars(hybridppo.DDPGConfig())})},
     "all_reduce": {"reduce": "all_reduce"},  # of two shards, which gives the bits of their order
     **PLACED,

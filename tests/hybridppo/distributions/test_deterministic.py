@@ -1,5 +1,7 @@
 """Actions of a deterministic actor, and the exploration noise: by hand, block by block, and resumed."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -10,7 +12,6 @@ from hybridppo import EnvError
 from hybridppo.distributions.deterministic import (
     DeterministicActions,
     GaussianExploration,
-    OrnsteinUhlenbeckExploration,
     deterministic_actions,
 )
 
@@ -73,34 +74,9 @@ def test_uniform_actions_reach_from_bound_to_bound() -> None:
     assert np.histogram(noise, 4, (-1, 1))[0] == pytest.approx(2_000, rel=0.1)
 
 
-def test_a_wandering_noise_is_the_process_of_its_formula() -> None:
-    theta, std = 0.25, 0.2
-    exploration = OrnsteinUhlenbeckExploration(actions(std), warmup=0, theta=theta)
-    noise = exploration.draw_noise(np.random.default_rng(5), (6, 3))[:, :, :2]
-    normal = np.random.default_rng(5).standard_normal((6, 3, 2), dtype=np.float32) * np.float32(std)
-    x = np.zeros((3, 2))
-    for t in range(6):
-        x = (1 - theta) * x + normal[t]
-        np.testing.assert_allclose(noise[t], x, rtol=1e-5)
-
-
-def test_a_wandering_noise_is_of_each_environment_by_itself() -> None:
-    """Workers that do not wait for each other draw for their own environments, and a run may go on without them."""
-    std = 0.0  # nothing is added, so what is left of the noise before shows where it went
-    exploration = OrnsteinUhlenbeckExploration(actions(std), warmup=0, theta=0.5)
-    exploration.load_state({"drawn": 0, "last": [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]]})
-    generator = np.random.default_rng(0)
-    assert exploration.draw_noise_of(slice(1, 2), generator, 2)[:, 0, 0].tolist() == [1.0, 0.5]
-    # Of the last environment, nothing was drawn before.
-    assert exploration.draw_noise_of(slice(2, 4), generator, 1)[0, :, 0].tolist() == [2.0, 0.0]
-    assert exploration.draw_noise(generator, (1, 4))[0, :, 0].tolist() == [0.5, 0.25, 1.0, 0.0]
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "ou"])
-def test_noise_goes_on_where_it_was_left(kind: str) -> None:
+def test_noise_goes_on_where_it_was_left() -> None:
     def made() -> GaussianExploration:
-        of = actions(0.2)
-        return GaussianExploration(of, 10) if kind == "gaussian" else OrnsteinUhlenbeckExploration(of, 10, 0.15)
+        return GaussianExploration(actions(0.2), 10)
 
     generator, exploration = np.random.default_rng(0), made()
     exploration.draw_noise(generator, (4, 2))
@@ -113,12 +89,10 @@ def test_noise_goes_on_where_it_was_left(kind: str) -> None:
         np.testing.assert_array_equal(again.draw_noise(generator, (4, 2)), noise)
 
 
-@pytest.mark.parametrize(
-    "state", [{"drawn": -1}, {"drawn": 1.5}, {"drawn": 0, "last": [[1.0]]}, {"drawn": 0, "last": [[float("nan"), 0.0]]}]
-)
-def test_noise_that_is_none_is_refused(state: dict) -> None:
-    with pytest.raises(ValueError, match=r"exploration has drawn|the noise of exploration"):
-        OrnsteinUhlenbeckExploration(actions(), 0, 0.15).load_state({"last": None, **state})
+@pytest.mark.parametrize("drawn", [-1, 1.5])
+def test_noise_that_is_none_is_refused(drawn: Any) -> None:
+    with pytest.raises(ValueError, match="exploration has drawn"):
+        GaussianExploration(actions(), 0).load_state({"drawn": drawn})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import SquashedGaussian
 from hybridppo.distributions.joint import JointDistribution
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.spaces.registry import each_of, first_of
+from hybridppo.spaces.kinds import each_of, first_of
 
 MIXED = Dict(
     arm=Box(-1.0, 1.0, (2,)), grip=Discrete(3, start=4), keys=Tuple((MultiBinary(2), Box(0.0, 5.0, (1,), np.float64)))

@@ -9,9 +9,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from second_device import counted_crossings
 from tensor_environments import batched
 
+from hybridppo.distributions.base import philox, words
 from hybridppo.distributions.deterministic import DeterministicActions
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.distributions.random_words import philox, words
 from hybridppo.distributions.state_dependent import ExplorationLayout
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.observations import ObservationEncoder

@@ -18,7 +18,7 @@ from hybridppo.agents import PPO
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.distributions.state_dependent import ExplorationLayout, StateDependentGaussian
 from hybridppo.networks.actors import StateDependentActor, arrays_of
-from hybridppo.networks.twins import twin_of
+from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.placement import Counters, Crossing, torch_actor
 
 ACTIONS = Box(-1.0, 1.0, (2,), np.float32)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hybridppo.networks.adam import FlatAdam
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 
 
 def make_parameters() -> FlatParameters:

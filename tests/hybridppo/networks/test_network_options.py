@@ -18,8 +18,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.actors import GaussianActor, shared_trunk_of
 from hybridppo.networks.encoders import a3c, impala
-from hybridppo.networks.mlp import MLP
-from hybridppo.networks.twins import twin_of
+from hybridppo.networks.mlp import MLP, twin_of
 from hybridppo.spaces.rows import ImageLayout
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(4)

@@ -7,8 +7,7 @@ import torch
 
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.mlp import MLP
-from hybridppo.networks.twins import linears
+from hybridppo.networks.mlp import MLP, linears
 
 
 def make(seed: int = 0, sizes: tuple[int, ...] = (32, 16), output_gain: float = 0.01) -> MLP:

@@ -9,9 +9,8 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.gaussian import DiagonalGaussian
 from hybridppo.networks import numpy_mlp
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.mlp import MLP, Activation
+from hybridppo.networks.mlp import MLP, Activation, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, NumpyActor
-from hybridppo.networks.twins import twin_of
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 
 CROSSING = Crossing(torch.device("cpu"), Counters())

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from hybridppo import ConfigurationError
-from hybridppo.networks.adam import FlatAdam
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatAdam, FlatParameters
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from hybridppo.networks.adam import PartAdam
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatParameters, PartAdam
 
 
 def test_parts_are_stepped_as_if_each_had_an_optimizer_of_its_own() -> None:

@@ -12,7 +12,7 @@ import hybridppo
 from hybridppo import DeviceError, evaluating, training
 from hybridppo.agents import agent
 from hybridppo.agents.ppo import ppo
-from hybridppo.networks.precision import float32_products, require
+from hybridppo.networks.modes import float32_products, require
 
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 

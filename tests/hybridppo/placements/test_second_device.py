@@ -36,8 +36,8 @@ from hybridppo.agents.ppo import choosing
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.recorded_step import RecordedStep
 from hybridppo.distributions.categorical import Categorical
+from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.parameters import bind
-from hybridppo.networks.twins import twin_of
 from hybridppo.placements import placement as placement_module
 from hybridppo.placements.by_name import make_placement, placement_from_settings
 from hybridppo.placements.placement import Crossing, Placement, available_device

@@ -21,8 +21,8 @@ import hybridppo
 from hybridppo import EnvError, PPOConfig, SingleDevice
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
+from hybridppo.spaces.kinds import each_of
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=1, num_minibatches=2, hidden_sizes=(16, 16))

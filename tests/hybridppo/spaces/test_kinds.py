@@ -12,8 +12,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.of_space import distribution_for, distribution_of
 from hybridppo.errors import BadValueError, EnvError
-from hybridppo.spaces import registry
-from hybridppo.spaces.base import FromJson, Json, Kind
+from hybridppo.spaces import kinds
+from hybridppo.spaces.base import Json, Kind
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_from_json, space_to_json
@@ -273,7 +273,7 @@ class AngleKind(Kind[Angle]):
         return {}
 
     @classmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space:
+    def from_json(cls, json: Json) -> gym.Space:
         return Angle()
 
 
@@ -281,8 +281,7 @@ def test_a_further_kind_is_one_class_and_its_name(monkeypatch: pytest.MonkeyPatc
     space = Dict(wind=Angle(), speed=Box(-1.0, 1.0, (1,)))
     with pytest.raises(EnvError, match=r"which is at \['wind'\]"):
         ObservationEncoder(space)
-    monkeypatch.setattr(registry, "KINDS", [*registry.KINDS, AngleKind])
-    monkeypatch.setattr("hybridppo.spaces.serialization.KINDS", registry.KINDS)
+    monkeypatch.setattr(kinds, "KINDS", [*kinds.KINDS, AngleKind])
     distribution_of.register(AngleKind, lambda kind, squash: Categorical(4))
     encode = ObservationEncoder(space)
     np.testing.assert_allclose(encode.one({"wind": 90, "speed": [0.5]}), [0.5, 1.0, 0.0], atol=1e-6)

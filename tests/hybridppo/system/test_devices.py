@@ -14,7 +14,7 @@ import torch
 
 from hybridppo import Migrating, Mirrored, SingleDevice
 from hybridppo.errors import DeviceError
-from hybridppo.networks import precision
+from hybridppo.networks import modes
 from hybridppo.placements.placement import available_device
 from hybridppo.system.devices import Accelerator, Cuda, accelerator_of
 
@@ -109,9 +109,9 @@ def test_a_process_that_has_named_a_device_can_be_forked() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_whether_bfloat16_is_supported_is_asked_of_the_device_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: Selected.now == 1)
-    precision.require("bf16", SECOND_GPU)
-    with pytest.raises(precision.DeviceError, match="cuda:0"):
-        precision.require("bf16", torch.device("cuda:0"))
+    modes.require("bf16", SECOND_GPU)
+    with pytest.raises(modes.DeviceError, match="cuda:0"):
+        modes.require("bf16", torch.device("cuda:0"))
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -1,10 +1,14 @@
-"""`Dict` and `Tuple`: spaces that contain others."""
+"""`Dict` and `Tuple`, spaces that contain others; and the list of all kinds of spaces.
+
+A new kind is a new file, and its name in `KINDS`.
+"""
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import gymnasium as gym
@@ -13,8 +17,10 @@ from typing_extensions import Self
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
+from hybridppo.spaces.base import Json, Kind
+from hybridppo.spaces.box import BoxKind, StackedFramesKind
 from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.choices import DiscreteKind, MultiBinaryKind, MultiDiscreteKind
 
 
 def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
@@ -30,8 +36,8 @@ class CompositeKind(Kind[Any]):
     type_name = ""
     container: type[Any] = object
 
-    def __init__(self, space: Any, path: str, kind_of: KindOf) -> None:
-        super().__init__(space, path, kind_of)
+    def __init__(self, space: Any, path: str) -> None:
+        super().__init__(space, path)
         items = list(space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces))
         # Spaces with another order of keys are equal, so their rows must be, too.
         with contextlib.suppress(TypeError):  # keys that cannot be sorted
@@ -115,11 +121,11 @@ class DictKind(CompositeKind):
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
         parts = self._parts.items()
-        return {"spaces": [[_key_to_json(key), {"type": part.type_name, **part.to_json()}] for key, part in parts]}
+        return {"spaces": [[_key_to_json(key), kind_to_json(part)] for key, part in parts]}
 
     @classmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.Dict([(_key_from_json(key), from_json(part)) for key, part in json["spaces"]])
+    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
+        return gym.spaces.Dict([(_key_from_json(key), space_of_kind(part)) for key, part in json["spaces"]])
 
 
 class TupleKind(CompositeKind):
@@ -134,28 +140,82 @@ class TupleKind(CompositeKind):
         return tuple(found.get(number) for number in range(len(self.space.spaces)))
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
-        return {"spaces": [{"type": part.type_name, **part.to_json()} for part in self._parts.values()]}
+        return {"spaces": [kind_to_json(part) for part in self._parts.values()]}
 
     @classmethod
-    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.Tuple([from_json(part) for part in json["spaces"]])
+    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
+        return gym.spaces.Tuple([space_of_kind(part) for part in json["spaces"]])
 
 
 def _key_to_json(key: Any) -> Any:
-    """A key as JSON: a tuple becomes a list.
+    """A key as JSON.
 
     Raises:
         ConfigurationError: for a key that JSON cannot hold.
     """
+    key = key.item() if isinstance(key, np.generic) else key
     if isinstance(key, tuple):
         return [_key_to_json(part) for part in key]
-    key = key.item() if isinstance(key, np.generic) else key
-    if not isinstance(key, (str, int)) and not (isinstance(key, float) and math.isfinite(key)):
-        raise ConfigurationError(
-            f"the key {shown(key)} of a Dict space cannot be saved: use text, numbers, or tuples of those"
-        )
+    if not isinstance(key, (str, int, float)) or key != key or key in (math.inf, -math.inf):
+        raise ConfigurationError(f"the key {shown(key)} of a Dict space cannot be saved: use text, numbers, or tuples")
     return key
 
 
 def _key_from_json(key: Any) -> Any:
     return tuple(map(_key_from_json, key)) if isinstance(key, list) else key
+
+
+KINDS: list[type[Kind[Any]]] = [
+    StackedFramesKind,
+    BoxKind,
+    DiscreteKind,
+    MultiDiscreteKind,
+    MultiBinaryKind,
+    DictKind,
+    TupleKind,
+]
+"""The first kind whose class fits a space takes it."""
+
+
+def kind_of(space: gym.Space[Any], path: str = "") -> Kind[Any]:
+    """The kind of a space.
+
+    Raises:
+        UnsupportedSpaceError: if no kind fits.
+    """
+    for kind in KINDS:
+        if isinstance(space, kind.of):
+            return kind(space, path)
+    raise UnsupportedSpaceError(space, path)
+
+
+def each_of(space: gym.Space[Any]) -> Callable[[Any], Iterable[Any]]:
+    """A function that iterates over a batch of actions in gymnasium's vector form."""
+    try:
+        return kind_of(space).each
+    except UnsupportedSpaceError:  # reported when an agent is made for the space
+        return iter
+
+
+def first_of(space: gym.Space[Any]) -> Callable[[Any], Any]:
+    """A function that returns the first action of such a batch."""
+    each = each_of(space)
+    return itemgetter(0) if each is iter else lambda batch: next(iter(each(batch)))
+
+
+def kind_to_json(kind: Kind[Any]) -> Json:
+    """A space as a JSON object."""
+    return {"type": kind.type_name, **kind.to_json()}
+
+
+def space_of_kind(json: Json) -> gym.Space[Any]:
+    """The space from the result of `kind_to_json`.
+
+    Raises:
+        ConfigurationError: if the type is unknown, or the space is implausibly large.
+    """
+    for kind in KINDS:
+        if json["type"] == kind.type_name:
+            return kind.from_json(json)
+    known = ", ".join(kind.type_name for kind in KINDS)
+    raise ConfigurationError(f"there is no space of type {shown(json['type'])}: the types are {known}")

@@ -1,7 +1,7 @@
 """The base class of PPO and DDPG: `act`, the optimisation loop, shared updates, noise of modules, and saving."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from hybridppo.spaces.kinds import first_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_to_json
-from hybridppo.system.validation import require_bools, require_path
+from hybridppo.system.validation import require_bools, require_path, whole
 
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
@@ -50,6 +50,7 @@ class PolicyAgent:
     name: ClassVar[str]
     """Name of the agent in files."""
     actor: nn.Module
+    critic: nn.Module
     distribution: Distribution
     parameters: FlatParameters
     optimizer: FlatAdam
@@ -226,16 +227,64 @@ class PolicyAgent:
         slots = self.optimizer.state[self.parameters.values].values()
         return [self.parameters.values.data, *slots, *self.learned_buffers()]
 
-    def _state_of_frozen(self) -> dict[str, list[int]]:
-        """The numbers of the parameters whose `requires_grad` is False, if there are any."""
-        frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
-        return {"frozen": frozen} if frozen else {}
+    @property
+    def own(self) -> dict[str, object]:
+        """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
+        parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}
+        return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
-    def _load_frozen(self, state: dict[str, Any]) -> None:
-        """Freeze the parameters that were frozen in `state`; those of this agent that are stay so."""
-        frozen = state.get("frozen", [])
+    def like(self, config: Any, *, seed: int = 0, **changed: Any) -> Any:
+        """A new agent of the same class, with the same spaces and custom parts, except the changed ones."""
+        parts = {name: part for name, part in {**self.own, **changed}.items() if name != "agent"}
+        make: Callable[..., Any] = type(self)
+        return make(self.observation_space, self.action_space, config, seed=seed, **parts)
+
+    @property
+    def _saved(self) -> dict[str, nn.Module]:
+        """The modules of a checkpoint, by the first part of their tensors' names."""
+        return {"actor": self.actor, "critic": self.critic}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Networks, optimizer and generators: tensors by name, and a JSON object."""
+        tensors = {
+            f"{part}.{name}": tensor
+            for part, module in self._saved.items()
+            for name, tensor in module.state_dict().items()
+        }
+        slots = self.optimizer.state[self.parameters.values]
+        tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
+        state: dict[str, Any] = {"version": self.version, "order": self._order.bit_generator.state}
+        frozen = [i for i, each in enumerate(self.parameters.everything()) if not each.requires_grad]
+        return tensors, state | ({"frozen": frozen} if frozen else {})
+
+    def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:
+        """Restore the result of `state`, on the current device of the agent.
+
+        Without an optimizer's tensors, as in an agent's file, it is left as it is. Parameters of this agent that are
+        frozen stay so.
+
+        Raises:
+            CheckpointError: if there are tensors of an unknown part.
+            RuntimeError: if tensors are missing, unknown or of another shape.
+        """
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in (*self._saved, "optimizer")}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            if part not in parts:
+                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
+            parts[part][rest] = tensor
+        for part, module in self._saved.items():
+            if parts[part] or part in ("actor", "critic"):
+                module.load_state_dict(parts[part])
+        for name, slot in self.optimizer.state[self.parameters.values].items() if parts["optimizer"] else ():
+            saved = self.parameters.spread(parts["optimizer"][name])
+            if saved.shape != slot.shape:  # which `copy_` might broadcast
+                raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
+            slot.copy_(saved)
         for i, parameter in enumerate(self.parameters.everything()):
-            parameter.requires_grad_(parameter.requires_grad and i not in frozen)
+            parameter.requires_grad_(parameter.requires_grad and i not in state.get("frozen", []))
+        self.version = whole(state, "version")
+        self._order.bit_generator.state = state["order"]
 
     def learned_buffers(self) -> list[Tensor]:
         """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
@@ -384,34 +433,6 @@ def save_agent(agent: Any, path: str | Path) -> Path:
     }
     write_agent_file(path, kept, description)
     return path
-
-
-def tensors_by_part(tensors: Mapping[str, Tensor], parts: Iterable[str]) -> dict[str, dict[str, Tensor]]:
-    """Tensors named `part.name` by their parts.
-
-    Raises:
-        CheckpointError: if there is a tensor of another part.
-    """
-    found: dict[str, dict[str, Tensor]] = {part: {} for part in parts}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition(".")
-        if part not in found:
-            raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(found)}")
-        found[part][rest] = tensor
-    return found
-
-
-def load_optimizer(optimizer: FlatAdam, parameters: FlatParameters, tensors: Mapping[str, Tensor]) -> None:
-    """Restore an optimizer's state from dense tensors.
-
-    Raises:
-        RuntimeError: if a tensor has another shape.
-    """
-    for name, slot in optimizer.state[parameters.values].items():
-        saved = parameters.spread(tensors[name])
-        if saved.shape != slot.shape:  # which `copy_` might broadcast
-            raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
-        slot.copy_(saved)
 
 
 def _never() -> bool:

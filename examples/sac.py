@@ -82,14 +82,14 @@ class SAC(TD3):
         values = self.critics(minibatch.observations, actions).amin(-1)
         return (self.critics.log_alpha.exp().detach() * log_prob - values).mean()
 
-    def made_exploration(self) -> GaussianExploration:
+    def make_distribution(self) -> GaussianExploration:
         """Uniform actions during warm-up, then actions drawn from the actor's normals."""
         space = deterministic_actions(self.action_space, std=1.0)
         return GaussianExploration(Normals(space.low, space.high, space.dtype), self.config.learning_starts)
 
-    def made_networks(self, generator: torch.Generator) -> Any:
+    def make_networks(self, generator: torch.Generator) -> Any:
         """The actor, and the critics together with the weight of the entropy."""
-        actor, critics = super().made_networks(generator)
+        actor, critics = super().make_networks(generator)
         return actor, EntropyCritics(critics)
 
 

@@ -167,13 +167,13 @@ class ExhaustedNetwork(torch.nn.Module):
 
 
 def test_gpu_out_of_memory_names_the_fields_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_networks = hybridppo.PPO._made_networks
+    make_networks = hybridppo.PPO.make_networks
 
     def with_exhausted_critic(self: hybridppo.PPO, seed: int) -> Any:
         actor, critic = make_networks(self, seed)
         return actor, ExhaustedNetwork(critic)
 
-    monkeypatch.setattr(hybridppo.PPO, "_made_networks", with_exhausted_critic)
+    monkeypatch.setattr(hybridppo.PPO, "make_networks", with_exhausted_critic)
     with pytest.raises(OutOfMemoryError) as error:
         train(config=ppo_config(num_envs=2, num_steps=512, num_minibatches=64, hidden_sizes=(8,)))
     message = str(error.value)

@@ -11,7 +11,7 @@ each step of the actor, as in TD3; observations are not normalised, and weights 
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import PolicyAgent, load_optimizer, tensors_by_part
+from hybridppo.agents.agent import PolicyAgent
 from hybridppo.agents.ddpg.by_autograd import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
@@ -81,12 +81,12 @@ class DDPG(PolicyAgent):
     ) -> None:
         config = config if config is not None else self._config_type()
         super().__init__(observation_space, action_space, config, seed, schedules, SCHEDULABLE, self._config_type)
-        self.exploration = self.made_exploration()
+        self.exploration = self.make_distribution()
         self.distribution: Distribution = self.exploration.actions
         self._num_actions = self.exploration.size
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
-            self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(self._initial_seed))
+            self.actor, self.critics = self.make_networks(torch.Generator().manual_seed(self._initial_seed))
         self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         self.optimizer = PartAdam(self.parameters, self._learning_rates())
@@ -102,12 +102,12 @@ class DDPG(PolicyAgent):
         # Draws ahead of `_order`, which follows after an update.
         self._ahead = np.random.default_rng(self._noise_seed)
 
-    def made_exploration(self) -> GaussianExploration:
+    def make_distribution(self) -> GaussianExploration:
         """The distribution that a sampler draws actions from; called once. A subclass may have another."""
         actions = deterministic_actions(self.action_space, std=self.config.exploration_std)
         return GaussianExploration(actions, self.config.learning_starts)
 
-    def made_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
+    def make_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
         """Actor and critics; called once. A subclass may have others."""
         num_outputs = self.distribution.output_size
         return actor_and_critics(self.observation_space, self._num_actions, self.config, generator, num_outputs)
@@ -120,18 +120,6 @@ class DDPG(PolicyAgent):
     @property
     def _can_be_recorded(self) -> bool:
         return "agent" not in self.own
-
-    @property
-    def own(self) -> dict[str, object]:
-        """Custom parts that a file cannot hold: `agent`, if the class has no name in files, and `schedules`."""
-        parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}
-        return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
-
-    def like(self, config: DDPGConfig, *, seed: int = 0) -> "DDPG":
-        """A new agent of the same class, with the same spaces and schedules."""
-        parts = {name: part for name, part in self.own.items() if name != "agent"}
-        make: Callable[..., DDPG] = type(self)
-        return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
     def anneal(self, progress: float) -> None:
         """Set the learning rates for a progress of the training of 0 to 1; otherwise as `PPO.anneal`."""
@@ -330,39 +318,16 @@ class DDPG(PolicyAgent):
                 )
         return [float(value) for value in sums]
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Networks, target networks, optimizer and generators: tensors by name, and a JSON object."""
-        tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
-        tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
-        slots = self.optimizer.state[self.parameters.values]
-        tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
-        return tensors, {
-            "version": self.version,
-            "order": self._order.bit_generator.state,
-            "counts": dict(self._counts),
-            "exploration": self.exploration.state(),
-            **self._state_of_frozen(),
-        }
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
+        tensors, state = super().state()
+        return tensors, state | {"counts": dict(self._counts), "exploration": self.exploration.state()}
 
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore the result of `state`, on the current device of the agent.
-
-        Raises:
-            CheckpointError: if there are tensors of an unknown part.
-            RuntimeError: if tensors are missing, unknown or of another shape.
-        """
-        parts = tensors_by_part(tensors, ("actor", "critic", "optimizer"))
-        self.actor.load_state_dict(parts["actor"])
-        self.critic.load_state_dict(parts["critic"])
-        if not parts["optimizer"]:  # networks alone: target networks are equal to them
-            slots = self.optimizer.state[self.parameters.values]
-            parts["optimizer"] = {name: self.parameters.dense(torch.zeros_like(slot)) for name, slot in slots.items()}
-            parts["optimizer"]["target"] = self.parameters.dense(self.parameters.values.data)
-        load_optimizer(self.optimizer, self.parameters, parts["optimizer"])
-        self.version = whole(state, "version")
+    def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        super().load_state(tensors, state)
+        if not any(name.startswith("optimizer.") for name in tensors):  # target networks are equal to the networks
+            for name, slot in self.optimizer.state[self.parameters.values].items():
+                slot.copy_(self.parameters.values.data if name == "target" else torch.zeros_like(slot))
         self._counts = {name: whole(state["counts"], name) for name in self._counts}
-        self._order.bit_generator.state = state["order"]
-        self._load_frozen(state)
         self.exploration.load_state(state["exploration"])
 
 

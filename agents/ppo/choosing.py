@@ -47,10 +47,6 @@ def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
 
         if CompiledBackend.supports(objective):
             return CompiledBackend
-    if objective.config.torch_compile and not (by_hand and NumpyBackend.supports(objective)):
-        from hybridppo.agents.ppo.torch_compiled import TorchCompiled
-
-        return TorchCompiled
     by_numpy: tuple[type[NumpyBackend | NumpyNetworks | NumpyMemory], ...] = (NumpyBackend, NumpyNetworks, NumpyMemory)
     return next((kind for kind in by_numpy if by_hand and kind.supports(objective)), Backend)
 

@@ -39,7 +39,7 @@ SCHEDULABLE = (
 )  # fmt: skip
 """Numbers that may have a schedule."""
 RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
-"""Numbers that `cuda_graphs` records and `torch_compile` compiles as constants."""
+"""Numbers that `cuda_graphs` records as constants."""
 USUAL_MINIBATCHES = 32
 """Default number of minibatches per epoch."""
 USUAL_MINIBATCH_SIZE = 64
@@ -55,8 +55,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """Fields that have one of a few values."""
 NOT_TOGETHER = (
-    ("pool_size", "recurrent"), ("use_sde", "recurrent"), ("shared_trunk", "recurrent"), ("torch_compile", "recurrent"),
-    ("cuda_graphs", "recurrent"), ("torch_compile", "cuda_graphs"), ("critic_observes", "shared_trunk"),
+    ("pool_size", "recurrent"), ("use_sde", "recurrent"), ("shared_trunk", "recurrent"),
+    ("cuda_graphs", "recurrent"), ("critic_observes", "shared_trunk"),
 )  # fmt: skip
 """Pairs of fields of which at most one may differ from its default."""
 LIMITS = {
@@ -191,10 +191,6 @@ class PPOConfig:
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record every optimizer step, also with a loss, networks or a subclass of your own, which must
     do the same on every minibatch. fast_updates alone records only what is the library's."""
-    torch_compile: bool = field(default=False, metadata=SAME_RESULT)
-    """Compile the optimizer step by torch.compile if autograd computes it, as with a loss or networks of your own: the
-    same result up to rounding, 1.4 times as fast for small networks. Needs a C++ compiler. The first update compiles
-    for up to a minute."""
     precision: Precision = "fp32"
     """Precision of matrix products in optimizer steps. "bf16" is torch's autocast, for wide networks on hardware that
     supports it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, with factors
@@ -245,8 +241,6 @@ class PPOConfig:
         if self.critic_observes != "own":
             alone = self.actor_keys is None and self.critic_keys is None and self.encoder_sizes is None
             require(self, "critic_observes", alone, "does not work with actor_keys, critic_keys or encoder_sizes")
-        if self.torch_compile:
-            require(self, "torch_compile", self.precision == "fp32", "needs precision='fp32': leave one out")
 
     def _check_numbers(self) -> None:
         for name in COUNTS:
@@ -359,12 +353,11 @@ class PPOConfig:
 
 
 def require_not_recorded(config: PPOConfig, scheduled: Iterable[str]) -> None:
-    """Refuse schedules of numbers that are recorded or compiled as constants.
+    """Refuse schedules of numbers that are recorded as constants.
 
     Raises:
         ConfigurationError: with the name of the number.
     """
     for name in scheduled:
-        for option, does in (("cuda_graphs", "records"), ("torch_compile", "compiles")):
-            fits = name not in RECORDED or not getattr(config, option)
-            require(config, option, fits, f"{does} {name}, which has a schedule: leave one of them out")
+        fits = name not in RECORDED or not config.cuda_graphs
+        require(config, "cuda_graphs", fits, f"records {name}, which has a schedule: leave one of them out")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo.batch import FrameStacks
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.prepare import numbers_of_frames, stacks_of
+from hybridppo.errors import TrainingError
 from hybridppo.networks.normalization import (
     Moments,
     NormalizedNetwork,
@@ -111,16 +112,6 @@ class Normalization(nn.Module):
         """The tensors that change before the end of an update."""
         return [] if self.rewards is None else list(self.rewards.buffers())
 
-    def state(self) -> dict[str, Tensor]:
-        """The state that no network has: that of rewards."""
-        return {} if self.rewards is None else self.rewards.state_dict()
-
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the result of `state`."""
-        if self.rewards is not None:
-            self.rewards.fit(tensors["returns"].numel())
-            self.rewards.load_state_dict(tensors)
-
 
 class RewardNormalizer(nn.Module):
     """Divides rewards by the deviation of the discounted return so far, and clips them to 10.
@@ -175,3 +166,15 @@ class RewardNormalizer(nn.Module):
     def scaled(self, rewards: Tensor) -> Tensor:
         """The rewards, normalised by the present moments."""
         return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
+
+
+def too_large(iteration: int, normalization: Normalization) -> TrainingError:
+    """The error for numbers whose variance is not finite."""
+    observations = normalization.observations
+    is_finite = observations is None or bool(observations.moments.variance.isfinite().all())
+    kind = "rewards" if is_finite else "observations"
+    return TrainingError(
+        f"training stopped in iteration {iteration}: the variance of {kind} is too large for float32, and "
+        f"normalize_{kind}=True needs it: give smaller ones, or set normalize_{kind}=False. The last checkpoint was "
+        "written before"
+    )

@@ -9,7 +9,7 @@ the policy before the update, with a clip range of `c / w` for each sample. So a
 the policy before the update, advantages multiplied by `w`, and a clip range for each row; the loss is PPO's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -114,20 +114,18 @@ class Pool(nn.Module):
             assert isinstance(module, _Kept)
             yield module
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The state for `load_state`: tensors by name, and a JSON object."""
-        if self.size == 1:
-            return {}, {}
-        versions = [kept.version for kept in self._rollouts()]
-        return self._kept.state_dict(), {"pool_rate": self.rate, "pool_versions": versions}
+    def state(self) -> dict[str, Any]:
+        """The state of `load_state` besides its tensors, as JSON."""
+        return {"pool_rate": self.rate, "pool_versions": [kept.version for kept in self._rollouts()]}
 
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], like: Tensor) -> None:
-        """Restore the result of `state`, on the device of `like`."""
+    def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any], like: Tensor) -> None:
+        """Restore the result of `state`, on the device of `like`, with room for the rollouts of a checkpoint."""
         self.rate = float(state["pool_rate"])
         kept = []
         for i, version in enumerate(state["pool_versions"]):
-            saved = {name.partition(".")[2]: t for name, t in tensors.items() if name.partition(".")[0] == str(i)}
-            own = {name: like.new_empty(t.shape, dtype=t.dtype).copy_(t) for name, t in saved.items()}
+            prefix = f"pool._kept.{i}."
+            saved = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            own: dict[str, Any] = {name: like.new_empty(t.shape, dtype=t.dtype) for name, t in saved.items()}
             kept.append(_Kept(Rollout(**own, version=int(version))))
         self._kept = nn.ModuleList(kept)
 

@@ -24,15 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.agent import PolicyAgent, encoded_rows, load_optimizer, tensors_by_part
+from hybridppo.agents.agent import PolicyAgent, encoded_rows
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.choosing import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
-from hybridppo.agents.ppo.divergence import divergence, too_large
-from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, has_state, ppo_loss
-from hybridppo.agents.ppo.normalization import Normalization
+from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, has_state, ppo_loss
+from hybridppo.agents.ppo.normalization import Normalization, too_large
 from hybridppo.agents.ppo.older_policies import Pool, corrected
 from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, require_rows, rows_of, values_of_rows
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
@@ -51,7 +50,7 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.rows import OWN
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
-from hybridppo.system.validation import real, whole
+from hybridppo.system.validation import real
 
 
 class PPO(PolicyAgent):
@@ -107,12 +106,11 @@ class PPO(PolicyAgent):
         self._advantages: AdvantageFunction = advantages if advantages is not None else gae
         self.modules_of = copied_modules(modules or {})
         """Copies of `modules`, by name."""
-        squash, exploration = config.squash_actions, config.exploration
-        self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
+        self.distribution: Distribution = self.make_distribution()
         require_rows(config, self._encode)
         # Initial values depend on the number of threads, and starting threads takes longer than the work.
         with limit_threads(1):
-            self.actor, self.critic = self._made_networks(self._initial_seed)
+            self.actor, self.critic = self.make_networks(self._initial_seed)
         self.normalization = Normalization(config, self._encode)
         self.actor, self.critic = self.normalization.before(self.actor), self.normalization.before(self.critic)
         self._pool = Pool(config.pool_size)
@@ -128,7 +126,14 @@ class PPO(PolicyAgent):
         self._has_agreed: bool | None = None
         """Whether a gradient by hand equals that of the loss; None before they are compared."""
 
-    def _made_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
+    def make_distribution(self) -> Distribution:
+        """The distribution of actions; called once. A subclass may have another."""
+        return distribution_for(
+            self.action_space, squash=self.config.squash_actions, exploration=self.config.exploration
+        )
+
+    def make_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
+        """Actor and critic; called once. A subclass may have others."""
         spaces = self.observation_space, self.action_space
         if self._networks is not None:
             return checked_networks(self._networks, *spaces, self.config, seed)
@@ -171,8 +176,7 @@ class PPO(PolicyAgent):
     @property
     def _can_be_recorded(self) -> bool:
         config, scheduled = self.config, {*self.config.named_schedules, *self._schedules.functions}
-        is_usual = config.recurrent is None and not config.torch_compile
-        return is_usual and self.is_the_librarys and scheduled.isdisjoint(RECORDED)
+        return config.recurrent is None and self.is_the_librarys and scheduled.isdisjoint(RECORDED)
 
     @property
     def is_the_librarys(self) -> bool:
@@ -182,12 +186,11 @@ class PPO(PolicyAgent):
     @property
     def own(self) -> dict[str, object]:
         """Custom parts that a file cannot hold, by the names of `train`'s arguments."""
-        parts: dict[str, object] = {"agent": type(self)} if type(self) is not PPO else {}
+        parts = super().own
         parts |= {"loss": self._loss} if self._loss is not ppo_loss else {}
         parts |= {"networks": self._networks} if self._networks is not None else {}
         parts |= {"advantages": self._advantages} if self._advantages is not gae else {}
-        parts |= {"modules": self._modules} if self._modules else {}
-        return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
+        return parts | ({"modules": self._modules} if self._modules else {})
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """The loss of a minibatch; a subclass may have another."""
@@ -210,13 +213,12 @@ class PPO(PolicyAgent):
                 f"{', '.join(steps)}"
             ) from error
 
-    def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
-        """A new agent of the same class, with the same spaces and custom parts."""
-        parts = {name: part for name, part in self.own.items() if name != "agent"}
+    def like(self, config: PPOConfig, *, seed: int = 0, **changed: Any) -> "PPO":
+        """A new agent of the same class, with the same spaces and custom parts, except the changed ones."""
         if self._loss_has_state:  # because the new agent changes it
-            parts["loss"] = copy.deepcopy(self._loss)
-        make: Callable[..., PPO] = type(self)
-        return make(self.observation_space, self.action_space, config, seed=seed, **parts)
+            changed = {"loss": copy.deepcopy(self._loss), **changed}
+        made: PPO = super().like(config, seed=seed, **changed)
+        return made
 
     def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
@@ -291,7 +293,7 @@ class PPO(PolicyAgent):
             self._measures_of_pool(batch, loop),
         )
         if not math.isfinite(variance):
-            raise too_large(self.version, self.normalization, rollout.whole(), self._encode)
+            raise too_large(self.version, self.normalization)
         if not all(map(math.isfinite, (*(statistics if sizes else ()), norm))):
             rows = batch.steps()
             raise divergence(self.version, self.current, rollout.whole(), rows, epochs, self.parameters.values.data)
@@ -514,59 +516,39 @@ class PPO(PolicyAgent):
             self._loop = None
         return self.loop()
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Networks, optimizer and generators: tensors by name, and a JSON object."""
-        tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
-        tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
-        tensors |= {f"modules.{name}": tensor for name, tensor in self.modules_of.state_dict().items()}
-        if self.critic_memory is not None:
-            tensors["memory.critic_state"] = self.critic_memory.critic_state
-        tensors |= {f"rewards.{name}": tensor for name, tensor in self.normalization.state().items()}
-        pooled, state = self._pool.state()
-        tensors |= {f"pool.{name}": tensor for name, tensor in pooled.items()}
-        slots = self.optimizer.state[self.parameters.values]
-        tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
-        state |= {"version": self.version, "order": self._order.bit_generator.state}
+    @property
+    def _saved(self) -> dict[str, nn.Module]:
+        further = {
+            "modules": self.modules_of if self._modules else None,
+            "memory": self.critic_memory,
+            "rewards": self.normalization.rewards,
+            "pool": self._pool if self.config.pool_size > 1 else None,
+        }
+        return {**super()._saved, **{name: part for name, part in further.items() if part is not None}}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
+        tensors, state = super().state()
+        if self.config.pool_size > 1:
+            state |= self._pool.state()
         if self._loss_has_state:
             of_loss = self._state_of_loss()
             tensors |= {f"loss.{name}": value for name, value in of_loss.items() if isinstance(value, Tensor)}
             state["loss"] = {name: value for name, value in of_loss.items() if not isinstance(value, Tensor)}
-        state |= self._state_of_frozen()
         return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore the result of `state`, on the current device of the agent.
-
-        Raises:
-            CheckpointError: if there are tensors of an unknown part.
-            RuntimeError: if tensors are missing, unknown or of another shape.
-        """
-        names = ["actor", "critic", "optimizer", "loss"]
-        names += ["modules"] if self._modules else []
-        names += ["rewards"] if self.config.normalize_rewards else []
-        names += ["pool"] if self.config.pool_size > 1 else []
-        names += ["memory"] if self.memory is not None else []
-        parts = tensors_by_part(tensors, names)
-        self.actor.load_state_dict(parts["actor"])
-        self.critic.load_state_dict(parts["critic"])
-        if self._modules and parts["modules"]:
-            self.modules_of.load_state_dict(parts["modules"])
-        if self._loss_has_state and parts["optimizer"]:  # not for networks alone
-            self._load_state_of_loss({**state["loss"], **parts["loss"]})
-        if self.critic_memory is not None and parts["memory"]:
-            self.critic_memory.fit(len(parts["memory"]["critic_state"]))
-            self.critic_memory.load_state_dict(parts["memory"])
-        if self.config.normalize_rewards and parts["rewards"]:
-            self.normalization.load_state(parts["rewards"])
-        if parts["optimizer"]:  # old checkpoints from before the first update have none
-            load_optimizer(self.optimizer, self.parameters, parts["optimizer"])
+    def load_state(self, tensors: Mapping[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        of_loss = {name.removeprefix("loss."): t for name, t in tensors.items() if name.startswith("loss.")}
+        if self.critic_memory is not None and "memory.critic_state" in tensors:
+            self.critic_memory.fit(len(tensors["memory.critic_state"]))
+        if "rewards.returns" in tensors:
+            self.normalization.fit(tensors["rewards.returns"].numel())
         if self.config.pool_size > 1:
-            self._pool.load_state(parts["pool"], state, self.parameters.values.data)
+            self._pool.load_state(tensors, state, self.parameters.values.data)
+        super().load_state({name: tensor for name, tensor in tensors.items() if not name.startswith("loss.")}, state)
+        if self._loss_has_state and any(name.startswith("optimizer.") for name in tensors):  # not for networks alone
+            self._load_state_of_loss({**state["loss"], **of_loss})
         if self._adaptive is not None:
             self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
-        self._load_frozen(state)
-        self.version = whole(state, "version")
-        self._order.bit_generator.state = state["order"]
 
     def _state_of_loss(self) -> dict[str, Any]:
         """A copy of the state of the loss, if it has one."""

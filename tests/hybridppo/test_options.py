@@ -93,7 +93,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
     },
     EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0, "info_metrics": ("speed",)},
     PPOConfig: {
-        **{"fast_updates": False, "compiled_updates": None, "torch_compile": None, "cuda_graphs": True},
+        **{"fast_updates": False, "compiled_updates": None, "cuda_graphs": True},
         **{"torch_threads": 2},
     },
     TD3Config: {

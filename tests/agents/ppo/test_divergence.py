@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from ppo_settings import ppo_config
 
-from hybridppo.agents.ppo.divergence import divergence
-from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.loss import STATISTICS, divergence
 
 INF = float("inf")
 

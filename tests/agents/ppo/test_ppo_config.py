@@ -30,7 +30,6 @@ SWITCHES = (
     "compiled_updates",
     "fast_updates",
     "cuda_graphs",
-    "torch_compile",
 )
 
 

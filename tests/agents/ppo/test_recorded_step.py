@@ -199,7 +199,6 @@ def falling(progress: float) -> float:
         ({}, {"advantages": lambda **steps: gae(**steps)}, True),
         ({"fast_updates": False}, {}, False),
         ({"recurrent": "lstm"}, {}, False),
-        ({"torch_compile": True}, {}, False),
         ({"num_envs": 1, "episodes_per_rollout": 2, "num_minibatches": None}, {}, True),
         ({"schedules": "entropy_coef=linear"}, {}, False),
         ({}, {"schedules": {"value_coef": falling}}, False),

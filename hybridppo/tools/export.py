@@ -12,14 +12,12 @@ NumPy.
 
 import contextlib
 import io
-import itertools
 import json
 import logging
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,18 +27,11 @@ import numpy as np
 import torch
 
 from hybridppo.agents import PPO
-from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.frame_stack import stacked
-from hybridppo.environments.making import is_tensor_env, with_arguments
-from hybridppo.environments.named import env_of_id
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.registration import source_of
-from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
-from hybridppo.loading import is_agent_file, load, policies_of_run
+from hybridppo.errors import ConfigurationError, TrainingError, pip_install
+from hybridppo.loading import load, policies_of_run
 from hybridppo.networks.making import Networks
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.files import making, replace_synced
-from hybridppo.settings import Settings
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import first_of
 from hybridppo.system.validation import require_path, require_whole
@@ -51,14 +42,12 @@ Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 """Takes observation, mask and state; returns the parts of an action, the outputs and the next state."""
 Form = tuple[bytes, Call]
 """The contents of a file, and a function that acts by them."""
-Experiences = Generator[tuple[Any, Any, bool], Any, None]
-"""Yields observation, mask, and whether an episode begins; receives the action."""
 
 _MODULE = Path(numpy_policy.__file__)
 ABOUT_FILE = "hybridppo.json"
 """The extra file of a `.pt2` that describes its inputs and outputs."""
-STEPS_DRAWN = 20
-"""Length of an episode whose observations are sampled from their space."""
+STEPS_OF_AN_EPISODE = 20
+"""Steps after which the state of a recurrent policy is reset in the comparison."""
 TOLERANCE = 1e-4
 """The absolute and relative tolerance of outputs."""
 
@@ -80,7 +69,6 @@ def export(
     *,
     checkpoint: WhichCheckpoint = "latest",
     check_steps: int = 1000,
-    env: EnvSource | None = None,
     agent: type[PPO] | None = None,
     networks: Networks | None = None,
     policy: str | None = None,
@@ -93,10 +81,8 @@ def export(
             `numpy_policy.py` is written. An existing file is replaced when the new one is complete; a different file
             named `numpy_policy.py` is not replaced.
         checkpoint: as for `hybridppo.load`.
-        check_steps: number of observations on which the file is compared with the agent; 0 to skip this. They come from
-            the run's environment; or from its observation space, if `env` is None and only Python can make the
-            environment, or if it is an environment of tensors or a vector.
-        env: the environment for the comparison, as for `hybridppo.resume`.
+        check_steps: number of observations on which the file is compared with the agent; 0 to skip this. They are drawn
+            from the observation space, with masks that allow some actions.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
         policy: the name of the policy to export, if the run has several.
@@ -115,13 +101,12 @@ def export(
     player = _policy_of(agents, policy)
     exported = TorchPolicy(player).eval()
     module = path.parent / "numpy_policy.py" if suffix == ".npz" else None
-    if module is not None:
-        _require_ours(module)
+    if module is not None and module.exists() and module.read_text("utf-8", "replace") != _MODULE.read_text("utf-8"):
+        raise ConfigurationError(f"{module} is there already, and is another module: move it, or name another folder")
     data, call = _FORMS[suffix](exported)
     difference = 0.0
     if check_steps:
-        with contextlib.closing(_experiences(run_dir, env, player, exported)) as experiences:
-            difference = _compare(player, exported, call, experiences, check_steps)
+        difference = _compare(player, exported, call, check_steps)
     with making(path):
         if module is not None:
             replace_synced(module, _MODULE.read_bytes())
@@ -142,23 +127,6 @@ def _policy_of(agents: Mapping[str, Any], policy: str | None) -> Player:
         asked = "name one" if policy is None else f"there is no {policy!r}"
         raise ConfigurationError(f"the run has the policies {', '.join(agents)}: {asked} (policy=..., --policy)")
     return found
-
-
-def _require_ours(module: Path) -> None:
-    """Refuse to replace a file that is not this module.
-
-    Raises:
-        ConfigurationError: naming it.
-    """
-    if not module.exists():
-        return
-    # Version control may have changed the line ends.
-    there, ours = (file.read_bytes().replace(b"\r\n", b"\n") for file in (module, _MODULE))
-    if there != ours:
-        raise ConfigurationError(
-            f"{module} is there already, and is not the module that goes with the file: move it, or export into "
-            "another folder"
-        )
 
 
 def _as_onnx(policy: TorchPolicy) -> Form:
@@ -250,65 +218,16 @@ def _only_errors_logged() -> Iterator[None]:
         logging.disable(before)
 
 
-def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, policy: TorchPolicy) -> Experiences:
-    """Observations of the run's environment, if a single one can be made; else samples of the spaces."""
-    settings = None if is_agent_file(run_dir) else Settings.read(RunDirectory.open(run_dir))
-    if env is None and (settings is None or not settings.can_make_env):
-        return _sampled(policy, agent)
-    options = settings.environment if settings is not None else EnvironmentOptions()
-    source = source_of(settings.source(env) if settings is not None else env)
-    if is_tensor_env(source):
-        return _sampled(policy, agent)
-    if isinstance(source, str):
-        source = partial(env_of_id, source, False, options.imports)
-    assert callable(source)
-    make = with_arguments(source, 1, options)
-    if options.frame_stack > 1:
-        make = partial(stacked, make, options.frame_stack)
-    made = make()
-    if isinstance(made, gym.Env):
-        return _from_environment(made, make if options.restarts else None, agent, policy)
-    if callable(getattr(made, "close", None)):
-        made.close()
-    return _sampled(policy, agent)
-
-
-def _from_environment(
-    env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: Player, policy: TorchPolicy
-) -> Experiences:
-    """Episodes of an environment, which is closed at the end. If it fails, `restart` makes another one."""
-    try:
-        require_spaces_of(agent, env, masks_apart=True)
-        observation, info = env.reset(seed=0)
-        begins = True
-        while True:
-            mask = info.get("action_mask") if policy.mask_size else None
-            action = yield observation, mask, begins
-            try:
-                observation, _, terminated, truncated, info = env.step(action)
-                begins = terminated or truncated
-            except Exception as error:
-                if restart is None:
-                    raise EnvError(
-                        f"the environment failed while the file was compared in it: {type(error).__name__}: {error}: "
-                        "compare on fewer observations (check_steps), or not at all (check_steps=0)"
-                    ) from error
-                env.close()
-                env, begins = restart(), True
-            if begins:
-                observation, info = env.reset()
-    finally:
-        env.close()
-
-
-def _sampled(policy: TorchPolicy, agent: Player) -> Experiences:
-    """Samples of the observation space, and random masks that allow some actions."""
-    space = agent.given_space if isinstance(agent, PPO) else agent.observation_space
-    space.seed(0)
-    generator = np.random.default_rng(0)
-    for step in itertools.count():
-        mask = _random_mask(agent.action_space, generator) if policy.mask_size else None
-        yield space.sample(), mask, step % STEPS_DRAWN == 0
+def _sample(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
+    """A member of a space. Numbers lie between -50 and 50: gymnasium may draw infinite ones, or none at all."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _sample(part, generator) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_sample(part, generator) for part in space.spaces)
+    if not isinstance(space, gym.spaces.Box) or space.dtype == np.uint8:
+        return space.sample()
+    low, high = (np.clip(bound.astype(np.float64), -50.0, 50.0) for bound in (space.low, space.high))
+    return np.asarray(generator.uniform(low, high)).astype(space.dtype)
 
 
 def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
@@ -328,18 +247,22 @@ def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any
     return np.concatenate(masks)
 
 
-def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
+def _compare(agent: Player, policy: TorchPolicy, call: Call, steps: int) -> float:
     """Act by `agent.act`, and compare with the file; return the largest difference of outputs."""
+    space = agent.given_space if isinstance(agent, PPO) else agent.observation_space
+    space.seed(0)
+    generator = np.random.default_rng(0)
     given: list[Any] = []
     hook = agent.actor.register_forward_hook(lambda actor, inputs, outputs: given.append(outputs))
     difference = 0.0
     state: Any = None
     theirs: Any = None
-    observation, mask, begins = next(experiences)
     try:
         for step in range(steps):
-            if begins:
+            if step % STEPS_OF_AN_EPISODE == 0:
                 state = theirs = None
+            observation = _sample(space, generator)
+            mask = _random_mask(agent.action_space, generator) if policy.mask_size else None
             expected, state = agent.act(observation, action_mask=mask, state=state)
             ours = given.pop()
             outputs = (ours[0][0] if policy.state_size else ours)[0].numpy()
@@ -354,7 +277,6 @@ def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experi
                     f"the file does not give what the agent gives: at step {step}, {action} and not {expected}, from "
                     f"outputs {found.tolist()} and not {outputs.tolist()}"
                 )
-            observation, mask, begins = experiences.send(expected)
     finally:
         hook.remove()
     return difference

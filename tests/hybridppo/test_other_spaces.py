@@ -67,7 +67,6 @@ USERS: dict[str, Callable[[Path, Any], Any]] = {
     "evaluate_agent": lambda run, env: hybridppo.evaluate_agent(hybridppo.load(run), env, episodes=1, progress=False),
     "resume": lambda run, env: hybridppo.resume(run, env=env, progress=False),
     "play": lambda run, env: hybridppo.play(run, env=env),
-    "export": lambda run, env: hybridppo.export(run, run.parent / "policy.npz", env=env, check_steps=8),
     "start_from": lambda run, env: train(env, start_from=run),
     "start_from, a file": start_from_file,
     "an agent that there is": lambda run, env: train(env, agent=hybridppo.load(run), config=None),
@@ -89,7 +88,7 @@ def test_an_environment_of_other_spaces_is_refused(user: str, run_dir: Path) -> 
             USERS[user](run_dir, other)
 
 
-@pytest.mark.parametrize("user", ["play", "export", "evaluate"])
+@pytest.mark.parametrize("user", ["play", "evaluate"])
 def test_masks_do_not_hide_a_difference(user: str, tmp_path: Path) -> None:
     train(Spaced, action_masks=True, run_dir=tmp_path / "run")
     USERS[user](tmp_path / "run", Spaced)

@@ -181,7 +181,7 @@ def test_it_is_overlapped() -> None:
 def test_the_policy_is_taken_away_without_what_it_does_not_see(name: str, tmp_path: Path) -> None:
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
-    found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make, check_steps=50)
+    found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=50)
     assert found.steps_checked == 50
     from hybridppo.tools.numpy_policy import Policy
 
@@ -208,9 +208,7 @@ def test_what_is_exported_has_what_the_actor_sees(
     monkeypatch.setitem(exporting._FORMS, ".torch", in_torch)
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
-    assert (
-        hybridppo.export(tmp_path / "run", tmp_path / f"policy{suffix}", env=make, check_steps=50).steps_checked == 50
-    )
+    assert hybridppo.export(tmp_path / "run", tmp_path / f"policy{suffix}", check_steps=50).steps_checked == 50
 
 
 @pytest.mark.parametrize(

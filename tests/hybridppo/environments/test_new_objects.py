@@ -146,8 +146,6 @@ def test_a_run_is_played_in_a_new_one(tmp_path: Path) -> None:
     train(make, run_dir=tmp_path / "run")
     with pytest.raises(EnvError, match=TWICE):
         hybridppo.play(tmp_path / "run", env=make)
-    with pytest.raises(EnvError, match=TWICE):
-        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
 
 
 def test_what_is_forgotten_may_have_the_same_place_in_memory() -> None:
@@ -168,5 +166,4 @@ def test_a_function_may_take_what_the_library_makes_of_an_id(tmp_path: Path) -> 
         return hybridppo.make_env("CartPole-v1")
 
     train(make, run_dir=tmp_path / "run", evaluation_episodes=1)
-    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make, check_steps=8)
     assert hybridppo.check_env(make, steps=50).is_usable

@@ -171,9 +171,9 @@ def test_every_space_that_trains_is_saved_loaded_resumed_played_and_exported(
     assert hybridppo.evaluate(run, env=make, episodes=2, progress=False).returns == (5.0, 5.0)
     if ObservationEncoder(observations).layout.images:
         with pytest.raises(ConfigurationError, match=r"export it as \.onnx or"):
-            hybridppo.export(run, tmp_path / "policy.npz", env=make)
+            hybridppo.export(run, tmp_path / "policy.npz")
     else:
-        exported = hybridppo.export(run, tmp_path / "policy.npz", env=make, check_steps=20)
+        exported = hybridppo.export(run, tmp_path / "policy.npz", check_steps=20)
         assert exported.largest_difference < 1e-4
         policy = Policy(tmp_path / "policy.npz")
         action, _ = policy.act(ObservationEncoder(observations).one(member(observations, drawn)))
@@ -198,8 +198,7 @@ def test_every_space_that_trains_is_exported_as_onnx(
     require_onnx()
     agent = hybridppo.PPO(observations, actions, ppo_config(hidden_sizes=(4,)))
     agent.save(tmp_path / "agent.safetensors")
-    make = partial(Drawn, observations, actions)
-    exported = hybridppo.export(tmp_path / "agent.safetensors", tmp_path / "policy.onnx", env=make, check_steps=10)
+    exported = hybridppo.export(tmp_path / "agent.safetensors", tmp_path / "policy.onnx", check_steps=10)
     assert exported.largest_difference < 1e-4
 
 

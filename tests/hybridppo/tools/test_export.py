@@ -5,7 +5,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ OF_IMAGES = {
 }
 
 
-def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable[[], Random]:
+def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> None:
     observations, actions, config, masks = kind
 
     def make() -> Random:
@@ -111,7 +110,6 @@ def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable
     settings: dict[str, Any] = {**SMALL, "hidden_sizes": (8, 8), **config}
     options = {"seed": 0, "placement": "cpu", "progress": False, "action_masks": masks}
     hybridppo.train(make, total_steps=64, config=ppo_config(**settings), run_dir=path, **options)
-    return make
 
 
 @pytest.fixture
@@ -123,12 +121,12 @@ def _in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_in_torch")
 @pytest.mark.parametrize("name", [*POLICIES, *OF_IMAGES])
 def test_a_policy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
-    make = trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
-    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.torch", env=make, check_steps=60)
+    trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.torch", check_steps=60)
     assert exported.largest_difference < 1e-4
     if name in OF_IMAGES:
         return
-    exported = hybridppo.export(tmp_path / "run", tmp_path / "new" / "policy.npz", env=make, check_steps=30)
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "new" / "policy.npz", check_steps=30)
     assert exported.steps_checked == 30
     assert exported.largest_difference < 1e-4
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["numpy_policy.py", "policy.npz"]
@@ -250,9 +248,9 @@ def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     require_onnx()
     import onnxruntime
 
-    make = trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
+    trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
     path = tmp_path / "policy.onnx"
-    exported = hybridppo.export(tmp_path / "run", path, env=make, check_steps=60)
+    exported = hybridppo.export(tmp_path / "run", path, check_steps=60)
     assert exported.largest_difference < 1e-4
     assert sorted(each.name for each in tmp_path.iterdir()) == ["policy.onnx", "run"]
     session = onnxruntime.InferenceSession(path)
@@ -299,8 +297,8 @@ def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
     require_onnx()
     import onnxruntime
 
-    make = trained(tmp_path / "run", MIXED)
-    hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make, check_steps=10)
+    trained(tmp_path / "run", MIXED)
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", check_steps=10)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     about = json.loads(session.get_modelmeta().custom_metadata_map["hybridppo"])
     names = ["observation", "observation['camera']", "action_mask"]
@@ -328,7 +326,7 @@ def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
     module = tmp_path / "numpy_policy.py"
     module.write_text("mine = True\n")
     with pytest.raises(
-        ConfigurationError, match=r"numpy_policy\.py is there already.*: move it, or export into another"
+        ConfigurationError, match=r"numpy_policy\.py is there already.*: move it, or name another folder"
     ):
         hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
     assert module.read_text() == "mine = True\n"
@@ -357,25 +355,6 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_the_old_one_stays(suffi
         assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["masks", "several choices", "several actions", "lstm", "parts", "some parts"])
-def test_without_the_environment_it_is_compared_on_its_spaces(name: str, tmp_path: Path) -> None:
-    trained(tmp_path / "run", POLICIES[name])
-    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=60)
-    assert exported.steps_checked == 60
-    assert 0.0 < exported.largest_difference < 1e-4
-
-
-def test_without_env_kwargs_that_only_python_has_it_is_compared_on_its_spaces(tmp_path: Path) -> None:
-    gym.register("Random-v0", Random)
-    try:
-        kwargs = {"observations": VECTOR, "actions": Discrete(2)}
-        options: dict[str, Any] = {"seed": 0, "placement": "cpu", "progress": False, "env_kwargs": kwargs}
-        hybridppo.train("Random-v0", total_steps=64, config=ppo_config(**SMALL), run_dir=tmp_path / "run", **options)
-        assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=60).steps_checked == 60
-    finally:
-        del gym.registry["Random-v0"]
-
-
 def test_masks_of_every_choice_are_drawn(tmp_path: Path) -> None:
     observations, actions, *_ = POLICIES["several actions"]
     agent = hybridppo.PPO(MaskedObservation(observations, actions), actions, ppo_config(**SMALL))
@@ -384,13 +363,11 @@ def test_masks_of_every_choice_are_drawn(tmp_path: Path) -> None:
     assert 0.0 < exported.largest_difference < 1e-4
 
 
-def test_environments_of_tensors_need_no_twin(tmp_path: Path) -> None:
+def test_policies_of_batched_environments_are_exported(tmp_path: Path) -> None:
     options: dict[str, Any] = {"seed": 0, "progress": False, "config": ppo_config(**SMALL, hidden_sizes=(8,))}
-    env = TorchCartPole(2)
-    hybridppo.train(env, total_steps=64, run_dir=tmp_path / "run", **options)
-    for given in (env, TorchCartPole, lambda: TorchCartPole(2), None):
-        exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=given, check_steps=30)
-        assert 0.0 < exported.largest_difference < 1e-4
+    hybridppo.train(TorchCartPole(2), total_steps=64, run_dir=tmp_path / "run", **options)
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=30)
+    assert 0.0 < exported.largest_difference < 1e-4
 
 
 def test_the_module_beside_the_file_needs_numpy_alone(tmp_path: Path) -> None:
@@ -437,7 +414,7 @@ def test_numpy_refuses_what_does_not_fit(arguments: dict[str, Any], said: str, t
 
 
 def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = trained(tmp_path / "run", POLICIES["choices"])
+    trained(tmp_path / "run", POLICIES["choices"])
     arrays_of = exporting.arrays_of
 
     def wrong(policy: Any) -> Any:
@@ -447,16 +424,16 @@ def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(exporting, "arrays_of", wrong)
     with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
-        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_file_that_sees_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = trained(tmp_path / "run", POLICIES["choices"])
+    trained(tmp_path / "run", POLICIES["choices"])
     inputs = TorchPolicy.inputs
     monkeypatch.setattr(TorchPolicy, "inputs", lambda *arguments: [0.0 * each for each in inputs(*arguments)])
     with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
-        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz")
 
 
 def test_what_has_no_form_is_refused(tmp_path: Path) -> None:

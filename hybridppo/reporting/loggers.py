@@ -305,9 +305,10 @@ class Reporting:
                     f"loggers must be functions of the metrics, as print is, got {shown(function)}"
                 )
         # Loggers never fail, and come first: they get the metrics with which another callback fails.
-        found: list[Callback] = [*make_loggers(track, given, run_dir), *map(FunctionLogger, functions)]
+        found: list[Callback] = [*make_loggers(track, given, run_dir)]
         if on_iteration is not None:
             found.append(OnIteration(on_iteration))
+        found += map(FunctionLogger, functions)
         return cls(progress, [*found, *require_callbacks(callbacks)], on_interrupt)
 
 

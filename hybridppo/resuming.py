@@ -27,8 +27,8 @@ from hybridppo.networks.making import Networks
 from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.callbacks import Callback, Loggers
-from hybridppo.reporting.loggers import Logger, OnInterrupt, Reporting, split_track
+from hybridppo.reporting.callbacks import Callback
+from hybridppo.reporting.loggers import Loggers, OnInterrupt, Reporting
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
@@ -65,7 +65,7 @@ def resume(
     evaluate_episodes: int | None = None,
     evaluate_beside: bool | None = None,
     target_return: float | None = None,
-    track: str | Logger | Sequence[str | Logger] | None = None,
+    track: str | None = None,
     checkpoint_seconds: float | None = None,
     keep_checkpoints: int | None = None,
     distributed: str | Distributed | None = None,
@@ -135,7 +135,6 @@ def resume(
             its first checkpoint begins anew, and logs that.)
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
-    names, objects = split_track(track)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
         settings = before.changed(
@@ -147,7 +146,7 @@ def resume(
             evaluate_episodes=evaluate_episodes,
             evaluate_beside=evaluate_beside,
             target_return=target_return,
-            track=names,
+            track=track,
             checkpoint_seconds=checkpoint_seconds,
             keep_checkpoints=keep_checkpoints,
             distributed=distributed,
@@ -159,7 +158,6 @@ def resume(
         reporting = Reporting.of(
             run_dir,
             settings.run.track,
-            objects,
             progress=progress,
             on_iteration=on_iteration,
             loggers=loggers,

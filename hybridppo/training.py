@@ -46,8 +46,8 @@ from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
 from hybridppo.options import RunOptions, SelfPlay, suggests_arguments
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
-from hybridppo.reporting.loggers import Logger, OnInterrupt, Reporting, split_track
+from hybridppo.reporting.callbacks import Callback, Callbacks, RunEnvironments, StopAtReturn, TrainingRun
+from hybridppo.reporting.loggers import Loggers, OnInterrupt, Reporting
 from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory, require_free
@@ -130,7 +130,7 @@ def train(
     evaluate_episodes: int = 10,
     evaluate_beside: bool | None = None,
     target_return: float | None = None,
-    track: str | Logger | Sequence[str | Logger] = "",
+    track: str = "",
     start_from: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     keep_checkpoints: int = 3,
@@ -182,7 +182,7 @@ def train(
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
-        loggers: a function of each iteration's metrics, such as `wandb.log`, or several; an error in one is logged, and
+        loggers: a function of each iteration's metrics, a `hybridppo.Logger`, or several; an error in one is logged, and
             training goes on.
         callbacks: called at the start, after iterations, evaluations and checkpoints, and at the end
             (`hybridppo.Callback`). They may end the training. An error in one ends it, with a checkpoint.
@@ -202,7 +202,7 @@ def train(
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
             the latest 100 episodes, once 100 episodes have ended.
-        track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow; or loggers as objects.
+        track: Loggers to write to, separated by commas: tensorboard, wandb, trackio, mlflow.
         start_from: A run directory, or a file written by agent.save, with networks to start from. Everything else
             starts anew.
         checkpoint_seconds: The most seconds between two checkpoints.
@@ -245,11 +245,9 @@ def train(
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
     require_bools(compiled=compiled, profile=profile)
-    names, objects = split_track(track)
     reporting = Reporting.of(
         run_dir,
-        names or "",
-        objects,
+        track,
         progress=progress,
         on_iteration=on_iteration,
         loggers=loggers,
@@ -270,7 +268,7 @@ def train(
         evaluate_episodes=evaluate_episodes,
         evaluate_beside=evaluate_beside,
         target_return=target_return,
-        track=names or "",
+        track=track,
         start_from=start_from,  # type: ignore[arg-type]  # the options hold it as text, as the next
         checkpoint_seconds=checkpoint_seconds,
         keep_checkpoints=keep_checkpoints,

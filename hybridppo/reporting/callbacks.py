@@ -31,9 +31,6 @@ from hybridppo.system.validation import plain
 if TYPE_CHECKING:
     from hybridppo.interfaces import Agent, Metrics
 
-Loggers = Callable[[dict[str, float]], object] | Sequence[Callable[[dict[str, float]], object]]
-"""Functions of each iteration's metrics: one, or several."""
-
 logger = logging.getLogger(__name__)
 
 

@@ -6,7 +6,7 @@
         def log(self, env_steps, values):
             print(env_steps, values)
 
-    hybridppo.train("CartPole-v1", total_steps=100_000, track=[Printer(), "tensorboard"])
+    hybridppo.train("CartPole-v1", total_steps=100_000, track="tensorboard", loggers=[Printer()])
 
 The packages have queues of their own, so that a training does not wait for them. They are imported when they are used.
 """
@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.names import meant_by
-from hybridppo.reporting.callbacks import Callback, FunctionLogger, Loggers, OnIteration, TrainingRun, require_callbacks
+from hybridppo.reporting.callbacks import Callback, FunctionLogger, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_bools
 
@@ -259,6 +259,9 @@ class MLflow(Logger):
         self._client.set_terminated(self._run_id)
 
 
+Loggers = Logger | Callable[[dict[str, float]], object] | Sequence[Logger | Callable[[dict[str, float]], object]]
+"""Loggers, and functions of each iteration's metrics: one, or several."""
+
 LOGGERS: dict[str, type[Logger]] = {each.name: each for each in (TensorBoard, Wandb, Trackio, MLflow)}
 """The library's loggers. The package that one needs, and the extra that installs it, have its name."""
 
@@ -280,7 +283,6 @@ class Reporting:
         cls,
         run_dir: str | Path | None,
         track: str,
-        given: Sequence[Logger],
         *,
         progress: bool,
         on_iteration: Callable[[dict[str, float]], object] | None,
@@ -288,7 +290,7 @@ class Reporting:
         callbacks: Sequence[Callback] | Callback,
         on_interrupt: OnInterrupt,
     ) -> "Reporting":
-        """The reporting for the arguments of `train` and `resume`, with loggers by name and as objects.
+        """The reporting for the arguments of `train` and `resume`, with loggers by name, as functions and as objects.
 
         Raises:
             ConfigurationError: for a wrong argument, and for loggers whose package is missing.
@@ -298,33 +300,30 @@ class Reporting:
             raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
         if on_iteration is not None and not callable(on_iteration):
             raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
-        functions = tuple(loggers) if isinstance(loggers, Iterable) and not callable(loggers) else (loggers,)
-        for function in functions:
-            if not callable(function):
+        several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
+        given = [*make_loggers(track), *several]
+        objects = [each for each in given if isinstance(each, Logger)]
+        functions = [each for each in given if each not in objects]
+        for each in functions:
+            if not callable(each):
                 raise ConfigurationError(
-                    f"loggers must be functions of the metrics, as print is, got {shown(function)}"
+                    f"loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got "
+                    f"{shown(each)}"
+                )
+        names = [each.name for each in objects]
+        for each in objects:
+            if each.needs_run_dir and run_dir is None:
+                raise ConfigurationError(f"the logger {each.name} writes into the run directory: name one, as run_dir")
+            if not each.name or names.count(each.name) > 1:
+                raise ConfigurationError(
+                    f"each logger needs a name of its own, got {names}: set the attribute name of {type(each).__name__}"
                 )
         # Loggers never fail, and come first: they get the metrics with which another callback fails.
-        found: list[Callback] = [*make_loggers(track, given, run_dir)]
+        found: list[Callback] = [*objects]
         if on_iteration is not None:
             found.append(OnIteration(on_iteration))
         found += map(FunctionLogger, functions)
         return cls(progress, [*found, *require_callbacks(callbacks)], on_interrupt)
-
-
-def split_track(track: object) -> tuple[str | None, list[Logger]]:
-    """The names of loggers in `track` as one text, and the loggers in it that are objects.
-
-    The text is None if only objects are given, so that a resumed run keeps its own.
-    """
-    if track is None or isinstance(track, str):
-        return track, []
-    several = list(track) if isinstance(track, Sequence) else [track]
-    for each in several:
-        if not isinstance(each, (str, Logger)):
-            raise ConfigurationError(f"track must be names, or objects of subclasses of Logger, got {shown(each)}")
-    names = [each for each in several if isinstance(each, str)]
-    return (",".join(names) if names else None), [each for each in several if isinstance(each, Logger)]
 
 
 def logger_names(track: object) -> list[str]:
@@ -344,26 +343,17 @@ def logger_names(track: object) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def make_loggers(track: str, given: Sequence[Logger], run_dir: str | Path | None) -> list[Logger]:
-    """The loggers of these names, and those that were given as objects.
+def make_loggers(track: str) -> list[Logger]:
+    """The loggers of these names.
 
     Raises:
-        ConfigurationError: if a package is not installed, two loggers have one name, or one needs a run directory.
+        ConfigurationError: if a package is not installed.
     """
     names = logger_names(track)
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigurationError(f"logging with {name} needs a package: {pip_install(name)}")
-    loggers = [*(LOGGERS[name]() for name in names), *given]
-    names = [each.name for each in loggers]
-    for each in loggers:
-        if each.needs_run_dir and run_dir is None:
-            raise ConfigurationError(f"the logger {each.name} writes into the run directory: name one, as run_dir")
-        if not each.name or names.count(each.name) > 1:
-            raise ConfigurationError(
-                f"each logger needs a name of its own, got {names}: set the attribute name of {type(each).__name__}"
-            )
-    return loggers
+    return [LOGGERS[name]() for name in names]
 
 
 def name_of(run: TrainingRun) -> str:

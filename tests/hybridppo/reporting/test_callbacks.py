@@ -180,7 +180,7 @@ def test_a_callback_adds_metrics_of_its_own(tmp_path: Path) -> None:
             self.rows = (*self.rows, values["mine/twice"])
 
     recorder, tracker, path = Recorder(), Tracked(), tmp_path / "run"
-    train(2, callbacks=[recorder, Doubled()], run_dir=path, track=tracker)
+    train(2, callbacks=[recorder, Doubled()], run_dir=path, loggers=tracker)
     result = hybridppo.resume(path, total_steps=3 * BATCH, callbacks=[Doubled()], progress=False)
     assert result.metrics["mine/twice"] == 6.0
     assert [line["mine/twice"] for line in read_lines(path / "metrics.jsonl")] == [2.0, 4.0, 6.0]
@@ -338,8 +338,14 @@ def test_what_is_no_callback_is_refused(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"loggers": 3}, "loggers must be functions of the metrics, as print is, got 3"),
-        ({"loggers": [print, "print"]}, "loggers must be functions of the metrics, as print is, got 'print'"),
+        (
+            {"loggers": 3},
+            "loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got 3",
+        ),
+        (
+            {"loggers": [print, "print"]},
+            "loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got 'print'",
+        ),
         ({"on_iteration": "print"}, "on_iteration must be a function of the metrics, got 'print'"),
     ],
     ids=str,

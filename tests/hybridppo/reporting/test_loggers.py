@@ -70,7 +70,7 @@ class Memory(Logger):
 
 def test_every_row_arrives_with_what_there_is_to_know_of_the_run(tmp_path: Path) -> None:
     logger = Memory()
-    train(track=[logger], run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=2)
+    train(loggers=[logger], run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=2)
     assert logger.steps == ALL
     assert logger.closed == 1
     (run,) = logger.runs
@@ -93,7 +93,7 @@ def test_an_evaluation_of_several_policies_is_sent_once() -> None:
     logger = Memory()
     options: dict[str, Any] = {"placement": "cpu", "progress": False, "evaluate_every": BATCH, "evaluate_episodes": 1}
     policies = {"stays": CONFIG, "leaves": CONFIG}
-    hybridppo.train(ToyAgents, total_steps=2 * BATCH, config=policies, track=logger, **options)
+    hybridppo.train(ToyAgents, total_steps=2 * BATCH, config=policies, loggers=logger, **options)
     evaluated = [values for _, values in logger.rows if "stays/evaluation_return_mean" in values]
     assert len(evaluated) == 2
     assert all("evaluation_return_mean" in values for values in evaluated)
@@ -103,7 +103,7 @@ def test_an_evaluation_of_several_policies_is_sent_once() -> None:
 def test_the_evaluation_after_the_training_comes_last(has_directory: bool, tmp_path: Path) -> None:
     logger, run_dir = Memory(), tmp_path / "run" if has_directory else None
     often = {"evaluate_every": BATCH, "evaluate_episodes": 2, "evaluate_beside": False}
-    result = train(track=logger, run_dir=run_dir, evaluation_episodes=3, **often)
+    result = train(loggers=logger, run_dir=run_dir, evaluation_episodes=3, **often)
     assert result.evaluation is not None
     steps, values = logger.rows[-1]
     assert (steps, values["evaluation_return_mean"]) == (ALL[-1], result.evaluation.return_mean)
@@ -111,13 +111,13 @@ def test_the_evaluation_after_the_training_comes_last(has_directory: bool, tmp_p
     assert [steps for steps, _ in logger.rows] == sorted(steps for steps, _ in logger.rows)
     if run_dir is not None:  # a finished run is evaluated once more, and has nothing else to send
         resumed = Memory()
-        hybridppo.resume(run_dir, track=resumed, progress=False)
+        hybridppo.resume(run_dir, loggers=resumed, progress=False)
         assert [values["evaluation_return_mean"] for _, values in resumed.rows] == [result.evaluation.return_mean]
 
 
 def test_without_a_run_directory_a_run_is_named_after_environment_and_seed() -> None:
     logger = Memory()
-    train(track=logger)
+    train(loggers=logger)
     assert name_of(logger.runs[0]) == "CartPole-v1-seed3"
     assert logger.steps == ALL
 
@@ -135,7 +135,7 @@ def test_a_logger_that_fails_never_ends_a_training(
 ) -> None:
     logger = Memory(fails_in)
     with caplog.at_level(logging.WARNING):
-        assert train(track=logger, run_dir=tmp_path / "run").metrics["iteration"] == 6
+        assert train(loggers=logger, run_dir=tmp_path / "run").metrics["iteration"] == 6
     failures = [message for message in caplog.messages if "the logger memory FAILED" in message]
     assert failures == [f"the logger memory FAILED: ConnectionError: no network; {consequence}"]
     assert logger.steps == (ALL if fails_in == "close" else [])
@@ -144,8 +144,8 @@ def test_a_logger_that_fails_never_ends_a_training(
 
 def test_a_resumed_run_goes_on_with_the_same_run_and_sends_nothing_twice(tmp_path: Path) -> None:
     first, second = Memory(), Memory()
-    train(4, track=first, run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1)
-    hybridppo.resume(tmp_path / "run", total_steps=6 * BATCH, track=second, progress=False)
+    train(4, loggers=first, run_dir=tmp_path / "run", evaluate_every=2 * BATCH, evaluate_episodes=1)
+    hybridppo.resume(tmp_path / "run", total_steps=6 * BATCH, loggers=second, progress=False)
     assert second.opened == ["number 1"]
     assert first.steps + second.steps == ALL
     assert first.evaluated + second.evaluated == ALL[1::2]
@@ -153,10 +153,10 @@ def test_a_resumed_run_goes_on_with_the_same_run_and_sends_nothing_twice(tmp_pat
 
 def test_an_interrupted_run_has_sent_all(tmp_path: Path) -> None:
     logger = Memory()
-    train(track=logger, run_dir=tmp_path / "run", on_iteration=interrupt_at(3), on_interrupt="return")
+    train(loggers=logger, run_dir=tmp_path / "run", on_iteration=interrupt_at(3), on_interrupt="return")
     assert logger.steps == ALL[:3]
     again = Memory()
-    hybridppo.resume(tmp_path / "run", track=again, progress=False)
+    hybridppo.resume(tmp_path / "run", loggers=again, progress=False)
     assert again.steps == ALL[3:]
 
 
@@ -167,13 +167,13 @@ def test_the_iteration_in_which_a_callback_fails_is_logged(tmp_path: Path) -> No
 
     logger = Memory()
     with pytest.raises(ValueError, match="a callback"):
-        train(track=logger, on_iteration=fail, run_dir=tmp_path / "run")
+        train(loggers=logger, on_iteration=fail, run_dir=tmp_path / "run")
     assert logger.steps == ALL[:2]
     assert logger.closed == 1
 
 
 def test_the_same_bits_with_and_without() -> None:
-    with_it, without = train(track=Memory()).agent, train().agent
+    with_it, without = train(loggers=Memory()).agent, train().agent
     assert (with_it.parameters.values == without.parameters.values).all()
 
 
@@ -185,10 +185,10 @@ def test_names_are_read_and_wrong_ones_refused() -> None:
     assert logger_names("tensorboard, wandb,tensorboard") == ["tensorboard", "wandb"]
     with pytest.raises(ConfigurationError, match=r"track must name some of tensorboard, .*did you mean wandb\?"):
         train(track="wanb")
-    with pytest.raises(ConfigurationError, match="track must be names, or objects of subclasses of Logger, got 3"):
-        train(track=[3])
+    with pytest.raises(ConfigurationError, match=r"loggers must be functions of the metrics, .*Logger, got 3"):
+        train(loggers=[3])
     with pytest.raises(ConfigurationError, match="each logger needs a name of its own"):
-        train(track=[Memory(), Memory()])
+        train(loggers=[Memory(), Memory()])
 
 
 @pytest.mark.parametrize("name", LOGGERS)
@@ -216,10 +216,10 @@ def test_names_are_remembered_beside_what_is_given_again(tmp_path: Path, monkeyp
     monkeypatch.setattr("importlib.util.find_spec", lambda *arguments: object())
     monkeypatch.setitem(LOGGERS, "tensorboard", Named)
     monkeypatch.setattr(Named, "made", [])
-    train(2, track=["tensorboard", Memory()], run_dir=tmp_path / "run")
+    train(2, track="tensorboard", loggers=Memory(), run_dir=tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["track"] == "tensorboard"
     again = Memory()
-    hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, track=again, progress=False)
+    hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, loggers=again, progress=False)
     assert [logger.steps for logger in (*Named.made, again)] == [ALL[:2], ALL[2:3], ALL[2:3]]
     hybridppo.resume(tmp_path / "run", total_steps=4 * BATCH, track="", progress=False)
     hybridppo.resume(tmp_path / "run", total_steps=5 * BATCH, progress=False)

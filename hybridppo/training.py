@@ -182,8 +182,8 @@ def train(
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
-        loggers: a function of each iteration's metrics, a `hybridppo.Logger`, or several; an error in one is logged, and
-            training goes on.
+        loggers: a function of each iteration's metrics, a `hybridppo.Logger`, or several; an error in one is only
+            logged.
         callbacks: called at the start, after iterations, evaluations and checkpoints, and at the end
             (`hybridppo.Callback`). They may end the training. An error in one ends it, with a checkpoint.
         on_interrupt: what to do after Ctrl-C or another signal has ended the training and it is saved: `raise`

@@ -5,16 +5,14 @@ profiled has no cost. torch's profiler does not see NumPy's work, which appears 
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from hybridppo.environments.base import Environments
-from hybridppo.interfaces import Agent, Metrics, SamplingActor
+from hybridppo.interfaces import Metrics
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.runners.runner import Runner
 from hybridppo.system.devices import num_cuda_devices
@@ -74,17 +72,13 @@ class Profiler(Callback):
             (runner.placement, "to_learner", "copying: rollout to the learner"),
         ]
         for owner, method, region in regions:
-            self._wrap(owner, method, partial(_recorded, region))
-        self._wrap(runner.placement, "sampling", _recorded_crossings)
+            setattr(owner, method, _recorded(region, getattr(owner, method)))  # hides the method of its class
+            self._wrapped.append((owner, method))
         activities = [ProfilerActivity.CPU]
         if num_cuda_devices():
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(activities=activities)
         self._profile.start()
-
-    def _wrap(self, owner: Any, method: str, wrap: Callable[[Any], Any]) -> None:
-        setattr(owner, method, wrap(getattr(owner, method)))  # on the object, which hides the method of its class
-        self._wrapped.append((owner, method))
 
     def _write(self) -> None:
         """End the recording, write the trace, and restore all methods; a second call does nothing."""
@@ -108,22 +102,5 @@ def _recorded(region: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def recorded(*arguments: Any) -> Any:
         with record_function(region):
             return function(*arguments)
-
-    return recorded
-
-
-def _recorded_crossings(
-    sampling: Callable[[Agent], AbstractContextManager[SamplingActor]],
-) -> Callable[[Agent], AbstractContextManager[SamplingActor]]:
-    """`Placement.sampling` with regions before and after."""
-
-    @contextmanager
-    def recorded(agent: Agent) -> Iterator[SamplingActor]:
-        with ExitStack() as context:
-            with record_function("copying: parameters to the sampler"):
-                actor = context.enter_context(sampling(agent))
-            yield actor
-            with record_function("copying: parameters home"):
-                context.close()
 
     return recorded

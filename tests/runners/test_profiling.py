@@ -47,7 +47,6 @@ def test_a_trace_shows_the_parts_of_each_iteration(tmp_path: Path) -> None:
         "sampling: finish",
         "learning",
         "copying: rollout to the learner",
-        "copying: parameters to the sampler",
     ]
     assert {name: found[name] for name in once} == dict.fromkeys(once, RECORDED)
     assert found["environment step"] == found["choice of actions"] == RECORDED * CONFIG.num_steps

@@ -16,7 +16,7 @@ from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_rep
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
-from hybridppo.runners.sampler import BaseSampler, LocalFiller, Sampler
+from hybridppo.runners.sampler import BaseSampler, LocalFiller, RolloutPlan, Sampler
 from hybridppo.runners.workers import Processes, Transport, Work, Workers
 from hybridppo.system.devices import GraphRecorder, accelerator_of
 from hybridppo.system.threads import cpu_cores
@@ -72,48 +72,51 @@ def make_sampler(
     Raises:
         ConfigurationError: for what cannot be combined.
     """
-    drawn: dict[str, Any] = {"noise": noise, "memory": agent.memory}
-    sampler: BaseSampler
+    columns = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
+    plan = RolloutPlan(
+        agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution, noise, env_seed,
+        num_steps=num_steps, num_episodes=num_episodes, memory=agent.memory,
+        pin_for=placement.learning_device if placement.pins_rollouts else None,
+        discounts=_discounts(agent, environments, placement, columns),
+    )  # fmt: skip
     if environments.device is not None:
-        _require_turns_there(environments, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
-        sampler = _on_tensors(environments, agent, placement, num_steps=num_steps, env_seed=env_seed, **drawn)
-    elif not num_workers and _fits_device(environments, agent, placement, num_episodes):
-        sampler = _on_device(environments, agent, placement, num_steps=num_steps, env_seed=env_seed, noise=noise)
+        _require_turns_there(environments, agent, placement, plan, num_workers)
+        sampler = _on_tensors(environments, placement, plan)
+    elif not num_workers and _fits_device(environments, agent, placement, plan):
+        sampler = _on_device(environments, agent, placement, plan)
     else:
-        num_envs = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
-        num_workers = _num_workers(environments, agent, placement, num_envs, num_workers, num_episodes)
-        _require_equal_rollouts(environments, agent, shards)
-        filled: dict[str, Any] = {"num_steps": num_steps, "env_seed": env_seed, "memory": agent.memory}
-        filled["pin_for"] = placement.learning_device if placement.pins_rollouts else None
-        distribution = agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution
-        drawn["discounts"] = _discounts(agent, environments, placement, num_envs)
+        num_workers = _num_workers(agent, placement, plan, columns, num_workers)
         if num_workers:
-            if transport is not Processes and environments.waiting is not None and agent.memory is not None:
-                raise ConfigurationError(
-                    "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and "
-                    "not turns: leave the distribution out, and use num_workers"
-                )
+            _require_rows(environments, agent, transport)
             environments.close()
-            filled |= {"num_envs": num_envs, "num_workers": num_workers, "options": options, "transport": transport}
-            workers = source, environments, distribution, agent.actor
-            if placement.max_lag > 1:
-                drops, discounts = not learns_from_replay(agent), drawn["discounts"]
-                sampler = LaggingSampler(
-                    *workers, max_lag=placement.max_lag, drops=drops, noise=noise, discounts=discounts, **filled
-                )
-            else:
-                sampler = Sampler(Workers(*workers, **filled), distribution, **drawn)
+            of_workers: dict[str, Any] = {"num_envs": columns, "num_workers": num_workers, "options": options}
+            of_workers |= {"source": source, "template": environments, "network": agent.actor, "transport": transport}
+            sampler = _in_workers(plan, placement.max_lag, drops=not learns_from_replay(agent), **of_workers)
         else:
             may_choose = num_episodes is not None and options.vectorization == "auto"
             if may_choose and not isinstance(environments, SyncEnvironments):
                 # A vectorised form does not give its environment out.
                 environments = make_environments(source, environments.num_envs, options, vectorization="sync")
-            filled |= {"num_episodes": num_episodes, "in_thread": placement.max_lag > 0, "thread": thread}
-            filler = LocalFiller(environments, distribution, noise=noise, **filled)
-            sampler = Sampler(filler, distribution, num_episodes=num_episodes, **drawn)
+            sampler = Sampler(LocalFiller(environments, plan, in_thread=placement.max_lag > 0, thread=thread), plan)
+        _require_equal_rollouts(environments, agent, shards)
     if has_policies(agent):
         sampler.counts.count_by_policy(agent.columns)
     return sampler
+
+
+def _in_workers(plan: RolloutPlan, max_lag: int, *, drops: bool, **options: Any) -> BaseSampler:
+    if max_lag > 1:
+        return LaggingSampler(plan, max_lag=max_lag, drops=drops, **options)
+    return Sampler(Workers(plan=plan, **options), plan)
+
+
+def _require_rows(environments: Environments, agent: Agent, transport: Callable[[Work], Transport]) -> None:
+    """Refuse recurrent agents that take turns if samplers are on Ray, with a ConfigurationError."""
+    if transport is not Processes and environments.waiting is not None and agent.memory is not None:
+        raise ConfigurationError(
+            "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and not "
+            "turns: leave the distribution out, and use num_workers"
+        )
 
 
 def _require_equal_rollouts(environments: Environments, agent: Agent, shards: int) -> None:
@@ -126,21 +129,14 @@ def _require_equal_rollouts(environments: Environments, agent: Agent, shards: in
         )
 
 
-def _num_workers(
-    environments: Environments,
-    agent: Agent,
-    placement: Placement,
-    num_envs: int,
-    num_workers: int | None,
-    num_episodes: int | None,
-) -> int:
+def _num_workers(agent: Agent, placement: Placement, plan: RolloutPlan, num_envs: int, num_workers: int | None) -> int:
     """The number of worker processes for environments of the host; 0 for none.
 
     Raises:
         ConfigurationError: for what cannot be combined.
     """
     lag, samples_on_cpu = placement.max_lag, placement.sampling_device.type == "cpu"
-    if num_episodes is not None:
+    if plan.num_episodes is not None:
         for name, given, instead in (("max_lag", lag, lag > 1), ("num_workers", num_workers, num_workers)):
             if instead:
                 remedy = "use max_lag=1" if name == "max_lag" else "leave it out"
@@ -190,21 +186,22 @@ def workers_for(num_envs: int) -> int:
     return next(count for count in range(min(num_envs, cpu_cores()), 0, -1) if num_envs % count == 0)
 
 
-def _on_tensors(environments: Environments, agent: Agent, placement: Placement, **options: Any) -> BaseSampler:
+def _on_tensors(environments: Environments, placement: Placement, plan: RolloutPlan) -> BaseSampler:
     from hybridppo.runners.device_sampler import TensorSampler
 
     placement.act_on_tensors()
-    return TensorSampler(cast("TensorEnvironments", environments), agent.distribution, **options)
+    return TensorSampler(cast("TensorEnvironments", environments), plan)
 
 
 def _require_turns_there(
-    environments: Environments, agent: Agent, placement: Placement, *, num_episodes: int | None, num_workers: int | None
+    environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan, num_workers: int | None
 ) -> None:
     """Refuse to sample environments of tensors on another device, or in another way than by turns.
 
     Raises:
         ConfigurationError: with the remedy.
     """
+    num_episodes = plan.num_episodes
     device, name = str(environments.device), cast("TensorEnvironments", environments).name
     if available_device(placement.sampling_device) != available_device(environments.device):
         raise ConfigurationError(
@@ -223,21 +220,18 @@ def _require_turns_there(
             raise ConfigurationError(f"{what} does not work with environments of tensors ({name}): {why}, leave it out")
 
 
-def _on_device(
-    environments: Environments, agent: Agent, placement: Placement, *, num_steps: int, **options: Any
-) -> BaseSampler:
+def _on_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> BaseSampler:
     from hybridppo.environments.on_device import EnvironmentsOnDevice
     from hybridppo.runners.device_sampler import DeviceSampler
 
-    accelerator = accelerator_of(placement.sampling_device)
-    distribution = cast("FusedDistribution", agent.distribution)
+    accelerator, compiled = accelerator_of(placement.sampling_device), cast("CompiledEnvironments", environments)
     record = GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None
-    compiled = cast("CompiledEnvironments", environments)
-    on_device = EnvironmentsOnDevice(compiled, distribution, placement.sampling_device, num_steps=num_steps)
-    return DeviceSampler(on_device, record=record, **options)
+    distribution = cast("FusedDistribution", agent.distribution)
+    on_device = EnvironmentsOnDevice(compiled, distribution, placement.sampling_device, num_steps=plan.num_steps)
+    return DeviceSampler(on_device, plan, record)
 
 
-def _fits_device(environments: Environments, agent: Agent, placement: Placement, num_episodes: int | None) -> bool:
+def _fits_device(environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan) -> bool:
     """Whether kernels can sample the environments on the actor's device.
 
     If the device has kernels that cannot be used, a warning says why, because that costs much speed.
@@ -252,7 +246,7 @@ def _fits_device(environments: Environments, agent: Agent, placement: Placement,
     reasons = {
         "the actor has a memory": agent.memory is not None,
         "sampling and learning overlap": placement.max_lag > 0,
-        "rollouts are whole episodes": num_episodes is not None,
+        "rollouts are whole episodes": plan.num_episodes is not None,
         "the agent learns from a replay buffer": learns_from_replay(agent),
         "actions are squashed, or explore by the state": not is_drawn(agent.distribution),
     }

@@ -11,19 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.distributions.base import Distribution, words
+from hybridppo.distributions.base import words
 from hybridppo.environments.base import Environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice
 from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.counts import Counts
-from hybridppo.runners.sampler import BaseSampler, UnfinishedRollout, require_like, warned_of_bounds
+from hybridppo.runners.sampler import BaseSampler, RolloutPlan, UnfinishedRollout, require_like, warned_of_bounds
 from hybridppo.spaces.on_tensors import numbers_of
 from hybridppo.system.devices import Record, accelerator_of, tried
 from hybridppo.system.validation import part_of, whole
@@ -162,30 +161,17 @@ class BaseDeviceSampler(BaseSampler):
     Args:
         environments: closed with the sampler.
         block: the tensors of the rollout.
-        distribution: distribution of the actions.
-        noise: generator of the seeds that determine the noise of actions.
-        memory: layout of the state of a recurrent actor.
+        plan: what a rollout is made of; its generator draws the seeds that determine the noise.
     """
 
     rows_are = "on a device"
     counts: DeviceCounts
 
-    def __init__(
-        self,
-        environments: Environments,
-        block: DeviceRollout,
-        distribution: Distribution,
-        *,
-        noise: np.random.Generator,
-        memory: MemoryLayout | None = None,
-    ) -> None:
-        (num_steps, num_columns), self._device = block.rewards.shape, block.rewards.device
+    def __init__(self, environments: Environments, block: DeviceRollout, plan: RolloutPlan) -> None:
+        self._block, self._device = block, block.rewards.device
+        self._accelerator = accelerator_of(self._device)
         statistics = partial(TensorStatistics, device=self._device)
-        super().__init__(
-            environments, DeviceCounts(environments, num_columns, statistics), num_steps=num_steps,
-            distribution=distribution, noise=noise, memory=memory,
-        )  # fmt: skip
-        self._block, self._accelerator = block, accelerator_of(self._device)
+        super().__init__(environments, DeviceCounts(environments, block.rewards.shape[1], statistics), plan)
 
     def _begin(self) -> DeviceRollout:
         self._draw_noise()
@@ -212,12 +198,12 @@ class BaseDeviceSampler(BaseSampler):
         self, valid_rows: Tensor, final_rows: Tensor, final_observations: Tensor, version: int
     ) -> Rollout:
         block = self._block
-        actions = block.actions.reshape(*block.rewards.shape, *self._distribution.action_shape)
+        actions = block.actions.reshape(*block.rewards.shape, *self._plan.distribution.action_shape)
         return Rollout(
             observations=block.observations,
             actions=actions,
             # The behaviour log-probabilities, from the same outputs as the actions.
-            log_probs=self._distribution.log_prob(block.outputs, actions),
+            log_probs=self._plan.distribution.log_prob(block.outputs, actions),
             rewards=block.rewards.clamp(-1.0, 1.0) if self._environments.clips_rewards else block.rewards,
             terminated=block.terminated,
             truncated=block.truncated,
@@ -232,13 +218,13 @@ class BaseDeviceSampler(BaseSampler):
     # Checkpoints
 
     def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        rows = self._block.rows_that_matter(unfinished.filled, self._memory)
+        rows = self._block.rows_that_matter(unfinished.filled, self._plan.memory)
         return {name: part.clone() for name, part in rows.items()}, {}
 
     def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
         if filled > self.num_steps:
             raise ValueError(f"filled is {filled}, but a rollout has {self.num_steps} rows")
-        for name, part in self._block.rows_that_matter(filled, self._memory).items():
+        for name, part in self._block.rows_that_matter(filled, self._plan.memory).items():
             load_into(f"buffer.{name}", part, rows.get(name))
         self._unfinished = UnfinishedRollout(self._block, whole(state, "version"), filled)
 
@@ -255,30 +241,22 @@ class DeviceSampler(BaseDeviceSampler):
 
     Args:
         on_device: the environments, closed with the sampler.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
-        noise: generator of a seed for each rollout's noise.
+        plan: what a rollout is made of.
         record: records rows as graphs, for actors that can be recorded; None to launch them one by one.
     """
 
-    def __init__(
-        self,
-        on_device: EnvironmentsOnDevice,
-        *,
-        env_seed: int,
-        noise: np.random.Generator,
-        record: Record | None = None,
-    ) -> None:
-        super().__init__(on_device.host, on_device.rollout, on_device.distribution, noise=noise)
+    def __init__(self, on_device: EnvironmentsOnDevice, plan: RolloutPlan, record: Record | None = None) -> None:
+        super().__init__(on_device.host, on_device.rollout, plan)
         self._on_device = on_device
         self._noise_seed, self._has_warned = [0, 0], False
         self._recorded: RecordedRows | None = None
         if record is not None:
             self._recorded = RecordedRows(self._queue_row, on_device.changed, self._block.rewards, record)
         self._observation = self._block.observations[0].clone()
-        self.restart(env_seed)
+        self.restart(plan.env_seed)
 
     def _draw_noise(self) -> None:
-        self._noise_seed = self._noise.integers(WORD, size=2).tolist()
+        self._noise_seed = self._plan.noise.integers(WORD, size=2).tolist()
 
     def _fill(self, actor: ActorOnDevice, first: int) -> int:
         """As in the base; the device has finished when this returns, so that the host's clock measures it."""
@@ -371,44 +349,29 @@ class TensorSampler(BaseDeviceSampler):
 
     Args:
         environments: closed with the sampler.
-        distribution: distribution of the actions.
-        num_steps: `T`.
-        env_seed: seed of the environments.
-        noise: generator, whose next two numbers are the key of all noise.
-        memory: layout of the state of a recurrent actor.
-        first: number of the first environment among those of the run.
+        plan: what a rollout is made of; the next two numbers of its generator are the key of all noise.
     """
 
-    def __init__(
-        self,
-        environments: TensorEnvironments,
-        distribution: Distribution,
-        *,
-        num_steps: int,
-        env_seed: int,
-        noise: np.random.Generator,
-        memory: MemoryLayout | None = None,
-        first: int = 0,
-    ) -> None:
-        low, high = noise.integers(2**32, size=2).tolist()
-        self._key, self._first = (int(low), int(high)), first
+    def __init__(self, environments: TensorEnvironments, plan: RolloutPlan) -> None:
+        low, high = plan.noise.integers(2**32, size=2).tolist()
+        self._key = int(low), int(high)
+        distribution, num_envs = plan.distribution, environments.num_envs
         self._actions = distribution.on(environments.device)
-        action = distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)
         row = environments.encode.shape, environments.on_device.dtype
         layout = DeviceRollout.layout(
-            num_steps, environments.num_envs, row=row, action=action,
-            num_outputs=distribution.output_size, finals=(0, environments.num_envs, *row[0]),
-            can_be_absent=bool(environments.agents), memory=memory,
+            plan.num_steps, num_envs, row=row, num_outputs=distribution.output_size, finals=(0, num_envs, *row[0]),
+            action=(distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)),
+            can_be_absent=bool(environments.agents), memory=plan.memory,
         )  # fmt: skip
         block = DeviceRollout.zeros(layout, environments.device)
-        super().__init__(environments, block, distribution, noise=noise, memory=memory)
-        self._all_rows = torch.arange(num_steps * self.num_envs, device=self._device)
+        super().__init__(environments, block, plan)
+        self._all_rows = torch.arange(self.num_steps * self.num_envs, device=self._device)
         self._number = 0
         self._observation: Tensor
         self._state_of_actor: Tensor
         self._finals_given: list[bool] = []
         self._has_warned = False
-        self.restart(env_seed)
+        self.restart(plan.env_seed)
 
     # Filling
 
@@ -420,7 +383,7 @@ class TensorSampler(BaseDeviceSampler):
         self._noise_of_rollout = self._actions.noise_from(
             words(
                 self._key, self._number, num_steps=self.num_steps, num_envs=self.num_envs,
-                num_words=self._actions.num_words, device=self._device, first=self._first,
+                num_words=self._actions.num_words, device=self._device, first=0,
             )
         )  # fmt: skip
 
@@ -443,13 +406,13 @@ class TensorSampler(BaseDeviceSampler):
 
     def _outputs(self, actor: ActorOnDevice, t: int) -> Tensor:
         block, rows = self._block, self._block.observations[t]
-        if self._memory is None:
+        if self._plan.memory is None:
             return actor.on_device(rows)
         assert block.starts is not None  # the layout has both with a memory
         assert block.states is not None
         block.starts[t].copy_(self._starts)
-        if t % self._memory.sequence_length == 0:
-            block.states[t // self._memory.sequence_length].copy_(
+        if t % self._plan.memory.sequence_length == 0:
+            block.states[t // self._plan.memory.sequence_length].copy_(
                 self._state_of_actor.masked_fill(self._starts[:, None], 0.0)
             )
         outputs, self._state_of_actor = actor.on_device_with(rows, self._state_of_actor, self._starts)
@@ -471,7 +434,7 @@ class TensorSampler(BaseDeviceSampler):
             block.finals[t].copy_(step.finals)
         elif len(block.finals):
             block.finals[t].copy_(block.observations[t])
-        if self._memory is not None:
+        if self._plan.memory is not None:
             self._starts = step.terminated | step.truncated
 
     # Reading
@@ -519,8 +482,8 @@ class TensorSampler(BaseDeviceSampler):
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._observation = self._environments.begin(env_seed).clone()
-        if self._memory is not None:
-            self._state_of_actor = torch.zeros((self.num_envs, self._memory.state_size), device=self._device)
+        if self._plan.memory is not None:
+            self._state_of_actor = torch.zeros((self.num_envs, self._plan.memory.state_size), device=self._device)
             self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
 
     # Checkpoints
@@ -542,7 +505,7 @@ class TensorSampler(BaseDeviceSampler):
         own = {"observation": self._observation}
         if self._environments.of_agents is not None:
             own["present"] = self._environments.of_agents.present
-        if self._memory is not None:
+        if self._plan.memory is not None:
             own |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
         return own
 

@@ -11,7 +11,7 @@ dropped and counted. A slow environment has fewer parts; each of its steps has t
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -19,12 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.options import EnvSource
 from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import SamplingActor
@@ -34,7 +32,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import COUNTED_ROWS, CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.processes import WorkerLostError
-from hybridppo.runners.sampler import Sampler, require_like
+from hybridppo.runners.sampler import RolloutPlan, Sampler, require_like
 from hybridppo.runners.workers import Workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
@@ -88,17 +86,12 @@ class LaggingSampler(Sampler):
     """Workers step without waiting for the slowest one, or for an update.
 
     Args:
-        source: as for `Workers`.
+        plan: what a rollout is made of.
         template: as for `Workers`.
-        distribution: distribution of the actions.
-        network: as for `Workers`.
         max_lag: the largest policy lag.
         drops: whether steps that are too old are dropped; an agent with a replay buffer learns from them, too.
         num_envs: number of environments; None for as many as in the template.
         num_workers: processes; must divide `num_envs`.
-        num_steps: `T`.
-        noise: generator of the actions' randomness.
-        discounts: as for `BaseSampler`.
         **options: as for `Workers`.
 
     Raises:
@@ -107,22 +100,18 @@ class LaggingSampler(Sampler):
 
     def __init__(
         self,
-        source: EnvSource,
-        template: Environments,
-        distribution: Distribution,
-        network: nn.Module,
+        plan: RolloutPlan,
         *,
+        template: Environments,
         max_lag: int,
         drops: bool,
         num_envs: int | None = None,
         num_workers: int,
-        num_steps: int,
-        noise: np.random.Generator,
-        discounts: Callable[[], Array],
         **options: Any,
     ) -> None:
         num_envs = num_envs if num_envs is not None else template.num_envs // template.num_agents
-        _require_possible(max_lag, num_envs, num_workers, has_memory=options.get("memory") is not None)
+        _require_possible(max_lag, num_envs, num_workers, has_memory=plan.memory is not None)
+        num_steps, distribution = plan.num_steps, plan.distribution
         is_one_piece = (
             template.encode.frames is not None  # the frames before the first are stored for a whole column
             or template.waiting is not None  # a turn may reach from one part to the next
@@ -134,14 +123,14 @@ class LaggingSampler(Sampler):
         self._least_room = min(ROLLOUTS_AHEAD * self._num_parts, self._most_room)
         self._room = self._least_room
         """The most parts of each worker that are not in a rollout yet."""
-        options |= {"num_envs": num_envs, "num_workers": num_workers, "num_steps": steps}
-        workers = Workers(source, template, distribution, network, num_buffers=self._most_room, **options)
+        options |= {"num_envs": num_envs, "num_workers": num_workers, "num_buffers": self._most_room}
+        workers = Workers(plan=replace(plan, num_steps=steps), template=template, **options)
         workers.on_loss, self._workers = self._begin_anew, workers
-        super().__init__(workers, distribution, noise=noise, discounts=discounts)
+        super().__init__(workers, plan)
         layout = RolloutBuffer.layout(num_steps, self.num_envs, template.encode, distribution)
         (_, *noise_shape), dtype = layout["noise"]  # only parts have noise
-        self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, workers.work.pin_for)
-        self.num_steps, self._steps, self._width = num_steps, steps, self.num_envs // num_workers
+        self._rollout_buffer = allocate({**layout, "noise": ((0, *noise_shape), dtype)}, plan.pin_for)
+        self._steps, self._width = steps, self.num_envs // num_workers
         self._envs = workers.columns
         self._max_lag, self._drops = max_lag, drops
         self.steps_dropped = 0
@@ -205,8 +194,8 @@ class LaggingSampler(Sampler):
                     self._asked_for[worker].append(to_fill.popleft())
 
     def _new_part(self, worker: int, turn: int) -> Part:
-        noise, envs, distribution = self._buffers[turn].noise, self._envs[worker], self._distribution
-        noise[:, envs] = distribution.draw_noise(self._noise, (len(noise), self._width))
+        noise, envs = self._buffers[turn].noise, self._envs[worker]
+        noise[:, envs] = self._plan.distribution.draw_noise(self._plan.noise, (len(noise), self._width))
         self._numbers[worker] += 1
         is_anew, self._anew[worker] = self._anew[worker], False
         return Part(worker, self._numbers[worker], turn, np.zeros(self._steps, np.int64), is_anew)

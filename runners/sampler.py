@@ -66,43 +66,51 @@ class UnfinishedRollout:
     """Whether it is being filled."""
 
 
+@dataclass(frozen=True)
+class RolloutPlan:
+    """What a rollout is made of, wherever it is sampled."""
+
+    distribution: Distribution
+    """The distribution of the actions."""
+    noise: np.random.Generator
+    """The generator of the actions' randomness."""
+    env_seed: int
+    """The `i`-th environment starts from `env_seed + i`."""
+    num_steps: int = FIRST_CAPACITY
+    """`T`; ignored with `num_episodes`."""
+    num_episodes: int | None = None
+    """Whole episodes of a single environment instead, the `k`-th of which is reset with `env_seed + k`."""
+    memory: MemoryLayout | None = None
+    """The layout of the state of a recurrent actor."""
+    pin_for: torch.device | None = None
+    """The device that rollouts are copied to, if it copies faster from page-locked memory."""
+    discounts: Callable[[], Array] | None = None
+    """Returns the present discounts of the rewards in `Rollout.returns_so_far`, `[N]`; None for rollouts without."""
+
+
 class BaseSampler:
     """The base of samplers: a rollout is begun, perhaps paused and saved, and returned.
 
     Args:
         environments: the environments, or what steps them; closed with the sampler.
         counts: counts the steps.
-        num_steps: `T`.
-        distribution: distribution of the actions.
-        noise: generator of the actions' randomness.
-        memory: layout of the state of recurrent actors.
+        plan: what a rollout is made of.
         stop: set to 1 to stop before the next step.
     """
 
     rows_are: ClassVar[str] = "on the host"
     """Where the rows of an unfinished rollout are, for messages: another kind of sampler cannot continue it."""
+    steps_here = False
+    """Whether this process steps the environments, so that a step that hangs cannot be ended."""
 
-    def __init__(
-        self,
-        environments: Any,
-        counts: Counts[Any],
-        *,
-        num_steps: int,
-        distribution: Distribution,
-        noise: np.random.Generator,
-        memory: MemoryLayout | None = None,
-        stop: Flag | None = None,
-    ) -> None:
-        self._environments, self._encode = environments, environments.encode
+    def __init__(self, environments: Any, counts: Counts[Any], plan: RolloutPlan, stop: Flag | None = None) -> None:
+        self._environments, self._encode, self._plan = environments, environments.encode, plan
         self.counts, self.infos = counts, InfoMetrics(environments)
-        self.num_steps, self.num_envs = num_steps, counts.num_columns
+        self.num_steps, self.num_envs = plan.num_steps, counts.num_columns
         self.columns, self.num_parts = slice(0, self.num_envs), 1
         """The columns of this process among those of all processes, and the parts of a rollout (`Rollout.parts`)."""
-        self._distribution, self._noise, self._memory = distribution, noise, memory
         self._stop: Flag = bytearray(1) if stop is None else stop
         self._unfinished: UnfinishedRollout | None = None
-        self.steps_here = False
-        """Whether this process steps the environments, so that a step that hangs cannot be ended."""
         self.metrics: Metrics = {}
         """Additional metrics of the last rollout."""
         self.seconds_filling = 0.0
@@ -281,7 +289,7 @@ class BaseSampler:
         """The state for `load_state`: tensors by name, and a JSON object. A rollout under way must be paused."""
         state = {
             **self.counts.state(),
-            "noise": self._noise.bit_generator.state,
+            "noise": self._plan.noise.bit_generator.state,
             "steering": [list(each) for each in self.steering],
             "steering_due": [list(each) for each in self._steering_due],
             "under_way": None,
@@ -308,7 +316,7 @@ class BaseSampler:
             Why the environments could not be restored and start anew from `env_seed`; None if they were restored.
         """
         self.counts.load_state(state)
-        self._noise.bit_generator.state = state["noise"]
+        self._plan.noise.bit_generator.state = state["noise"]
         self._load_steering(state)
         unfinished = state["under_way"]
         try:
@@ -352,7 +360,9 @@ class BaseSampler:
             ValueError: if a tensor has another shape or type, or a row is out of range.
         """
         encode = self._encode
-        layout = RolloutBuffer.layout(len(rollout.rewards), self.num_envs, encode, self._distribution, self._memory)
+        layout = RolloutBuffer.layout(
+            len(rollout.rewards), self.num_envs, encode, self._plan.distribution, self._plan.memory
+        )
         finals = (len(rollout.final_rows), *encode.shape), layout["observations"][1]
         layout |= {"log_probs": layout["rewards"], "final_observations": finals}
         for name in TENSORS_OF_ROLLOUTS:
@@ -372,42 +382,24 @@ class BaseSampler:
 class Sampler(BaseSampler):
     """Samples environments of the host.
 
-    With `num_episodes`, a rollout `[T, 1]` is so many whole episodes of one environment.
-
     Args:
         filler: steps the environments; a `LocalFiller`, or `Workers`.
-        distribution: distribution of the actions.
-        num_episodes: whole episodes per rollout; None for as many steps as its buffers have.
-        noise: generator of the actions' randomness; one `[T, N]` block is drawn from it per rollout.
-        memory: layout of the state of recurrent actors.
-        discounts: as for `Counts`.
+        plan: what a rollout is made of; one `[T, N]` block of noise is drawn per rollout.
     """
 
-    def __init__(
-        self,
-        filler: Any,
-        distribution: Distribution,
-        *,
-        num_episodes: int | None = None,
-        noise: np.random.Generator,
-        memory: MemoryLayout | None = None,
-        discounts: Callable[[], Array] | None = None,
-    ) -> None:
+    def __init__(self, filler: Any, plan: RolloutPlan) -> None:
         self._buffers: list[RolloutBuffer] = filler.buffers
-        num_steps, num_columns = self._buffers[0].rewards.shape
-        super().__init__(
-            filler, Counts(filler, num_columns, EpisodeStatistics, discounts), num_steps=num_steps,
-            distribution=distribution, noise=noise, memory=memory, stop=filler.stop,
-        )  # fmt: skip
+        num_columns = self._buffers[0].rewards.shape[1]
+        super().__init__(filler, Counts(filler, num_columns, EpisodeStatistics, plan.discounts), plan, filler.stop)
         filler.counts = self.counts
         self.steps_here = isinstance(filler, LocalFiller)
-        self._num_episodes, self._turn, self._has_warned = num_episodes, 0, False
+        self._turn, self._has_warned = 0, False
 
     def _begin(self) -> RolloutBuffer:
         buffer = self._buffers[self._turn]
         self._turn = (self._turn + 1) % len(self._buffers)
-        if self._num_episodes is None:
-            buffer.noise[:] = self._distribution.draw_noise(self._noise, (len(buffer.noise), self.num_envs))
+        if self._plan.num_episodes is None:
+            buffer.noise[:] = self._plan.distribution.draw_noise(self._plan.noise, (len(buffer.noise), self.num_envs))
         return buffer
 
     def _fill_async(self, unfinished: UnfinishedRollout, actor: SamplingActor) -> None:
@@ -419,14 +411,14 @@ class Sampler(BaseSampler):
         self.seconds_filling = self._environments.seconds
 
     def _is_complete(self, unfinished: UnfinishedRollout) -> bool:
-        if self._num_episodes is None:
+        if self._plan.num_episodes is None:
             return super()._is_complete(unfinished)
-        return num_ends(unfinished.buffer, 0, unfinished.filled) >= self._num_episodes
+        return num_ends(unfinished.buffer, 0, unfinished.filled) >= self._plan.num_episodes
 
     def _read(self, unfinished: UnfinishedRollout) -> Rollout | None:
         buffer, self._environments.filled = unfinished.buffer, 0
         if unfinished.filled < len(buffer.rewards):
-            buffer = buffer.first(unfinished.filled, self._memory)
+            buffer = buffer.first(unfinished.filled, self._plan.memory)
         valid, _ = self.counts.add(buffer)
         returns = self.counts.returns_so_far(buffer, valid)
         if not self._has_steps(buffer, valid):
@@ -437,7 +429,7 @@ class Sampler(BaseSampler):
         """Whether restarts have left at least two steps: nothing can be learned from one."""
         is_lost = bool(buffer.restarted.any())
         if is_lost:
-            steps = steps_by_turns(buffer, valid, [], self._memory)[1] if buffer.waiting.any() else valid
+            steps = steps_by_turns(buffer, valid, [], self._plan.memory)[1] if buffer.waiting.any() else valid
             is_lost = steps.sum() < 2
         self.counts.require_steps(is_lost)
         return not is_lost
@@ -450,7 +442,7 @@ class Sampler(BaseSampler):
             self._has_warned = warned_of_bounds(self._encode, buffer.observations[:-1], buffer.absent | buffer.waiting)
         turns = None
         if buffer.waiting.any():
-            buffer, valid, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._memory)
+            buffer, valid, finals, last_rows, turns = steps_by_turns(buffer, valid, finals, self._plan.memory)
             if not valid.any():
                 raise EnvError(
                     f"in a rollout of {self.num_steps} turns, no agent has had a second turn: increase num_steps, "
@@ -460,12 +452,12 @@ class Sampler(BaseSampler):
         actions = torch.from_numpy(buffer.actions)
         # The behaviour log-probabilities, from the same outputs as the actions.
         with one_torch_thread():
-            log_probs = self._distribution.log_prob(torch.from_numpy(buffer.outputs), actions)
+            log_probs = self._plan.distribution.log_prob(torch.from_numpy(buffer.outputs), actions)
         rewards = buffer.rewards.clip(-1.0, 1.0) if self._environments.clips_rewards else buffer.rewards
         observations = [observation for _, _, observation in finals]
         optional = {"starts": buffer.starts, "states": buffer.states, "history": buffer.history}
         optional["returns_so_far"] = returns
-        if turns is not None and self._memory is not None:
+        if turns is not None and self._plan.memory is not None:
             optional["turns"] = turns[None]
         return Rollout(
             observations=torch.from_numpy(buffer.observations),
@@ -493,7 +485,7 @@ class Sampler(BaseSampler):
 
     def _state_of_environments(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         states, observation, remembered = self._environments.state()
-        tensors = {"observation": observation} | ({} if self._memory is None else {"memory": remembered})
+        tensors = {"observation": observation} | ({} if self._plan.memory is None else {"memory": remembered})
         return {name: torch.from_numpy(array) for name, array in tensors.items()}, {"states": states}
 
     def _load_environments(self, tensors: dict[str, Tensor], environments: dict[str, Any]) -> None:
@@ -501,18 +493,20 @@ class Sampler(BaseSampler):
         observation = tensors["observation"].numpy()
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are not finite")
-        remembered = np.zeros((self.num_envs, 0 if self._memory is None else self._memory.state_size + 2), np.float32)
-        if self._memory is not None:
+        remembered = np.zeros(
+            (self.num_envs, 0 if self._plan.memory is None else self._plan.memory.state_size + 2), np.float32
+        )
+        if self._plan.memory is not None:
             require_like("memory", tensors["memory"], remembered)
             remembered = tensors["memory"].numpy()
         self._environments.load_state(environments["states"], observation, remembered)
-        if self._num_episodes is not None:
+        if self._plan.num_episodes is not None:
             self._environments.seed_episodes(self.counts.statistics.episodes)
 
     def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
-        end = self.num_steps if self._num_episodes is None else chunk_end(filled)
-        noise = slice(self._distribution.noise_row(filled), self._distribution.noise_rows(end))
-        return buffer.rows(filled, noise, self._memory)
+        end = self.num_steps if self._plan.num_episodes is None else chunk_end(filled)
+        noise = slice(self._plan.distribution.noise_row(filled), self._plan.distribution.noise_rows(end))
+        return buffer.rows(filled, noise, self._plan.memory)
 
     def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
         parts = self._rows_that_matter(unfinished.buffer, unfinished.filled).items()
@@ -522,7 +516,7 @@ class Sampler(BaseSampler):
 
     def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
         buffer = self._buffers[self._turn]
-        if self._num_episodes is not None:
+        if self._plan.num_episodes is not None:
             self._environments.make_room(buffer, chunk_end(filled))
         if filled > len(buffer.rewards):
             raise ValueError(f"filled is {filled}, but a rollout has {len(buffer.rewards)} rows")
@@ -537,7 +531,7 @@ class Sampler(BaseSampler):
                 raise ValueError(f"there is no step {step} of environment {env}")
         self._unfinished = UnfinishedRollout(buffer, whole(state, "version"), filled, finals)
         self._environments.filled = filled
-        if self._num_episodes is not None:
+        if self._plan.num_episodes is not None:
             begun = self.counts.statistics.episodes + num_ends(buffer, 0, filled)
             self._environments.seed_episodes(begun)
 
@@ -547,16 +541,9 @@ class LocalFiller(Stepper):
 
     Args:
         environments: the `N` environments; closed with this.
-        distribution: distribution of the actions.
-        num_steps: `T`; ignored with `num_episodes`.
-        num_episodes: whole episodes per rollout of a single environment, the `k`-th of which is reset with
-            `env_seed + k`; None for `num_steps`.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
-        noise: generator of the noise of whole episodes.
-        pin_for: the device that rollouts are copied to, if it copies faster from page-locked memory; else None.
+        plan: what a rollout is made of.
         in_thread: begin at once, in a thread. This is faster if learning does not need Python meanwhile, as on a GPU.
         thread: the thread; None for a new one.
-        memory: layout of the state of a recurrent actor.
 
     Raises:
         ConfigurationError: for whole episodes of anything but one environment that the library steps.
@@ -565,40 +552,33 @@ class LocalFiller(Stepper):
     def __init__(
         self,
         environments: Environments,
-        distribution: Distribution,
+        plan: RolloutPlan,
         *,
-        num_steps: int = FIRST_CAPACITY,
-        num_episodes: int | None = None,
-        env_seed: int,
-        noise: np.random.Generator,
-        pin_for: torch.device | None = None,
         in_thread: bool = False,
         thread: ThreadPoolExecutor | None = None,
-        memory: MemoryLayout | None = None,
     ) -> None:
-        num_columns, encode = environments.num_envs, environments.encode
-
-        def allocated(num_steps: int) -> RolloutBuffer:
-            return allocate(RolloutBuffer.layout(num_steps, num_columns, encode, distribution, memory), pin_for)
-
-        self.encode, self.num_agents = encode, environments.num_agents
+        self.encode, self.num_agents = environments.encode, environments.num_agents
         self.skips_row_after_end, self.clips_rewards = environments.skips_row_after_end, environments.clips_rewards
         self.steer, self.measure_infos = environments.steer, environments.measure_infos
         self.take_infos = environments.take_infos
-        self._allocated, self._num_episodes, self._noise = allocated, num_episodes, noise
+        self._environments, self._plan, self._first_seed = environments, plan, plan.env_seed
         # With a thread, one buffer is filled while the agent learns from the other.
-        capacity = num_steps if num_episodes is None else FIRST_CAPACITY
-        self.buffers, self.stop = [allocated(capacity) for _ in range(1 + in_thread)], bytearray(1)
+        capacity = plan.num_steps if plan.num_episodes is None else FIRST_CAPACITY
+        self.buffers, self.stop = [self._allocated(capacity) for _ in range(1 + in_thread)], bytearray(1)
         self.counts, self.filled = None, 0  # which only workers need
         self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self._thread = (thread or ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")) if in_thread else None
-        self._environments, self._first_seed = environments, env_seed
         self.seed_episodes(0)
-        super().__init__(environments, distribution, env_seed, memory)
+        super().__init__(environments, plan.distribution, plan.env_seed, plan.memory)
+
+    def _allocated(self, num_steps: int) -> RolloutBuffer:
+        environments, plan = self._environments, self._plan
+        shape = num_steps, environments.num_envs
+        return allocate(RolloutBuffer.layout(*shape, self.encode, plan.distribution, plan.memory), plan.pin_for)
 
     def fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         """Begin to fill a buffer from row `first` on."""
-        method = self.fill if self._num_episodes is None else self._fill_episodes
+        method = self.fill if self._plan.num_episodes is None else self._fill_episodes
         fill = partial(method, buffer, actor, self.stop, first)
         self._wait = partial(on_one_thread, fill) if self._thread is None else self._thread.submit(fill).result
 
@@ -610,15 +590,15 @@ class LocalFiller(Stepper):
         self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, filled: int
     ) -> tuple[int, FinalObservations]:
         """As `fill`, until so many episodes have ended."""
-        assert self._num_episodes is not None
+        assert self._plan.num_episodes is not None
         finals: FinalObservations = []
-        seconds, left = 0.0, self._num_episodes - num_ends(buffer, 0, filled)
+        seconds, left = 0.0, self._plan.num_episodes - num_ends(buffer, 0, filled)
         while left > 0:
             first, end = filled, chunk_end(filled + 1)
             self.make_room(buffer, end)
             if first % CHUNK == 0:
-                rows = slice(self._distribution.noise_rows(first), self._distribution.noise_rows(end))
-                buffer.noise[rows] = self._distribution.draw_noise(self._noise, (rows.stop - rows.start, 1))
+                rows = slice(self._plan.distribution.noise_rows(first), self._plan.distribution.noise_rows(end))
+                buffer.noise[rows] = self._plan.distribution.draw_noise(self._plan.noise, (rows.stop - rows.start, 1))
             filled, found = self.fill(buffer, actor, stop, first, end, left)
             finals, seconds = finals + found, seconds + self.seconds
             left -= num_ends(buffer, first, filled)
@@ -638,7 +618,7 @@ class LocalFiller(Stepper):
         Args:
             begun: the number of episodes that have ended.
         """
-        if self._num_episodes is None:
+        if self._plan.num_episodes is None:
             return
         environments = self._environments
         if not isinstance(environments, SyncEnvironments) or environments.num_envs != 1:

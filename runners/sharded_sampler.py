@@ -1,6 +1,7 @@
 """Sampling in shards, each with its own environments, noise and rollout."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NoReturn, cast
 
@@ -76,10 +77,8 @@ class ShardsSampler(BaseSampler):
         exploration: GaussianExploration | None,
     ) -> None:
         one = samplers[0]
-        super().__init__(
-            environments, Counts(environments, one.num_envs * num_shards, EpisodeStatistics), num_steps=one.num_steps,
-            distribution=one._distribution, noise=noise, memory=one._memory,
-        )  # fmt: skip
+        counts = Counts(environments, one.num_envs * num_shards, EpisodeStatistics)
+        super().__init__(environments, counts, replace(one._plan, noise=noise))
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._group = envs_per_shard, group
         self._exploration = exploration
@@ -96,7 +95,7 @@ class ShardsSampler(BaseSampler):
 
     def _count_exploration(self) -> None:
         if self._exploration is not None:
-            of_shard = cast(GaussianExploration, self._samplers[0]._distribution)
+            of_shard = cast(GaussianExploration, self._samplers[0]._plan.distribution)
             self._exploration.drawn = of_shard.drawn * self._num_shards
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
@@ -189,11 +188,11 @@ class ShardsSampler(BaseSampler):
             own, state = sampler.state()
             tensors |= {f"shard{self._shard + i}.{name}": tensor for name, tensor in own.items()}
             if self._exploration is not None:
-                state["exploration"] = cast(GaussianExploration, sampler._distribution).state()
+                state["exploration"] = cast(GaussianExploration, sampler._plan.distribution).state()
             states.append(state)
         of_all = {
             **self.counts.state(),
-            "noise": self._noise.bit_generator.state,
+            "noise": self._plan.noise.bit_generator.state,
             "steering": states[0]["steering"],
             "steering_due": states[0]["steering_due"],
             "infos": self.infos.sums,
@@ -234,7 +233,7 @@ class ShardsSampler(BaseSampler):
             own = part_of(tensors, f"shard{number}.")
             reasons.append(sampler.load_state(own, shards[number], env_seed=seed))
             if self._exploration is not None:
-                cast(GaussianExploration, sampler._distribution).load_state(shards[number]["exploration"])
+                cast(GaussianExploration, sampler._plan.distribution).load_state(shards[number]["exploration"])
         return next(filter(None, chain(*self._group.gather(reasons))), None)
 
     def own_parts(self, rollout: Any) -> Any:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from hybridppo.distributions.base import Distribution
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import to_send
@@ -26,10 +25,10 @@ from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
 from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
-from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError, name_of
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.shared_memory import PublishedParameters
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import accelerator_of
@@ -234,15 +233,11 @@ class Workers:
     Args:
         source: makes the environments, as for `make_environments`.
         template: environments made in this process, for their spaces and autoreset mode; not stepped.
-        distribution: distribution of the actions.
         network: the actor, for the shapes of its parameters.
+        plan: what a rollout is made of; workers fill `num_steps` at a time.
         num_envs: number of environments; None for as many as in the template.
         num_workers: processes, at most as many as environments, which are divided as evenly as possible.
-        num_steps: steps that a worker fills at a time.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
         options: how the environments are made and stepped.
-        pin_for: the device that rollouts are copied to, if it copies faster from page-locked memory; else None.
-        memory: layout of the state of a recurrent actor.
         transport: starts the workers, and carries messages and rollouts.
         num_buffers: number of buffers.
 
@@ -254,16 +249,12 @@ class Workers:
         self,
         source: EnvSource,
         template: Environments,
-        distribution: Distribution,
         network: nn.Module,
+        plan: RolloutPlan,
         *,
         num_envs: int | None = None,
         num_workers: int,
-        num_steps: int,
-        env_seed: int,
         options: EnvironmentOptions | None = None,
-        pin_for: torch.device | None = None,
-        memory: MemoryLayout | None = None,
         transport: Callable[[Work], Transport] = Processes,
         num_buffers: int = 2,
     ) -> None:
@@ -275,7 +266,9 @@ class Workers:
         shares = divided(num_envs, num_workers)
         self.columns = [slice(share.start * agents, share.stop * agents) for share in shares]
         """The columns of each worker; the agents of an environment are together."""
-        layout = RolloutBuffer.layout(num_steps, num_envs * agents, template.encode, distribution, memory)
+        layout = RolloutBuffer.layout(
+            plan.num_steps, num_envs * agents, template.encode, plan.distribution, plan.memory
+        )
         form, arrays = _form_of(network), arrays_of(network)
         setup = {
             "source": to_send(source),
@@ -283,13 +276,13 @@ class Workers:
             "fields": list(layout),
             "shapes": [tuple(array.shape) for array in arrays],
             "form": form,
-            "distribution": distribution,
-            "memory": memory,
+            "distribution": plan.distribution,
+            "memory": plan.memory,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
         size = sum(array.numel() for array in arrays)
-        self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, pin_for)
+        self.work = Work(shares, self.columns, layout, num_buffers, size, setup, options, plan.pin_for)
         self.pool = transport(self.work)
         self.buffers, self.stop = self.pool.buffers, self.pool.stop
         self.counts: Any = None
@@ -310,7 +303,7 @@ class Workers:
         """Sums of entries of infos, of the rollout under way."""
         self.on_loss: Callable[[int], None] = self._forget
         """Called with the number of a worker that was lost and replaced."""
-        self._restarts, self._env_seed = options.restarts, env_seed
+        self._restarts, self._env_seed = options.restarts, plan.env_seed
         self._info_names: Sequence[str] = ()
         self._steering: list[Steering] = []
         self.pool.start_all([self._seed_of(worker) for worker in range(num_workers)])

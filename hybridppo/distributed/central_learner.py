@@ -22,7 +22,7 @@ from hybridppo.networks.modes import float32_products
 from hybridppo.networks.normalization import Moments
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.processes import Trainer, main
-from hybridppo.runners.sampler import LocalFiller, Sampler
+from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.threads import limit_threads
 
@@ -97,11 +97,9 @@ class Learner:
             assert isinstance(agent, PPO)  # the server has checked it
             self._agent = agent
             self._noise = np.random.default_rng(self._own_seed("noise"))
-            self._filler = LocalFiller(
-                environments, agent.distribution, num_steps=config.num_steps, env_seed=env_seed, noise=self._noise,
-                memory=agent.memory,
-            )  # fmt: skip
-            self._sampler = Sampler(self._filler, agent.distribution, noise=self._noise, memory=agent.memory)
+            plan = RolloutPlan(agent.distribution, self._noise, env_seed, config.num_steps, memory=agent.memory)
+            self._filler = LocalFiller(environments, plan)
+            self._sampler = Sampler(self._filler, plan)
         except BaseException:
             self.close()
             raise

@@ -44,7 +44,7 @@ from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.sampler import BaseSampler, RolloutPlan
 from hybridppo.runners.sharded_sampler import EnvironmentShards
 from hybridppo.runners.workers import Losses
 from hybridppo.system.seeds import seed_of
@@ -159,10 +159,9 @@ class Learners(BaseSampler):
         share = config.num_envs // learners
         # The environments of learners are out of reach.
         out_of_reach = EnvironmentShards([template])
-        super().__init__(
-            out_of_reach, Counts(out_of_reach, config.num_envs * agents, EpisodeStatistics),
-            num_steps=config.num_steps, distribution=agent.distribution, noise=noise, memory=agent.memory,
-        )  # fmt: skip
+        counts = Counts(out_of_reach, config.num_envs * agents, EpisodeStatistics)
+        plan = RolloutPlan(agent.distribution, noise, env_seed, config.num_steps, memory=agent.memory)
+        super().__init__(out_of_reach, counts, plan)
         self._agent, self._seed, self._env_seed, self._restarts = agent, seed, env_seed, options.restarts
         template.close()
         self._loop = agent.loop()

@@ -33,7 +33,7 @@ from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.resuming import resume
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.sampler import LocalFiller, Sampler
+from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.signals import Stopped
 
@@ -77,13 +77,12 @@ def loop(placement: Placement, config: PPOConfig, env: Any = "CartPole-v1", kind
     environments = make_environments(env, config.num_envs, vectorization="sync")
     agent = kind(environments.observation_space, environments.action_space, config, seed=0)
     placement.prepare(agent)
-    noise, memory = np.random.default_rng(0), agent.memory
     pin_for = placement.learning_device if placement.pins_rollouts else None
-    filler = LocalFiller(
-        environments, agent.distribution, num_steps=config.num_steps, env_seed=0, noise=noise, pin_for=pin_for,
-        memory=memory,
+    plan = RolloutPlan(
+        agent.distribution, np.random.default_rng(0), env_seed=0, num_steps=config.num_steps, memory=agent.memory,
+        pin_for=pin_for,
     )  # fmt: skip
-    sampler = Sampler(filler, agent.distribution, noise=noise, memory=memory)
+    sampler = Sampler(LocalFiller(environments, plan), plan)
     try:
         yield Loop(agent, placement, sampler)
     finally:

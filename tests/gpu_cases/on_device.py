@@ -31,6 +31,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.device_sampler import DeviceSampler
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.system.devices import GraphRecorder, accelerator_of, num_cuda_devices
 from hybridppo.training import TrainResult, train
 
@@ -66,7 +67,8 @@ def _sampler(bench: Bench, env: str, *, records: bool = False) -> tuple[DeviceSa
         environments.close()
         raise NotPossibleHere(str(error)) from error
     record = GraphRecorder(accelerator_of(bench.device)) if records else None
-    return DeviceSampler(on_device, env_seed=5, noise=np.random.default_rng(0), record=record), agent, placement
+    plan = RolloutPlan(on_device.distribution, np.random.default_rng(0), env_seed=5, num_steps=on_device.num_steps)
+    return DeviceSampler(on_device, plan, record), agent, placement
 
 
 def steps_as_on_the_cpu(bench: Bench, env: str) -> str:

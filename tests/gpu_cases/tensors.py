@@ -25,6 +25,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.resuming import resume
 from hybridppo.runners.device_sampler import TensorSampler
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.system.devices import accelerator_of
 from hybridppo.training import train
 
@@ -47,9 +48,8 @@ def samples_without_waits(bench: Bench) -> str:
     agent, placement = PPO(environments.observation_space, environments.action_space, EAGER), SingleDevice(bench.device)
     placement.prepare(agent)
     placement.act_on_tensors()
-    sampler = TensorSampler(
-        environments, agent.distribution, num_steps=EAGER.num_steps, env_seed=0, noise=np.random.default_rng(0)
-    )
+    plan = RolloutPlan(agent.distribution, np.random.default_rng(0), env_seed=0, num_steps=EAGER.num_steps)
+    sampler = TensorSampler(environments, plan)
     counts = []
     with placement.sampling(agent) as actor:
         for _ in range(3):

@@ -11,18 +11,19 @@ from hybridppo.environments.base import Environments
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.sampler import LocalFiller, Sampler
+from hybridppo.runners.sampler import LocalFiller, RolloutPlan, Sampler
 
 
 def sampler_of(
     environments: Environments, distribution: Any = None, *, env_seed: int = 0, noise_seed: int = 0, **options: Any
 ) -> Sampler:
-    """The distribution is by default that of the action space; further options are the filler's and the sampler's."""
+    """The distribution is by default that of the action space; further options are the plan's and the filler's."""
     distribution = distribution_for(environments.action_space) if distribution is None else distribution
-    noise, of_both = np.random.default_rng(noise_seed), {name: options.get(name) for name in ("num_episodes", "memory")}
-    discounts = options.pop("discounts", None)
-    filler = LocalFiller(environments, distribution, env_seed=env_seed, noise=noise, **options)
-    return Sampler(filler, distribution, noise=noise, discounts=discounts, **of_both)
+    of_thread = {name: options.pop(name) for name in ("in_thread", "thread") if name in options}
+    if options.get("num_steps", 1) is None:
+        del options["num_steps"]
+    plan = RolloutPlan(distribution, np.random.default_rng(noise_seed), env_seed, **options)
+    return Sampler(LocalFiller(environments, plan, **of_thread), plan)
 
 
 def collecting(

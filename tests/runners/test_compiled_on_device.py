@@ -41,6 +41,7 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed 
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.device_sampler import DeviceSampler  # noqa: E402
+from hybridppo.runners.sampler import RolloutPlan  # noqa: E402
 
 ENVIRONMENTS: dict[str, Any] = {
     "CartPole-v1": "CartPole-v1",
@@ -119,7 +120,8 @@ def device_sampler(
     SingleDevice(device).prepare(agent)
     distribution: Any = agent.distribution
     on_device = EnvironmentsOnDevice(environments, distribution, torch.device(device), num_steps=num_steps)
-    sampler = DeviceSampler(on_device, env_seed=5, noise=np.random.default_rng(1), record=record)
+    plan = RolloutPlan(distribution, np.random.default_rng(1), env_seed=5, num_steps=num_steps)
+    sampler = DeviceSampler(on_device, plan, record)
     if has_policies(agent):
         sampler.counts.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)

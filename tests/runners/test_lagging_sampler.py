@@ -41,6 +41,7 @@ from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.lagging_sampler import LaggingSampler, Part, in_columns, steps_of_a_part
 from hybridppo.runners.processes import WorkerLostError
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.worker import Share, parameters_of
 from hybridppo.runners.workers import SlowestWorker, Transport, Work
 from hybridppo.system.signals import Stopped
@@ -218,10 +219,13 @@ class Case:
         discounts = np.full(NUM_ENVS, GAMMA, np.float32)
         settings = {"max_lag": 3, "drops": True, "num_workers": 2, "discounts": lambda: discounts} | options
         made = EnvironmentOptions(vectorization="auto", on_env_error=settings.pop("on_env_error", "raise"))
+        plan = RolloutPlan(
+            self.agent.distribution, np.random.default_rng(0), env_seed=0, num_steps=NUM_STEPS,
+            memory=settings.pop("memory", None), discounts=settings.pop("discounts"),
+        )  # fmt: skip
         self.sampler = LaggingSampler(
-            env, make_environments(env, NUM_ENVS, made), self.agent.distribution, self.agent.actor,
-            num_steps=NUM_STEPS, env_seed=0, noise=np.random.default_rng(0), options=made, transport=self.transport,
-            **settings,
+            plan, source=env, template=make_environments(env, NUM_ENVS, made), network=self.agent.actor, options=made,
+            transport=self.transport, **settings,
         )  # fmt: skip
 
     def publish(self, version: int) -> None:

@@ -23,6 +23,7 @@ from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.runners.device_sampler import TensorSampler
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.system.signals import Stopped
 
 SCRIPTS: tuple[Script, ...] = (
@@ -48,9 +49,8 @@ class FixedActor:
 def sampler_of(env: Any, num_steps: int = T, seed: int = 0, **options: Any) -> tuple[TensorSampler, FixedActor]:
     environments = TensorEnvironments(env, env.num_envs, owns=False)
     distribution = distribution_for(env.single_action_space)
-    noise = np.random.default_rng(seed)
-    sampler = TensorSampler(environments, distribution, num_steps=num_steps, env_seed=0, noise=noise, **options)
-    return sampler, FixedActor(distribution.output_size)
+    plan = RolloutPlan(distribution, np.random.default_rng(seed), env_seed=0, num_steps=num_steps, **options)
+    return TensorSampler(environments, plan), FixedActor(distribution.output_size)
 
 
 @pytest.mark.parametrize("gives_finals", [True, False])
@@ -130,14 +130,14 @@ def test_final_observations_that_come_only_at_ends_are_found() -> None:
         assert torch.equal(one.final_observations, other.final_observations)
 
 
-def test_noise_follows_from_the_number_of_an_environment() -> None:
-    whole, actor = sampler_of(ScriptedTensors(SCRIPTS[:1] * 4))
-    part, _ = sampler_of(ScriptedTensors(SCRIPTS[:1] * 2), first=2)
+def test_noise_follows_from_the_seed() -> None:
+    one, actor = sampler_of(ScriptedTensors(SCRIPTS[:1] * 4))
+    same, _ = sampler_of(ScriptedTensors(SCRIPTS[:1] * 4))
     other, _ = sampler_of(ScriptedTensors(SCRIPTS[:1] * 4), seed=1)
     actions = []
     for _ in range(3):
-        rollouts = [sampler.collect(actor) for sampler in (whole, part, other)]
-        assert torch.equal(rollouts[0].actions[:, 2:], rollouts[1].actions)
+        rollouts = [sampler.collect(actor) for sampler in (one, same, other)]
+        assert torch.equal(rollouts[0].actions, rollouts[1].actions)
         actions += [rollout.actions.clone() for rollout in rollouts]  # the sampler writes over them
     assert not torch.equal(actions[0], actions[2])
     assert not torch.equal(actions[0], actions[3])

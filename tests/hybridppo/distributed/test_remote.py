@@ -13,6 +13,7 @@ from hybridppo import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.pickling import pack
 from hybridppo.networks.actors import arrays_of
+from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.workers import Work, Workers
 
 pytest.importorskip("ray")
@@ -43,11 +44,9 @@ def share() -> tuple[RemoteActor, Any, np.ndarray[Any, Any]]:
     """One of two workers, the actor's parameters, and noise for its two environments."""
     agent = PPO(*spaces(), ppo_config(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
     environments = make_environments("CartPole-v1", 4, vectorization="sync")
+    plan = RolloutPlan(agent.distribution, np.random.default_rng(0), env_seed=3, num_steps=STEPS)
     with pytest.raises(CapturedError) as captured:
-        Workers(
-            "CartPole-v1", environments, agent.distribution, agent.actor, num_workers=2, num_steps=STEPS, env_seed=3,
-            transport=capture,
-        )  # fmt: skip
+        Workers("CartPole-v1", environments, agent.actor, plan, num_workers=2, transport=capture)
     work: Work = captured.value.args[0]
     remote = RemoteActor()
     kind, about, _ = remote.begin(

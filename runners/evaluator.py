@@ -162,7 +162,7 @@ def make_evaluator(
     device = placement.sampling_device
     form = twin_of(agent.actor) if device.type == "cpu" else None
     if beside and form is None:
-        has = "networks that NumPy has not (one's own, or with layer_norm, a3c or impala convolutions)"
+        has = "networks that NumPy has not (one's own, or with layer_norm or impala convolutions)"
         why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
         raise ConfigurationError(f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out")
     num_envs = num_envs_of(source, num_envs, episodes)

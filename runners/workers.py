@@ -515,6 +515,6 @@ def _form_of(network: nn.Module) -> NumpyTwin | PoliciesTwin:
     if form is None:
         raise ConfigurationError(
             "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
-            "layer_norm, a3c and impala convolutions: choose such a network, or num_workers=0"
+            "layer_norm and impala convolutions: choose such a network, or num_workers=0"
         )
     return form

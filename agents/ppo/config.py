@@ -170,8 +170,8 @@ class PPOConfig:
     sde_sample_freq: int = -1
     """With use_sde, the steps of a rollout after which each environment gets a new matrix; -1 for one per rollout."""
     convolutions: Convolutions = "nature"
-    """Convolutions for images: "nature", three layers, or one for small images; "a3c", two layers with a third of
-    nature's work; or "impala", residual layers, which learn more and take far longer. NumPy supports only "nature"."""
+    """Convolutions for images: "nature", three layers, or one for small images; or "impala", residual layers,
+    which learn more and take far longer. NumPy supports only "nature"."""
     recurrent: Recurrent | None = None
     """A recurrent network before the hidden layers of actor and critic: "lstm", "gru", or "mingru", whose updates are
     the fastest; None for no memory."""

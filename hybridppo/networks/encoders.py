@@ -17,9 +17,9 @@ from hybridppo.networks.numpy_mlp import NumpyActivation
 from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.on_tensors import images_of, numbers_of
-from hybridppo.spaces.rows import Convolution, ImageLayout, RowLayout, RowPart, layer_sizes
+from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
-Convolutions = Literal["nature", "a3c", "impala"]
+Convolutions = Literal["nature", "impala"]
 Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]
 """Makes the layers for an image; returns them and the length of their output."""
 
@@ -73,38 +73,13 @@ def nature(
     image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
 ) -> tuple[nn.Module, int]:
     """The layers for an image (`ImageLayout.convolutions`), and the length of their output."""
-    return Nature(*_layers(image, image.convolutions, generator, initialise)), image.num_features
-
-
-A3C = (Convolution(16, 8, 4), Convolution(32, 4, 2))
-"""Mnih et al., "Playing Atari with deep reinforcement learning", 2013, section 4.1; also A3C, 2016, section 8."""
-
-
-def a3c(image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised) -> tuple[nn.Module, int]:
-    """Two layers for an image of at least 20 x 20 pixels, and the length of their output: a third of nature's work.
-
-    Raises:
-        ConfigurationError: for a smaller image.
-    """
-    height, width, filters = layer_sizes(image, A3C)[-1]
-    if min(height, width) < 1:
-        raise ConfigurationError(
-            f"convolutions='a3c' need images of at least 20 x 20 pixels, got {image.height} x {image.width}: use "
-            "'nature', which has a layer for small ones"
-        )
-    return nn.Sequential(*_layers(image, A3C, generator, initialise)), height * width * filters
-
-
-def _layers(
-    image: ImageLayout, convolutions: Sequence[Convolution], generator: torch.Generator, initialise: Initialise
-) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = image.channels
-    for filters, kernel, stride in convolutions:
+    for filters, kernel, stride in image.convolutions:
         kind = EmptyConvolution if layers else ConvolutionOfBytes
         layers += [initialise(kind(channels, filters, kernel, stride), math.sqrt(2.0), generator), nn.ReLU()]
         channels = filters
-    return layers
+    return Nature(*layers), image.num_features
 
 
 IMPALA_FILTERS = (16, 32, 32)
@@ -151,7 +126,7 @@ def _same_size(
 
 
 CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
-    "nature": nature, "a3c": a3c, "impala": impala
+    "nature": nature, "impala": impala
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ saved, and published with the parameters.
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -99,6 +100,10 @@ class _Parts:
     ) -> None:
         self._config, self._generator, self._mask_size = config, generator, mask_size
         self._initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
+        self._mlp = partial(
+            MLP, activation=config.activation, generator=generator, layer_norm=config.layer_norm,
+            initialise=self._initialise,
+        )  # fmt: skip
         self._encode, self._rows = encode, encode.layout
         self._encoders = self._parts_seen(keys)
         self.layout = self._rows if config.recurrent is None else RowLayout(config.recurrent_size + mask_size)
@@ -129,7 +134,7 @@ class _Parts:
         """All layers; without the last one if `outputs` is None."""
 
         def last(inputs: int) -> MLP:
-            return self._mlp(inputs, self._config.hidden_sizes, outputs, gain)
+            return self._mlp(inputs, self._config.hidden_sizes, outputs, output_gain=gain)
 
         if self._config.recurrent is not None:
             return last(self.layout.num_numbers)
@@ -161,18 +166,6 @@ class _Parts:
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
         return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)
 
-    def _mlp(self, inputs: int, sizes: Sequence[int], outputs: int | None = None, gain: float = 1.0) -> MLP:
-        return MLP(
-            inputs,
-            sizes,
-            outputs,
-            activation=self._config.activation,
-            output_gain=gain,
-            generator=self._generator,
-            layer_norm=self._config.layer_norm,
-            initialise=self._initialise,
-        )
-
 
 def checked_networks(
     networks: Networks, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: Any, seed: int
@@ -188,18 +181,11 @@ def checked_networks(
             f"networks must be a function that makes actor and critic (docs/networks.md, Networks of your own), got "
             f"{shown(networks)}"
         )
-    if config.recurrent is not None:
-        raise ConfigurationError(
-            f"recurrent={config.recurrent!r} is for the library's networks, and networks= was given: leave one out"
-        )
-    if config.use_sde:
-        raise ConfigurationError(
-            "use_sde=True is for the library's networks, and networks= was given: leave one of them out"
-        )
-    for field, usual in (("actor_keys", None), ("critic_keys", None), ("critic_observes", "own")):
-        if getattr(config, field, usual) != usual:
+    usual = {"recurrent": None, "use_sde": False, "actor_keys": None, "critic_keys": None, "critic_observes": "own"}
+    for field, value in ((field, getattr(config, field, default)) for field, default in usual.items()):
+        if value != usual[field]:
             raise ConfigurationError(
-                f"{field} is for the library's networks, and networks= was given: let the networks select their inputs"
+                f"{field}={value!r} is for the library's networks, and networks= was given: leave one of them out"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     with torch_seeded(seed):

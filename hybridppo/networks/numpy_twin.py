@@ -6,13 +6,13 @@ overhead. Workers use this file without torch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
 
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
-from hybridppo.networks.numpy_layers import CellTwin, EncodedTwin, NumpyEncoded, NumpyRecurrentActor
+from hybridppo.networks.numpy_layers import CellTwin, EncodedTwin, NumpyEncoder, NumpyRecurrentActor
 from hybridppo.networks.numpy_mlp import ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout
@@ -54,44 +54,25 @@ class NumpyTwin:
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
         """The actor, from its arrays in the order of `networks.twins.arrays_of`."""
-        own = parameters if self.normalizes is None else parameters[:-2]
+        own = list(parameters if self.normalizes is None else parameters[:-2])
+        # The log standard deviations of a Gaussian actor are first; behind a cell, `NumpyActor` finds them.
+        free = [own.pop(0)] if self.cell is None and len(own) % 2 else []
+        rest = iter(own)
+        before = None if self.encoded is None else NumpyEncoder(self.encoded, rest, self.activation)
+        mask_end = None if self.encoded is None else self.encoded.mask_end
         actor: ArrayActor
         if self.cell is not None:
-            actor = self._recurrent_actor(self.cell, own)
+            cell = list(islice(rest, {"lstm": 3, "gru": 4, "mingru": 2}[self.cell.kind]))
+            network = NumpyActor(list(rest), self.activation, self.mask_size)
+            actor = NumpyRecurrentActor(self.cell, cell, network, self.mask_size, before, mask_end)
         elif self.explores:
-            actor = NumpyExploringActor(self._of_means(own[1:]), own[0])
+            actor = NumpyExploringActor(NumpyActor(list(rest), self.activation, before=before), free[0])
         else:
-            actor = self._of_means(own)
+            actor = NumpyActor([*free, *rest], self.activation, self.mask_size, mask_end, before)
         if self.normalizes is not None:
             actor = NormalizingActor(actor, self.normalizes, *parameters[-2:])
         actor.parameters, actor.version = parameters, version
         return actor
-
-    def _of_means(self, parameters: Sequence[Array]) -> NumpyActor:
-        start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
-        before, num_arrays, mask_end = self._before(parameters[start:])
-        rest = [*parameters[:start], *parameters[start + num_arrays :]]
-        return NumpyActor(rest, self.activation, self.mask_size, mask_end, before)
-
-    def _recurrent_actor(self, cell: CellTwin, parameters: Sequence[Array]) -> NumpyRecurrentActor:
-        before, start, mask_end = self._before(parameters)
-        end = start + {"lstm": 3, "gru": 4, "mingru": 2}[cell.kind]
-        network = NumpyActor(parameters[end:], self.activation, self.mask_size)
-        return NumpyRecurrentActor(cell, parameters[start:end], network, self.mask_size, before, mask_end)
-
-    def _before(self, parameters: Sequence[Array]) -> tuple[NumpyEncoded | None, int, int | None]:
-        """The layers before the MLP, made from the first of these parameters.
-
-        Returns:
-            The layers, or None; the number of their parameter arrays; and the index after the mask in their output,
-            None if the mask is last.
-        """
-        if self.encoded is None:
-            return None, 0, None
-        end, num_numbers = self.encoded.num_arrays, self.encoded.layout.num_numbers
-        has_mask_inside = self.encoded.end == num_numbers
-        encoded = NumpyEncoded(self.encoded, parameters[:end], self.activation)
-        return encoded, end, num_numbers if has_mask_inside else None
 
 
 @dataclass(frozen=True)

@@ -90,21 +90,16 @@ class ImageLayout:
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
         """Height, width and channels of the image, and of the output of each convolution."""
-        return layer_sizes(self, self.convolutions)
+        sizes = [(self.height, self.width, self.channels)]
+        for filters, kernel, stride in self.convolutions:
+            height, width, _ = sizes[-1]
+            sizes.append(((height - kernel) // stride + 1, (width - kernel) // stride + 1, filters))
+        return sizes
 
     @property
     def num_features(self) -> int:
         """Length of the last convolution's output."""
         return math.prod(self.sizes[-1])
-
-
-def layer_sizes(image: ImageLayout, convolutions: Sequence[Convolution]) -> list[tuple[int, int, int]]:
-    """Height, width and channels of an image, and of the output of each convolution."""
-    sizes = [(image.height, image.width, image.channels)]
-    for filters, kernel, stride in convolutions:
-        height, width, _ = sizes[-1]
-        sizes.append(((height - kernel) // stride + 1, (width - kernel) // stride + 1, filters))
-    return sizes
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """The configuration's options of networks: trunks, layer normalization, initial weights, convolutions."""
 
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +16,7 @@ from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.networks.actors import GaussianActor, shared_trunk_of
-from hybridppo.networks.encoders import a3c, impala
+from hybridppo.networks.encoders import impala
 from hybridppo.networks.mlp import MLP, twin_of
 from hybridppo.spaces.rows import ImageLayout
 
@@ -114,7 +113,7 @@ def test_layer_norm_trains_and_workers_say_that_they_cannot() -> None:
         )
 
     assert np.isfinite(train().metrics["policy_loss"])
-    with pytest.raises(ConfigurationError, match="without layer_norm, a3c and impala convolutions"):
+    with pytest.raises(ConfigurationError, match="without layer_norm and impala convolutions"):
         train(num_workers=2)
 
 
@@ -157,29 +156,11 @@ def test_impala_is_as_published(shape: tuple[int, int, int]) -> None:
     assert sum(p.numel() for p in network.parameters()) == sum(9 * i * o + o for i, o in weights)
 
 
-def test_a3c_is_as_published() -> None:
-    network, num_features = a3c(ImageLayout(4, 84, 84, channels_first=True), torch.Generator())
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
-    assert [(*layer.weight.shape[:2], *layer.kernel_size, *layer.stride) for layer in layers] == [
-        (16, 4, 8, 8, 4, 4), (32, 16, 4, 4, 2, 2)
-    ]  # fmt: skip
-    assert num_features == 32 * 9 * 9 == network(torch.zeros(1, 4, 84, 84)).numel()
-    assert [type(layer) for layer in network][1::2] == [nn.ReLU, nn.ReLU]
-
-
-def test_a3c_of_an_image_that_is_too_small_is_an_error() -> None:
-    assert a3c(ImageLayout(3, 20, 21, channels_first=False), torch.Generator())[1] == 32
-    space = gym.spaces.Box(0, 255, (19, 30, 3), np.uint8)
-    with pytest.raises(ConfigurationError, match="at least 20 x 20 pixels, got 19 x 30: use 'nature'"):
-        PPO(space, gym.spaces.Discrete(2), ppo_config(convolutions="a3c"))
-
-
-@pytest.mark.parametrize(("convolutions", "env"), [("impala", Catch), ("a3c", partial(Catch, pixels=4))])
-def test_others_learn_from_images(convolutions: Any, env: Any) -> None:
+def test_impala_learns_from_images() -> None:
     config = ppo_config(
-        num_envs=4, num_steps=32, num_minibatches=2, num_epochs=2, hidden_sizes=(32,), convolutions=convolutions,
+        num_envs=4, num_steps=32, num_minibatches=2, num_epochs=2, hidden_sizes=(32,), convolutions="impala",
         shared_trunk=True, activation="relu", learning_rate=1e-3,
     )  # fmt: skip
-    result = hybridppo.train(env, total_steps=256, seed=0, config=config, placement="cpu", progress=False)
+    result = hybridppo.train(Catch, total_steps=256, seed=0, config=config, placement="cpu", progress=False)
     assert np.isfinite(result.metrics["policy_loss"])
     assert twin_of(result.agent.actor) is None

@@ -384,7 +384,7 @@ def test_a_space_too_large_is_damage() -> None:
         space_from_json(space)
 
 
-@pytest.mark.parametrize("convolutions", ["nature", "a3c", "impala"])
+@pytest.mark.parametrize("convolutions", ["nature", "impala"])
 @pytest.mark.parametrize("kind", ["image", "image and number"])
 def test_recurrent_networks_take_the_features_of_any_convolutions(kind: str, convolutions: Any) -> None:
     image = image_space(20, 20, 1)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from hybridppo.distributed_policies import MultiLearner as MultiLearner
     from hybridppo.distributed_policies import SingleLearnerCoarse as SingleLearnerCoarse
     from hybridppo.distributed_policies import SingleLearnerFine as SingleLearnerFine
-    from hybridppo.environments.checking.check import check_env as check_env
     from hybridppo.environments.frame_stack import FrameStack as FrameStack
-    from hybridppo.environments.named import make_env as make_env
+    from hybridppo.environments.packages import make_env as make_env
     from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
     from hybridppo.errors import CallbackError as CallbackError
     from hybridppo.errors import CheckpointError as CheckpointError
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from hybridppo.resuming import resume as resume
     from hybridppo.self_play import round_robin as round_robin
     from hybridppo.tools.benchmark import run_benchmark as run_benchmark
+    from hybridppo.tools.check import check_env as check_env
     from hybridppo.tools.compare import compare_placements as compare_placements
     from hybridppo.tools.doctor import diagnose as diagnose
     from hybridppo.tools.export import export as export
@@ -74,9 +74,9 @@ _NAMES = {
     "hybridppo.agents.ppo.config": "PPOConfig",
     "hybridppo.agents.ppo.ppo": "PPO",
     "hybridppo.auto.auto": "Auto",
-    "hybridppo.environments.checking.check": "check_env",
+    "hybridppo.tools.check": "check_env",
     "hybridppo.environments.frame_stack": "FrameStack",
-    "hybridppo.environments.named": "make_env",
+    "hybridppo.environments.packages": "make_env",
     "hybridppo.environments.two_players": "TwoPlayers",
     "hybridppo.errors": (
         "CallbackError CheckpointError ConfigurationError DeviceError DistributedError EnvError "

@@ -8,13 +8,13 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, flags_of
-from hybridppo.environments.checking.check import SECONDS_TO_STEP, check_env
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.options import fields_of
 from hybridppo.placements.by_name import make_placement
 from hybridppo.run_directory.files import as_json
 from hybridppo.system.messages import shown_number
+from hybridppo.tools.check import SECONDS_TO_STEP, check_env
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ class RayEnvironments(Environments):
         agents = template.num_agents
         super().__init__(num_envs * agents, template.observation_space, template.action_space)
         self.agents, self.clips_rewards = template.agents, template.clips_rewards
-        self.skips_row_after_end = template.skips_row_after_end  # type: ignore[misc]  # that of those that it stands for
+        self.skips_row_after_end = template.skips_row_after_end
         self._has_absent, self._take_turns = template.absent is not None, template.waiting is not None
         self.waiting = template.waiting
-        self.replays = template.replays  # type: ignore[misc]
+        self.replays = template.replays
         self._shares = divided(num_envs, num_workers)
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
         self._workers = range(num_workers)

@@ -30,11 +30,11 @@ class Environments(ABC):
 
     _has_infos: ClassVar[bool] = False
     """Whether `step` can sum up entries of infos."""
-    skips_row_after_end: ClassVar[bool] = False
+    skips_row_after_end: bool = False
     """Whether the row after an episode's end is a reset instead of a step."""
     is_compiled: ClassVar[bool] = False
     """Whether these are compiled environments, which may have kernels for other devices."""
-    replays: ClassVar[bool] = False
+    replays: bool = False
     """Whether `load_state` needs the actions of unfinished episodes."""
     device: Any = None
     """The `torch.device` of environments of tensors; None for arrays of the host."""

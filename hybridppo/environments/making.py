@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from hybridppo.environments import env_pool
 from hybridppo.environments.action_masks import MaskInObservation
-from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
-from hybridppo.environments.named import env_of_id, is_atari, is_of_pool, note_of, package_of, require_package
-from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
+from hybridppo.environments.packages import env_of_id, is_atari, note_of, package_of, require_package
 from hybridppo.environments.parallel import is_parallel
 from hybridppo.environments.registration import import_modules, source_of, spec_of
 from hybridppo.environments.sync import SyncEnvironments
@@ -41,6 +39,8 @@ WHERE_TO_LOOK = (
     "gymnasium.pprint_registry() lists what there is; if a module has it, write module:id, or module:function"
 )
 """The remedy for an unknown environment."""
+_MADE: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
+"""The environments that functions of this process have returned, without their wrappers, by `id`."""
 
 
 def make_environments(
@@ -82,6 +82,7 @@ def make_environments(
         environments = _compiled(source, num_envs, options, first)
     elif isinstance(source, str):
         environments = _of_id(source, num_envs, options, first, threads, copies)
+        environments.clips_rewards = is_atari(source)
         if note := note_of(source):
             logger.info("%s: %s", source, note)
     elif is_tensor_env(source):
@@ -167,12 +168,39 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
     return partial(make_new, source, **arguments)
 
 
+def make_new(make: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    """The environment that `make` returns for these arguments.
+
+    Raises:
+        EnvError: if a function has returned it before, also within another wrapper. An object that cannot have weak
+            references is not checked.
+    """
+    made = make(*arguments, **keywords)
+    core = getattr(made, "unwrapped", made)
+    envs = getattr(core, "envs", None)  # of gymnasium's SyncVectorEnv
+    for each in (core, *(getattr(env, "unwrapped", env) for env in (envs if isinstance(envs, list | tuple) else ()))):
+        if id(each) in _MADE:  # only while the object lives, so no other can have its id
+            raise EnvError(
+                f"the function that makes environments returned the same {type(each).__name__} object twice: let every "
+                "call make a new one, as lambda: MyEnv() does. It is called for each environment, and again for "
+                "evaluations and restarts"
+            )
+        try:
+            _MADE[id(each)] = each
+        except TypeError:
+            continue
+    return made
+
+
 def to_send(source: EnvSource) -> Any:
     """The source for worker processes, which have not imported the modules that register environments."""
-    if not isinstance(source, str) or callable(source_of(source)) or is_of_pool(source):
+    if not isinstance(source, str) or callable(source_of(source)):
         return source
     require_package(source)
-    spec, package = spec_of(source), package_of(source)
+    package = package_of(source)
+    if package is not None and package.vector is not None:
+        return source
+    spec = spec_of(source)
     is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
     return source if is_of_package else spec
 
@@ -274,19 +302,24 @@ def _of_id(
     source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int, copies: int | None
 ) -> Environments:
     env_kwargs = options.env_kwargs or {}
-    is_made_here = options.vectorization != "auto" or options.needs_copies is not None
-    kind = env_pool.EnvPool if is_of_pool(source) else Atari if is_atari(source) else None
+    package, may_be_vector = package_of(source), options.vectorization == "auto" and options.needs_copies is None
     try:
         require_package(source)
-        if kind is not None:
-            _refuse_for_own_vectors(source, options)
-            if not is_made_here:
-                return kind(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
-        elif not (is_made_here or options.episodic_life) and spec_of(source).vector_entry_point is not None:
+        if package is not None and package.vector is not None:
+            refused = {"env_kwargs": options.env_kwargs, f"frame_stack={options.frame_stack}": options.frame_stack > 1}
+            if given := next((option for option, is_given in refused.items() if is_given), None):
+                raise ConfigurationError(
+                    f"{given} does not work with {source!r}, which has a vector and preprocessing of its own (games of "
+                    "Atari are stacks of four frames already): leave it out, or pass a function that makes one "
+                    "environment"
+                )
+            if may_be_vector:
+                return wrap(package.vector(source, num_envs, options.episodic_life, threads), first=first)
+        elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
             vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
             return wrap(vector, options.autoreset_mode, first)
         make = partial(make_new, env_of_id, source, options.episodic_life, options.imports, **env_kwargs)
-        environments = SyncEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
+        return SyncEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except ConfigurationError:
@@ -299,22 +332,6 @@ def _of_id(
         raise ConfigurationError(
             f"environment {source!r} takes other arguments than env_kwargs has: {error}"
         ) from error
-    environments.clips_rewards = is_atari(source) or (is_of_pool(source) and env_pool.is_atari(source))
-    return environments
-
-
-def _refuse_for_own_vectors(source: str, options: EnvironmentOptions) -> None:
-    """Refuse options that are not for environments with a vector of their own."""
-    if options.env_kwargs:
-        raise ConfigurationError(
-            f"env_kwargs are for environments that gymnasium makes, and {source!r} has a vector of its own: leave "
-            "them out, or pass a function that makes one environment"
-        )
-    if options.frame_stack > 1:
-        raise ConfigurationError(
-            f"frame_stack={options.frame_stack} does not work with {source!r}, which brings its own preprocessing "
-            "(games of Atari are stacks of four frames already): leave it out"
-        )
 
 
 def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Definition":

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from multiprocessing.connection import wait
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
@@ -35,18 +35,22 @@ _TRUTH = np.dtype(np.bool_)
 
 
 class VectorEnvironments(Environments):
-    """One of gymnasium's vector environments; each autoreset mode is a subclass.
+    """One of gymnasium's vector environments.
 
     Args:
         vector: the vector environment.
+        mode: how it resets; DISABLED lets `step` reset it.
         first: number of the first environment among those of the run, for messages.
     """
 
     _has_infos = True
-    _resets_at_once: ClassVar[bool] = False
-    """Whether `step` resets within the step that ends an episode."""
 
-    def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
+    def __init__(self, vector: "VectorEnv[Any, Any, Any]", mode: AutoresetMode, first: int = 0) -> None:
+        self._mode = mode
+        self.skips_row_after_end = mode is AutoresetMode.NEXT_STEP
+        self._resets_at_once = mode is AutoresetMode.SAME_STEP
+        self._flags: tuple[Array, Array] | None = None
+        """The flags of the last step since a reset, in the mode NEXT_STEP."""
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space, first)
         self.vector = vector
         self._first = first
@@ -79,6 +83,13 @@ class VectorEnvironments(Environments):
         return self._encoded(observations)
 
     def _reset(self, seed: int) -> Any:
+        flags, self._flags = self._flags, None
+        vector = self.vector.unwrapped
+        if flags is not None and isinstance(vector, AsyncVectorEnv) and not vector.shared_memory:
+            # Its workers would also make the resets that are due, in their next step, so they make them now.
+            for env in np.flatnonzero(flags[0] | flags[1]).tolist():
+                vector.parent_pipes[env].send(("step", None))
+                vector.parent_pipes[env].recv()
         return self.vector.reset(seed=seed)
 
     def _step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
@@ -217,62 +228,47 @@ class VectorEnvironments(Environments):
             self.vector.close()
         self._take_step = closed
 
-
-class NextStepEnvironments(VectorEnvironments):
-    """Environments that reset on the step after an episode's end."""
-
-    skips_row_after_end = True
-    _flags: tuple[Array, Array] | None = None
-    """The flags of the last step since a reset."""
-
-    def _reset(self, seed: int) -> Any:
-        flags, self._flags = self._flags, None
-        vector = self.vector.unwrapped
-        if flags is not None and isinstance(vector, AsyncVectorEnv) and not vector.shared_memory:
-            # Its workers would also make the resets that are due, in their next step, so they make them now.
-            for env in np.flatnonzero(flags[0] | flags[1]).tolist():
-                vector.parent_pipes[env].send(("step", None))
-                vector.parent_pipes[env].recv()
-        return super()._reset(seed)
-
     def step(self, actions: Any) -> Step:
-        """The observation after an end is the final one, so no final observations are missing."""
-        observations, rewards, terminated, truncated, _ = self._step(actions)
-        self._flags = terminated, truncated
-        return self._encoded(observations), rewards, terminated, truncated, [], []
-
-
-class SameStepEnvironments(VectorEnvironments):
-    """Environments that reset within the step that ends an episode."""
-
-    _resets_at_once = True
-
-    def step(self, actions: Any) -> Step:
-        """Final observations come from the step's `infos`."""
+        """As in the base; the mode decides where final observations are, and which environments are reset."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
-        indices: list[int] = []
-        finals: list[Array] = []
-        if truncated.any():
-            indices = np.flatnonzero(truncated & ~terminated).tolist()
-            if indices and not (isinstance(infos, Mapping) and "final_obs" in infos):
-                found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
-                which = [self._first + i for i in indices]
-                with self._in_step():
-                    raise BadValueError(
-                        f"environments {which} were truncated and reset in the same step, but `infos` has no "
-                        f"'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
-                    )
-            each = self._each_final(infos["final_obs"]) if indices else ()
-            with self._in_step():
-                for i in indices:
-                    final = self.encode.one(each[i])
-                    name = f"the final observation of environment {self._first + i}: observation"
-                    self.encode.require_finite(name, final)
-                    finals.append(final)
+        if self._mode is AutoresetMode.NEXT_STEP:  # the observation after an end is the final one
+            self._flags = terminated, truncated
+            return self._encoded(observations), rewards, terminated, truncated, [], []
+        ended = truncated.any() if self._resets_at_once else (terminated | truncated).any()
+        if not ended:
+            return self._encoded(observations), rewards, terminated, truncated, [], []
+        indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
+        if self._resets_at_once:
+            finals = self._finals_of(infos, indices)
+            return self._encoded(observations), rewards, terminated, truncated, indices, finals
+        # The reset may overwrite the arrays of the step.
+        encoded = self._encoded(observations)
+        finals = [encoded[i].copy() for i in indices]
+        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
+        ends = terminated | truncated
+        try:
+            observations, _ = self.vector.reset(options={"reset_mask": ends})
+        except EnvError:
+            raise
+        except ENV_FAILURES as error:
+            which = np.flatnonzero(ends).tolist()
+            raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
-    def _each_final(self, finals: Any) -> Any:
-        """The final observations by environment, from an array of observations or from a batch of the space."""
+    def _finals_of(self, infos: Any, indices: list[int]) -> list[Array]:
+        """The final observations of these environments, which were reset in the same step."""
+        if not indices:
+            return []
+        if not (isinstance(infos, Mapping) and "final_obs" in infos):
+            found = f"it has {sorted(map(str, infos))}" if isinstance(infos, Mapping) else f"it is {shown(infos)}"
+            raise self._failure(
+                f"in step {self._num_steps}",
+                BadValueError(
+                    f"environments {[self._first + i for i in indices]} were truncated and reset in the same step, but "
+                    f"`infos` has no 'final_obs' to bootstrap from ({found}): put it there, or use next_step autoreset"
+                ),
+            )
+        finals = infos["final_obs"]
         try:
             each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
         except (KeyError, IndexError, TypeError, ValueError):
@@ -285,31 +281,13 @@ class SameStepEnvironments(VectorEnvironments):
                     f"array or as a batch of their space, and is {shown(finals)}"
                 ),
             )
-        return each
-
-
-class ManualResetEnvironments(VectorEnvironments):
-    """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
-
-    def step(self, actions: Any) -> Step:
-        """Final observations are the results of `step`; then the ended environments are reset."""
-        observations, rewards, terminated, truncated, _ = self._step(actions)
-        encoded = self._encoded(observations)
-        ended = terminated | truncated
-        if not ended.any():
-            return encoded, rewards, terminated, truncated, [], []
-        indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
-        # The reset may overwrite the arrays of the step.
-        finals = [encoded[i].copy() for i in indices]
-        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
-        try:
-            observations, _ = self.vector.reset(options={"reset_mask": ended})
-        except EnvError:
-            raise
-        except ENV_FAILURES as error:
-            which = np.flatnonzero(ended).tolist()
-            raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
-        return self._encoded(observations), rewards, terminated, truncated, indices, finals
+        encoded: list[Array] = []
+        with self._in_step():
+            for i in indices:
+                encoded.append(self.encode.one(each[i]))
+                name = f"the final observation of environment {self._first + i}: observation"
+                self.encode.require_finite(name, encoded[-1])
+        return encoded
 
 
 def _with_truths(result: Any) -> tuple[Any, Array, Array, Array, Any]:
@@ -341,10 +319,6 @@ def wrap(
             f"{vector} declares autoreset mode {declared}, but autoreset_mode={autoreset_mode!r} was given: "
             "leave the option out"
         )
-    if mode is AutoresetMode.NEXT_STEP:
-        return NextStepEnvironments(vector, first)
-    if mode is AutoresetMode.SAME_STEP:
-        return SameStepEnvironments(vector, first)
-    if mode is AutoresetMode.DISABLED:
-        return ManualResetEnvironments(vector, first)
-    raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")
+    if not isinstance(mode, AutoresetMode):
+        raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")
+    return VectorEnvironments(vector, mode, first)

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from hybridppo._version import __version__
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.environments.checking.check import check_env
 from hybridppo.errors import shown
 from hybridppo.loading import load
 from hybridppo.placements.migrating import Migrating
@@ -36,6 +35,7 @@ from hybridppo.run_directory.files import as_json, finite, making, replace_synce
 from hybridppo.system.devices import described_cuda_devices, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
 from hybridppo.system.threads import advice, cpu_cores, limit_threads
+from hybridppo.tools.check import check_env
 from hybridppo.tools.compare import compare_placements
 from hybridppo.training import train
 

@@ -16,10 +16,10 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.agents import PPO
-from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvStateError
 from hybridppo.runners import filling
+from hybridppo.tools.check import check_env
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

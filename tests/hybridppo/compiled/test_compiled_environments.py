@@ -22,12 +22,12 @@ from hybridppo.compiled.classic import compiled_form
 from hybridppo.compiled.modules import cache_directory
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments import compiled as compiled_environments
-from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.filling import Stepper
+from hybridppo.tools.check import check_env
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

@@ -16,10 +16,16 @@ from toy_environments import ScriptedEnv
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError
-from hybridppo.environments import atari, env_pool, minatar, minigrid
 from hybridppo.environments.making import make_environments, to_send
-from hybridppo.environments.named import make_env, package_of
-from hybridppo.environments.one_of_vector import OneOfVector
+from hybridppo.environments.packages import (
+    ATARI,
+    ENV_POOL,
+    OneOfVector,
+    TruthsAsPixels,
+    WithoutMission,
+    make_env,
+    package_of,
+)
 from hybridppo.spaces.observations import ObservationEncoder
 
 SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
@@ -49,8 +55,8 @@ def test_where_a_package_is_missing_the_error_names_the_extra(env_id: str, monke
 
 def test_no_package_is_imported_before_it_is_asked_for() -> None:
     code = (
-        "import sys; from hybridppo.environments.making import make_environments; import hybridppo.environments.named\n"
-        "make_environments('CartPole-v1', 1); print([each.module for each in hybridppo.environments.named.PACKAGES "
+        "import sys; from hybridppo.environments import making, packages\n"
+        "making.make_environments('CartPole-v1', 1); print([each.module for each in packages.PACKAGES "
         "if each.module in sys.modules] + [name for name in ('pettingzoo', 'torch') if name in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
@@ -158,7 +164,7 @@ class Truths(gym.Env[Any, Any]):
 
 
 def test_truths_become_dark_and_bright_pixels() -> None:
-    env = minatar.TruthsAsPixels(Truths())
+    env = TruthsAsPixels(Truths())
     pixels, truths = env.reset(seed=1)[0], Truths().reset(seed=1)[0]
     assert env.observation_space == Box(0, 255, (4, 4, 3), np.uint8)
     assert env.observation_space.contains(pixels)
@@ -177,7 +183,7 @@ class Mission(gym.Env[Any, Any]):
 
 
 def test_missions_are_left_out() -> None:
-    env = minigrid.WithoutMission(Mission())
+    env = WithoutMission(Mission())
     assert list(env.observation_space.spaces) == ["direction", "image"]
     assert env.observation_space.contains(env.reset()[0])
     assert env.observation_space["image"].dtype == np.float32  # codes of cells, which are no brightness
@@ -201,4 +207,4 @@ def test_ids_that_gymnasium_knows_are_made_by_it() -> None:
     assert env.spec is not None
     assert env.spec.id == "CartPole-v1"
     assert package_of("CartPole-v1") is None
-    assert package_of(f"{atari.PREFIX}Pong-v5") is not package_of(f"{env_pool.PREFIX}Pong-v5")
+    assert package_of(f"{ATARI}Pong-v5") is not package_of(f"{ENV_POOL}Pong-v5")

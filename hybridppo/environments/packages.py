@@ -1,0 +1,327 @@
+"""Environments of other packages: Atari games, EnvPool, MinAtar, MiniGrid; and the package that an id needs.
+
+A package is imported only for its own ids. To add a package, add a line to `PACKAGES`.
+
+Atari games (`ALE/Pong-v5`) are stepped by ale-py's vector of emulators in C++. Preprocessing is the usual one (Machado
+et al., "Revisiting the Arcade Learning Environment", 2018): four frames per action, the maximum of the last two, gray,
+84 x 84, the last four stacked, up to 30 no-op frames at the start of a game. The version of the id sets the rest: `v5`
+repeats the last action with probability 0.25, and ends a game after 108,000 frames. Rewards are the game's; they are
+clipped only for learning (`Environments.clips_rewards`), so returns and evaluations are scores.
+
+EnvPool (`envpool/Pong-v5`) steps by threads in C++, synchronously: otherwise it returns the environments that are ready
+first, so that a rollout would depend on timing and not on the seed alone.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from hybridppo.environments.registration import import_modules, spec_of
+from hybridppo.errors import ConfigurationError, EnvError, pip_install, shown
+from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.kinds import map_parts
+
+MAX_SEED = 2**31 - 1
+"""ale-py and EnvPool take seeds of 31 bits."""
+
+
+class OneOfVector(gym.Env[Any, Any]):
+    """Wraps a vector of one, for environments that exist only as vectors: to check, watch or restart them.
+
+    Args:
+        vector: a vector of one environment, which resets itself.
+        mode: `NEXT_STEP` or `SAME_STEP`, the vector's autoreset mode.
+    """
+
+    def __init__(self, vector: "VectorEnv[Any, Any, Any]", mode: AutoresetMode) -> None:
+        self.vector = vector
+        self._resets_at_once = mode is AutoresetMode.SAME_STEP
+        self._begun: Any = None
+        self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; without a seed, the one that the vector has already begun, if there is one."""
+        begun, self._begun = self._begun, None
+        if begun is not None and seed is None:
+            return begun, {}
+        observations, infos = self.vector.reset(seed=seed, options=options)
+        return _first_of_batch(observations), _first_of_infos(infos)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The vector's step."""
+        observations, rewards, terminated, truncated, infos = self.vector.step(np.asarray(action)[None])
+        observation = _first_of_batch(observations)
+        if self._resets_at_once and (terminated[0] or truncated[0]):
+            self._begun, observation = observation, _first_of_batch(infos["final_obs"])
+            infos = infos.get("final_info", infos)
+        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first_of_infos(infos)
+
+    def close(self) -> None:
+        """Close the vector."""
+        self.vector.close()
+
+
+def _first_of_batch(batch: Any) -> Any:
+    return map_parts(lambda part: part[0], batch)
+
+
+def _first_of_infos(infos: Any) -> dict[str, Any]:
+    """The entries of the vector's only environment, without their masks (`_profit` of `profit`)."""
+    arrays = {name: value for name, value in infos.items() if isinstance(value, np.ndarray)}
+    masks = {f"_{name}" for name in arrays} & arrays.keys()
+    there = (name for name in arrays.keys() - masks if np.all(arrays.get(f"_{name}", True)))
+    return {name: arrays[name][0] for name in there}
+
+
+class _WithShortSeeds(VectorWrapper):  # not generic in older releases of gymnasium
+    """A vector that gets one seed of 31 bits for each environment."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        seeds = None if seed is None else np.array([(seed + i) % MAX_SEED for i in range(self.num_envs)])
+        vector: Any = self.env  # unlike most vectors, it takes a list of seeds
+        return vector.reset(seed=seeds, options=options)
+
+
+def atari_vector(env_id: str, num_envs: int, episodic_life: bool, threads: int) -> "VectorEnv[Any, Any, Any]":
+    """Atari games, each with its own generator, so that their division among processes changes nothing."""
+    spec = gym.spec(env_id)
+    # The class writes its mode into the metadata of all vectors, which would then declare it as theirs.
+    of_all = VectorEnv.metadata
+    VectorEnv.metadata = dict(of_all)
+    try:
+        vector = gym.make_vec(
+            spec,
+            num_envs=num_envs,
+            vectorization_mode="vector_entry_point",
+            num_threads=threads,
+            # Every row is then a step, also after the loss of a life, which resets nothing.
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            reward_clipping=False,
+            # ale-py's episodic_life begins a new game at the loss of a life, so the other lives are never played.
+            life_loss_info=episodic_life,
+        )
+        vector.metadata = VectorEnv.metadata
+    finally:
+        VectorEnv.metadata = of_all
+    return _WithShortSeeds(vector)
+
+
+class SeededPool(VectorEnv[Any, Any, Any]):
+    """Environments of EnvPool, each with its own seed: a pool that is made at its reset, since it then takes the seed.
+
+    Raises:
+        EnvError: if EnvPool has no such environment.
+        ConfigurationError: for `episodic_life` without an Atari game.
+    """
+
+    def __init__(self, env_id: str, num_envs: int, episodic_life: bool, threads: int) -> None:
+        self._name, spec = env_id.removeprefix(ENV_POOL), _spec_of_pool(env_id)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.num_envs = num_envs
+        self.single_observation_space = spec.gymnasium_observation_space
+        self.single_action_space = spec.gymnasium_action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        is_game = is_atari(env_id)
+        if episodic_life and not is_game:
+            raise ConfigurationError(f"episodic_life=True is for Atari games, and {env_id!r} is not one: leave it out")
+        self._options = {"num_threads": threads, **({"episodic_life": episodic_life} if is_game else {})}
+        self._pool: Any = None
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Make the pool again if a seed is given; the `i`-th environment gets `seed + i`."""
+        import envpool
+
+        if seed is not None or self._pool is None:
+            self.close_extras()
+            seeds = [int((seed or 0) + i) % MAX_SEED for i in range(self.num_envs)]
+            self._pool = envpool.make_gymnasium(self._name, num_envs=self.num_envs, seed=seeds, **self._options)
+        return self._pool.reset()
+
+    def step(self, actions: Any) -> Any:
+        """The pool's step."""
+        return self._pool.step(np.asarray(actions, self.single_action_space.dtype))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the pool."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def _spec_of_pool(env_id: str) -> Any:
+    import envpool
+
+    name = env_id.removeprefix(ENV_POOL)
+    try:
+        return envpool.make_spec(name)
+    except KeyError:
+        raise EnvError(
+            f"environment {env_id!r} cannot be made: EnvPool has no {name!r} (envpool.list_all_envs() lists what there "
+            "is)"
+        ) from None
+
+
+class TruthsAsPixels(gym.ObservationWrapper[Any, Any, Any]):
+    """MinAtar's observations `[10, 10, channels]` of bool as bytes, 0 and 255, which pass through convolutions."""
+
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        super().__init__(env)
+        self.observation_space = Box(0, 255, env.observation_space.shape, np.uint8)
+
+    def observation(self, observation: Array) -> Array:
+        """The observation as bytes."""
+        return np.multiply(observation, 255, dtype=np.uint8)
+
+
+class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
+    """MiniGrid's observations without the mission, a text, which no network here reads.
+
+    The image becomes numbers, which are normalised instead of divided by 255: it has codes from 0 to 10 of the objects
+    in each cell, and no brightness.
+    """
+
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        super().__init__(env)
+        spaces = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
+        parts = {key: space for key, space in spaces.items() if key != "mission"}
+        self._codes = [key for key, space in parts.items() if space.dtype == np.uint8]
+        codes = {key: Box(0.0, 255.0, parts[key].shape, np.float32) for key in self._codes}
+        self.observation_space, self._parts = Dict({**parts, **codes}), list(parts)
+
+    def observation(self, observation: Any) -> Any:
+        """The other parts of the observation."""
+        codes = {key: observation[key].astype(np.float32) for key in self._codes}
+        return {**{key: observation[key] for key in self._parts}, **codes}
+
+
+def _register_minatar() -> None:
+    """The package registers its games only if gymnasium loads plugins."""
+    importlib.import_module("minatar.gym").register_envs()
+
+
+def _register_minigrid() -> None:
+    """Before version 3, importing the package does so."""
+    if "MiniGrid-Empty-5x5-v0" not in gym.registry:
+        importlib.import_module("minigrid").register_minigrid_envs()
+
+
+def _has_mission(space: "gym.Space[Any]") -> bool:
+    return isinstance(space, Dict) and "mission" in space.spaces
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that registers its environments when it is imported."""
+
+    prefixes: tuple[str, ...]
+    """Prefix of its ids."""
+    module: str
+    extra: str
+    """The extra of this library that installs it."""
+    vector: Callable[[str, int, bool, int], "VectorEnv[Any, Any, Any]"] | None = None
+    """Makes its vector, if its environments exist only as vectors: id, `num_envs`, `episodic_life`, threads."""
+    register: Callable[[], object] = lambda: None
+    """Called once it is imported."""
+    wrapper: Callable[[Any], Any] = lambda env: env
+    """Wraps environments with a space that `needs_wrapper`."""
+    needs_wrapper: Callable[[Any], bool] = lambda space: False
+    note: str = ""
+    """A note for users of its environments."""
+
+
+ATARI, ENV_POOL = "ALE/", "envpool/"
+PACKAGES = (
+    Package((ATARI,), "ale_py", "atari", atari_vector),
+    Package((ENV_POOL,), "envpool", "envpool", SeededPool),
+    Package(
+        ("MinAtar/",), "minatar", "minatar", register=_register_minatar, wrapper=TruthsAsPixels,
+        needs_wrapper=lambda space: space.dtype == np.bool_,
+    ),
+    Package(
+        ("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", register=_register_minigrid, wrapper=WithoutMission,
+        needs_wrapper=_has_mission,
+        note="its mission, a text, is left out of what is observed: the image, as numbers, and the direction stay",
+    ),
+)  # fmt: skip
+
+
+def package_of(env_id: object) -> Package | None:
+    """The package of an id, if it is one of `PACKAGES`; else None."""
+    if not isinstance(env_id, str):
+        return None
+    return next((package for package in PACKAGES if env_id.startswith(package.prefixes)), None)
+
+
+def require_package(env_id: str) -> None:
+    """Import the package of an id, if it is not imported yet.
+
+    Raises:
+        EnvError: if it is not installed; it names the extra that installs it.
+    """
+    package = package_of(env_id)
+    if package is None or env_id in gym.registry:
+        return
+    try:
+        importlib.import_module(package.module)
+        package.register()
+    except ImportError as error:
+        raise EnvError(
+            f"environment {env_id!r} needs {package.module}, which cannot be imported ({error}): "
+            f"{pip_install(package.extra)}"
+        ) from error
+
+
+def note_of(env_id: object) -> str:
+    """A note for users of an environment; "" if there is none."""
+    package = package_of(env_id)
+    return package.note if package is not None else ""
+
+
+def is_atari(env_id: str) -> bool:
+    """Whether an id is an Atari game, of ale-py or of EnvPool, whose package is imported."""
+    if not env_id.startswith(ENV_POOL):
+        return env_id.startswith(ATARI)
+    settings = _spec_of_pool(env_id).config._asdict()
+    return "episodic_life" in settings and "reward_clip" in settings
+
+
+def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_kwargs: Any) -> "gym.Env[Any, Any]":
+    """One environment as `train` steps it, with the observations that a trained agent takes.
+
+    Args:
+        env_id: the environment's id.
+        episodic_life: whether the loss of a life ends an episode of an Atari game.
+        imports: modules that register environments, to import first, with commas between them.
+        **env_kwargs: arguments of the environment, if gymnasium makes it.
+
+    Raises:
+        ConfigurationError: for a function, or anything else that is no id.
+        EnvError: if its package is missing.
+        gymnasium.error.Error: if gymnasium cannot make it.
+    """
+    if not isinstance(env_id, str):
+        raise ConfigurationError(f"make_env takes an environment's id, got {shown(env_id)}: call a function yourself")
+    return env_of_id(env_id, episodic_life, imports, **env_kwargs)
+
+
+def env_of_id(env_id: str, episodic_life: bool, imports: str, /, **env_kwargs: Any) -> "gym.Env[Any, Any]":
+    """As `make_env`, for an environment whose arguments may have the names of the parameters of `make_env`."""
+    import_modules(imports)
+    require_package(env_id)
+    package = package_of(env_id)
+    if package is not None and package.vector is not None:
+        vector = package.vector(env_id, 1, episodic_life, 1)
+        return OneOfVector(vector, vector.metadata["autoreset_mode"])
+    if episodic_life:
+        raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")
+    env = gym.make(spec_of(env_id).id, **env_kwargs)
+    needs_wrapper = package is not None and package.needs_wrapper(env.observation_space)
+    return package.wrapper(env) if package is not None and needs_wrapper else env

@@ -21,12 +21,12 @@ from hybridppo.agents.policies import (
 )
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, critics_see
-from hybridppo.compiling import compiled_if_possible
+from hybridppo.compiled.modules import has_numba
 from hybridppo.distributions.of_policies import DistributionOfPolicies
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.making import make_environments
+from hybridppo.environments.making import compiled_definition, make_environments
 from hybridppo.environments.options import (
     AutoresetName,
     EnvironmentOptions,
@@ -314,6 +314,25 @@ def environments_of_policies(
     configs = {name: getattr(agent, "config", None) for name, agent in agents.items()}
     options = compiled_if_possible(env, for_critics(options, critics_of(configs, policy_of)))
     return make_environments(env, num_envs, options, own_number=True)
+
+
+def compiled_if_possible(env: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
+    """The options for environments that are compiled, if they have a compiled form and Numba is installed."""
+    return compiled_environments(env, options)[0] if has_numba() else options
+
+
+def compiled_environments(env: EnvSource, options: EnvironmentOptions) -> tuple[EnvironmentOptions, str | None]:
+    """The options for compiled environments; or the same options, and the reason."""
+    if options.vectorization != "auto":
+        return options, None if options.vectorization == "compiled" else "vectorization='sync' was asked for"
+    if options.env_kwargs:
+        return options, "env_kwargs were given, which a compiled form does not take"
+    try:
+        compiled = replace(options, vectorization="compiled")
+        compiled_definition(env, compiled)
+    except (EnvError, ConfigurationError) as error:
+        return options, str(error)
+    return compiled, None
 
 
 @contextlib.contextmanager

@@ -16,10 +16,9 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from hybridppo.agents.registry import make_agent
 from hybridppo.distributed.learners import MultiLearnerStrategy, join_store
 from hybridppo.environments.registration import import_modules, source_here
-from hybridppo.job import Job
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.loggers import Reporting
+from hybridppo.plan import Plan
 from hybridppo.runners.process_group import report
 from hybridppo.runners.processes import end_with_parent, leave_signals_to_the_trainer
 from hybridppo.self_play import for_seats
@@ -57,10 +56,7 @@ def _train(setup: dict[str, Any], store: Store, rank: int) -> None:
             seed = seed_of(settings.seed, "agent")
             agent = make_agent(setup["kind"], *spaces, settings.config, seed=seed, **setup["own"])
             strategy.connect(store)
-            quiet = Reporting(progress=False)
-            run_to_the_end(
-                Job(source, settings, environments, agent, placement, Interruption(), reporting=quiet), strategy
-            )
+            run_to_the_end(Plan(source, settings, environments, agent, placement, Interruption()), strategy)
         finally:
             environments.close()
 

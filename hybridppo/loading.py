@@ -178,7 +178,7 @@ def spaces_in(description: dict[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(**{name: space_from_json(description[name]) for name in SPACES})
 
 
-def start_from(agent: AnyAgent, path: str | Path) -> None:
+def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
     """Give a fresh agent the networks of another training.
 
     Args:

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from hybridppo.agent_arguments import split_schedules
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig
@@ -21,21 +20,22 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource, OnEnvError
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
-from hybridppo.job import Job
-from hybridppo.loading import agent_of, rewind_to, start_from
+from hybridppo.loading import agent_of, rewind_to, start_agent_from
 from hybridppo.networks.making import Networks
 from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
+from hybridppo.plan import Plan
+from hybridppo.preparing import Preparation, prepared, split_schedules
 from hybridppo.reporting.callbacks import Callback
-from hybridppo.reporting.loggers import Loggers, OnInterrupt, Reporting
+from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
-from hybridppo.stage import Stage, staged
 from hybridppo.system.threads import VARIABLE, has_both, kernels_taken
-from hybridppo.training import TrainResult, run_to_the_end
+from hybridppo.system.validation import require_bools
+from hybridppo.training import OnInterrupt, TrainResult, finished, require_on_interrupt, run_to_the_end
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +135,8 @@ def resume(
             its first checkpoint begins anew, and logs that.)
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
+    require_bools(progress=progress)
+    require_on_interrupt(on_interrupt)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
         settings = before.changed(
@@ -155,14 +157,8 @@ def resume(
             on_env_error=on_env_error,
             worker_timeout=worker_timeout,
         )
-        reporting = Reporting.of(
-            run_dir,
-            settings.run.track,
-            progress=progress,
-            on_iteration=on_iteration,
-            loggers=loggers,
-            callbacks=callbacks,
-            on_interrupt=on_interrupt,
+        given = callbacks_given(
+            run_dir, settings.run.track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks
         )
         parts: dict[str, Any] = {
             "agent": agent,
@@ -179,9 +175,10 @@ def resume(
         kept, saved = directory.config, directory.path / "checkpoints"
         newest = folders(saved)[-1:]
         try:
-            with staged(source, settings.config, settings.environment, settings.run, where) as stage:
-                job = _resumed(stage, directory, before, settings, checkpoint, parts)
-                return run_to_the_end(replace(job, reporting=reporting), stage.strategy)
+            with prepared(source, settings.config, settings.environment, settings.run, where) as preparation:
+                plan = _resumed(preparation, directory, before, settings, checkpoint, parts)
+                plan = replace(plan, progress=progress, callbacks=given)
+                return finished(run_to_the_end(plan, preparation.strategy), on_interrupt)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options
                 directory.update_config(kept)
@@ -189,30 +186,30 @@ def resume(
 
 
 def _resumed(
-    stage: Stage,
+    preparation: Preparation,
     directory: RunDirectory,
     before: Settings,
     settings: Settings,
     checkpoint: Checkpoint | None,
     parts: dict[str, Any],
-) -> Job:
-    """The job of a resumed training; the run directory is reset to its checkpoint.
+) -> Plan:
+    """The plan of a resumed training; the run directory is reset to its checkpoint.
 
     Args:
-        stage: the processes and environments.
+        preparation: the processes and environments.
         directory: the run directory.
         before: the settings of the run.
         settings: the settings of the resumed training.
         checkpoint: the checkpoint to continue from; None to begin anew.
         parts: the agent's class, and its own parts, by name.
     """
-    settings = replace(settings, environment=stage.options, run=stage.run)
-    require_spaces_of(settings, stage.environments, error=CheckpointError)
+    settings = replace(settings, environment=preparation.options, run=preparation.run)
+    require_spaces_of(settings, preparation.environments, error=CheckpointError)
     if isinstance(settings.config, PoliciesConfig):
-        settings.config.require_agents(stage.environments.agents, CheckpointError)
+        settings.config.require_agents(preparation.environments.agents, CheckpointError)
     agent = agent_of(settings, checkpoint, **parts)
     done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
-    choice = stage.choose(settings.config, agent, max(1, settings.run.total_steps - done))
+    choice = preparation.choose(agent, max(1, settings.run.total_steps - done))
     _tell_of_kernels(directory.config.get("versions"))
     # Changed options are saved for the next resume; the placement stays the run's own, and so does its goal if the new
     # one is behind it: there is nothing to train, and the next resume trains on.
@@ -222,12 +219,19 @@ def _resumed(
         name: directory.config[name] for name in ("versions", "origin") if name in directory.config
     }
     directory.update_config({**kept.to_json(), **of_start})
-    if stage.strategy.rank == 0:  # the other learners get the checkpoint from it
+    if preparation.strategy.rank == 0:  # the other learners get the checkpoint from it
         _go_back(directory, before, settings, agent, checkpoint)
     # The number of workers is a part of the choice of `auto`, as its placement is.
     settings = replace(settings, run=replace(settings.run, num_workers=choice.num_workers))
-    return Job(
-        stage.env, settings, stage.environments, agent, choice.placement, stage.interruption, directory, checkpoint
+    return Plan(
+        preparation.env,
+        settings,
+        preparation.environments,
+        agent,
+        choice.placement,
+        preparation.interruption,
+        directory,
+        checkpoint,
     )
 
 
@@ -251,7 +255,7 @@ def _go_back(
             "a new run with them"
         )
     if settings.run.start_from is not None:
-        start_from(agent, settings.run.start_from)
+        start_agent_from(agent, settings.run.start_from)
     directory.rewind(0, 0)
     logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", directory.given)
 

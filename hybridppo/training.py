@@ -11,17 +11,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from torch import nn
 
-from hybridppo.agent_arguments import AgentAsked
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.policies import PolicyOf
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, critics_see, explaining_memory, replaced
 from hybridppo.agents.schedules import Schedules
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.distributed.strategy import Strategy
@@ -35,19 +34,29 @@ from hybridppo.environments.options import (
     EnvSource,
     OnEnvError,
     Vectorization,
+    for_critics,
     is_held_by_json,
 )
 from hybridppo.errors import ConfigurationError, TrainingInterrupted, shown
-from hybridppo.evaluating import evaluate_agent, like_training
+from hybridppo.evaluating import compiled_if_possible, evaluate_agent, like_training
 from hybridppo.interfaces import Metrics
-from hybridppo.job import Job
-from hybridppo.loading import go_on, put_networks, start_from
+from hybridppo.loading import given_policies, go_on, put_networks, start_agent_from
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
 from hybridppo.options import RunOptions, SelfPlay, suggests_arguments
 from hybridppo.placements.placement import Placement
+from hybridppo.plan import Plan
+from hybridppo.preparing import (
+    Preparation,
+    agent_to_train,
+    compiled_options,
+    config_to_train,
+    prepared,
+    split_schedules,
+    with_agents,
+)
 from hybridppo.reporting.callbacks import Callback, Callbacks, RunEnvironments, StopAtReturn, TrainingRun
-from hybridppo.reporting.loggers import Loggers, OnInterrupt, Reporting
+from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.reporting.progress import ProgressOfTraining
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory, require_free
@@ -60,13 +69,14 @@ from hybridppo.runners.sampler import BaseSampler
 from hybridppo.self_play import OpponentPools, for_seats
 from hybridppo.settings import Settings, name_of_source, origin
 from hybridppo.spaces.of_agents import each_space
-from hybridppo.stage import Stage, staged
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import require_bools
 
 logger = logging.getLogger(__name__)
+
+OnInterrupt = Literal["raise", "return"]
 
 
 @dataclass(frozen=True)
@@ -244,16 +254,9 @@ def train(
         HybridPPOError: if an argument or the environment is wrong, in one message.
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
-    require_bools(compiled=compiled, profile=profile)
-    reporting = Reporting.of(
-        run_dir,
-        track,
-        progress=progress,
-        on_iteration=on_iteration,
-        loggers=loggers,
-        callbacks=callbacks,
-        on_interrupt=on_interrupt,
-    )
+    require_bools(compiled=compiled, profile=profile, progress=progress)
+    require_on_interrupt(on_interrupt)
+    given = callbacks_given(run_dir, track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     if run_dir is not None:
@@ -290,24 +293,86 @@ def train(
         episodic_life=episodic_life,
         info_metrics=info_metrics,
     )
-    parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules}
-    asked = AgentAsked.of(config, agent, schedules, parts)
-    asked, environment = asked.for_environments(env, environment, policy_of, compiled=compiled)
-    where = resolve_placement(placement)
-    saves = run_dir is not None
-    with staged(env, asked.config, environment, run, where, policy_of=policy_of, saves=saves) as stage:
-        job, table = _begun(stage, asked.met_by(stage, policy_of), reporting, profile=profile)
-        if run_dir is None or stage.strategy.rank > 0:
-            return run_to_the_end(job, stage.strategy)
-        return _run_in(run_dir, job, stage.strategy, table)
+    named, functions = split_schedules(schedules)
+    parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions}
+    policies: tuple[str, ...] = ()
+    played: dict[str, PPO] = {}
+    if isinstance(config, Mapping):
+        policies = tuple(config)
+        config, played = given_policies(config)
+    asked = config_to_train(config, agent, parts, named, tuple(played))
+    if policy_of is not None and not policies and not isinstance(asked, PoliciesConfig):
+        raise ConfigurationError(
+            'policy_of gives agents policies by name, and one configuration has no name: pass config={"name": '
+            "PPOConfig(...), ...}, or leave policy_of out"
+        )
+    environment = for_critics(environment, critics_see(asked, policy_of))
+    has_own_networks = networks is not None or isinstance(agent, AnyAgent)
+    if compiled:
+        has_own_parts = has_own_networks or loss is not None
+        asked, environment = compiled_options(env, asked, environment, has_own_parts=has_own_parts)
+    elif isinstance(asked, PoliciesConfig):
+        environment = compiled_if_possible(env, environment)
+    where, saves = resolve_placement(placement), run_dir is not None
+    with prepared(env, asked, environment, run, where, policy_of=policy_of, saves=saves) as preparation:
+        environments, strategy = preparation.environments, preparation.strategy
+        _warn_of_doubts(preparation, has_own_networks=has_own_networks)
+        if policies and preparation.run.self_play is None:
+            policies_of(environments.agents, policies, policy_of)
+        asked, seed = with_agents(asked, environments.agents, policy_of), seed_of(preparation.seed, "agent")
+        with explaining_memory():
+            trained = agent_to_train(asked, agent, parts, environments, seed)
+            if preparation.run.start_from is not None:  # before seconds are spent on trials
+                start_agent_from(trained, preparation.run.start_from)
+            choice = preparation.choose(trained, total_steps)
+        trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
+        put_networks(trained, played)
+        own = {what: name_of_source(value) for what, value in trained.own.items()}
+        if not is_held_by_json(env_kwargs):
+            own["env_kwargs"] = shown(env_kwargs, 1000)
+        settings = Settings(
+            env_id=name_of_source(env),
+            env_is_registered=isinstance(env, str),
+            config=trained.config,
+            environment=preparation.options,
+            run=replace(preparation.run, num_workers=choice.num_workers),
+            placement=choice.placement.settings(),
+            observation_space=environments.observation_space,
+            action_space=environments.action_space,
+            own=own,
+            has_given_agents=isinstance(agent, AnyAgent) or bool(played),
+            policy=policies[0] if len(policies) == 1 else "policy",
+        )
+        plan = Plan(env, settings, environments, trained, choice.placement, preparation.interruption)
+        plan = replace(plan, profile=profile, progress=progress, callbacks=given)
+        if run_dir is None or strategy.rank > 0:
+            result = run_to_the_end(plan, strategy)
+        else:
+            result = _run_in(run_dir, plan, strategy, choice.table)
+    return finished(result, on_interrupt)
 
 
-def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bool) -> tuple[Job, dict[str, Any]]:
-    """The job of a new training, and the table of trials by which its placement was chosen."""
-    environments, run = stage.environments, stage.run
-    assert run.seed is not None  # `train` has seen to that
-    spaces = environments.observation_space, environments.action_space
-    if environments.agents and not stage.options.action_masks and any(map(has_mask, each_space(spaces[0]))):
+def require_on_interrupt(on_interrupt: object) -> None:
+    """Refuse another value of `on_interrupt` than `train` takes."""
+    if on_interrupt not in get_args(OnInterrupt):
+        raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
+
+
+def finished(result: TrainResult, on_interrupt: OnInterrupt) -> TrainResult:
+    """The result, if the training was not interrupted, or `on_interrupt` asks for it.
+
+    Raises:
+        TrainingInterrupted: otherwise.
+    """
+    if result.interrupted and on_interrupt == "raise":
+        raise TrainingInterrupted(result)
+    return result
+
+
+def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None:
+    environments, run = preparation.environments, preparation.run
+    spaces = each_space(environments.observation_space)
+    if environments.agents and not preparation.options.action_masks and any(map(has_mask, spaces)):
         logger.warning(
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
@@ -317,62 +382,36 @@ def _begun(stage: Stage, asked: AgentAsked, reporting: Reporting, *, profile: bo
             "evaluate_episodes and evaluate_beside have no effect without evaluate_every (--evaluate-every STEPS); "
             "evaluation_episodes evaluates once, after the training"
         )
-    has_own_networks = asked.parts["networks"] is not None or isinstance(asked.agent, AnyAgent)
     for doubt in doubts_about(environments, has_own_networks=has_own_networks):
         logger.warning("%s: %s", *doubt)
-    with explaining_memory():
-        trained = asked.made_for(environments, seed_of(run.seed, "agent"))
-        if run.start_from is not None:  # before seconds are spent on trials
-            start_from(trained, run.start_from)
-        choice = stage.choose(asked.config, trained, run.total_steps)
-    trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
-    put_networks(trained, asked.played)
-    own = {what: name_of_source(value) for what, value in trained.own.items()}
-    if not is_held_by_json(stage.options.env_kwargs):
-        own["env_kwargs"] = shown(stage.options.env_kwargs, 1000)
-    settings = Settings(
-        env_id=name_of_source(stage.env),
-        env_is_registered=isinstance(stage.env, str),
-        config=trained.config,
-        environment=stage.options,
-        run=replace(run, num_workers=choice.num_workers),
-        placement=choice.placement.settings(),
-        observation_space=spaces[0],
-        action_space=spaces[1],
-        own=own,
-        has_given_agents=isinstance(asked.agent, AnyAgent) or bool(asked.played),
-        policy=asked.names[0] if len(asked.names) == 1 else "policy",
-    )
-    job = Job(stage.env, settings, environments, trained, choice.placement, stage.interruption, reporting=reporting)
-    return replace(job, profile=profile), choice.table
 
 
-def _run_in(run_dir: str | Path, job: Job, strategy: Strategy, table: dict[str, Any]) -> TrainResult:
-    """Run a job in a new run directory, and write the table of trials of its placement, if there is one."""
-    with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
+def _run_in(run_dir: str | Path, plan: Plan, strategy: Strategy, table: dict[str, Any]) -> TrainResult:
+    """Train in a new run directory, and write the table of trials of its placement, if there is one."""
+    with contextlib.closing(RunDirectory.create(run_dir, {**plan.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
                 directory.write("placements.json", table)
-            return run_to_the_end(replace(job, directory=directory), strategy)
+            return run_to_the_end(replace(plan, directory=directory), strategy)
         except BaseException:
             directory.discard()  # a training that could not begin leaves no folder
             raise
 
 
-def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
+def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
     """Train to the goal in the settings, from the start or from a checkpoint; evaluate; write the result."""
-    job = strategy.begin(job)
-    settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
+    plan = strategy.begin(plan)
+    settings, agent, placement, directory = plan.settings, plan.agent, plan.placement, plan.directory
     config = agent.config
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), explaining_memory(), products, contextlib.ExitStack() as stack:
         stack.enter_context(np.errstate(under="ignore"))  # a program may let it raise: probabilities may become zero
         placement.prepare(agent)
-        sampler = _sampler(job, strategy)
+        sampler = _sampler(plan, strategy)
         stack.callback(sampler.close)
         if sampler.steps_here and settings.run.distributed == "local":
-            _warn_of_unused(settings.environment, job.environments)
-        run = _training_run(job)
+            _warn_of_unused(settings.environment, plan.environments)
+        run = _training_run(plan)
         runner = strategy.runner(
             agent,
             sampler,
@@ -380,7 +419,7 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
             total_steps=settings.run.total_steps,
             total_episodes=settings.run.total_episodes,
             callbacks=Callbacks((), run),
-            interruption=job.interruption,
+            interruption=plan.interruption,
         )
         run.environments = RunEnvironments(runner.steer)
         stack.callback(run.environments.close)
@@ -390,9 +429,9 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
             runner, directory, seconds=settings.run.checkpoint_seconds, keep=settings.run.keep_checkpoints
         )
         stack.callback(checkpointing.close)
-        runner.callbacks.all += _callbacks(job, strategy, runner, checkpointing, stack)
-        if job.checkpoint is not None and directory is not None:
-            go_on(runner, checkpointing, job.checkpoint, settings.seed, directory, tells=strategy.rank == 0)
+        runner.callbacks.all += _callbacks(plan, strategy, runner, checkpointing, stack)
+        if plan.checkpoint is not None and directory is not None:
+            go_on(runner, checkpointing, plan.checkpoint, settings.seed, directory, tells=strategy.rank == 0)
         if directory is not None and strategy.rank == 0 and runner.share_done < 1.0:
             directory.remove_result()  # of a run that trains on
         stack.callback(runner.callbacks.end)
@@ -401,24 +440,21 @@ def run_to_the_end(job: Job, strategy: Strategy) -> TrainResult:
         strategy.end(agent)
         run.has_ended = True
         with runner.rescuing():
-            evaluation, interrupted = _evaluation_after(job, runner, checkpointing)
+            evaluation, interrupted = _evaluation_after(plan, runner, checkpointing)
         if directory is not None and not interrupted:
             directory.write("result.json", _result(settings, runner, evaluation, placement))
     run_dir = directory.given if directory is not None and strategy.rank == 0 else None
     saved, policy = checkpointing.is_saved, settings.policy
-    result = TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, saved, stopped_by, policy)
-    if interrupted and job.reporting.on_interrupt == "raise":
-        raise TrainingInterrupted(result)
-    return result
+    return TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, saved, stopped_by, policy)
 
 
-def _sampler(job: Job, strategy: Strategy) -> BaseSampler:
-    settings, config = job.settings, job.agent.config
+def _sampler(plan: Plan, strategy: Strategy) -> BaseSampler:
+    settings, config = plan.settings, plan.agent.config
     return strategy.sampler(
-        job.env,
-        job.environments,
-        job.agent,
-        job.placement,
+        plan.env,
+        plan.environments,
+        plan.agent,
+        plan.placement,
         num_envs=config.num_envs,
         num_steps=config.num_steps,
         num_episodes=config.episodes_per_rollout,
@@ -444,72 +480,72 @@ def _warn_of_unused(options: EnvironmentOptions, environments: Environments) -> 
         )
 
 
-def _training_run(job: Job) -> TrainingRun:
-    if job.directory is None:
-        return TrainingRun(job.agent, job.settings.to_json())
-    config = {**job.settings.to_json(), "origin": job.directory.config.get("origin", {})}
-    return TrainingRun(job.agent, config, job.directory.path)
+def _training_run(plan: Plan) -> TrainingRun:
+    if plan.directory is None:
+        return TrainingRun(plan.agent, plan.settings.to_json())
+    config = {**plan.settings.to_json(), "origin": plan.directory.config.get("origin", {})}
+    return TrainingRun(plan.agent, config, plan.directory.path)
 
 
 def _callbacks(
-    job: Job, strategy: Strategy, runner: Runner, checkpointing: Checkpointing, stack: contextlib.ExitStack
+    plan: Plan, strategy: Strategy, runner: Runner, checkpointing: Checkpointing, stack: contextlib.ExitStack
 ) -> list[Callback]:
     """The callbacks, in their order. All learners count games of self-play; the first one calls the others."""
-    settings, run, directory = job.settings, job.settings.run, job.directory
+    settings, run, directory = plan.settings, plan.settings.run, plan.directory
     found: list[Callback] = []
     if run.self_play is not None:
         folder = None if directory is None else directory.path / "snapshots"
         is_first, is_alone = strategy.rank == 0, strategy.size == 1
         sampler = runner.sampler
-        found.append(OpponentPools(run.self_play, job.agent, sampler, folder, writes=is_first, is_alone=is_alone))
+        found.append(OpponentPools(run.self_play, plan.agent, sampler, folder, writes=is_first, is_alone=is_alone))
     if strategy.rank > 0:
         return found
     evaluator = None
     if run.evaluate_every:
         evaluator = make_evaluator(
-            job.env,
-            job.agent,
-            job.placement,
+            plan.env,
+            plan.agent,
+            plan.placement,
             settings.environment,
             beside=run.evaluate_beside,
-            num_envs=job.agent.config.num_envs,
+            num_envs=plan.agent.config.num_envs,
             episodes=run.evaluate_episodes,
             seed=seed_of(settings.seed, "evaluation during training"),
-            interruption=job.interruption,
+            interruption=plan.interruption,
         )
         stack.callback(evaluator.close)
-    shows, every = job.reporting.progress, run.evaluate_every
+    shows, every = plan.progress, run.evaluate_every
     found.append(EvaluationDuringTraining(runner, checkpointing, directory, evaluator, every=every, shows=shows))
     if run.target_return is not None:
         found.append(StopAtReturn(run.target_return))
-    found += job.reporting.callbacks
-    if job.profile and directory is not None:
-        found.append(Profiler(runner, job.environments, directory.path / "trace.json"))
-    if job.reporting.progress:
+    found += plan.callbacks
+    if plan.profile and directory is not None:
+        found.append(Profiler(runner, plan.environments, directory.path / "trace.json"))
+    if plan.progress:
         found.append(ProgressOfTraining())
     return [*found, checkpointing]
 
 
-def _evaluation_after(job: Job, runner: Runner, checkpointing: Checkpointing) -> tuple[Evaluation | None, bool]:
+def _evaluation_after(plan: Plan, runner: Runner, checkpointing: Checkpointing) -> tuple[Evaluation | None, bool]:
     """The evaluation after training, if it was asked for; and whether a signal ended it or the training."""
-    settings = job.settings
+    settings = plan.settings
     if runner.interrupted or settings.run.evaluation_episodes == 0:
         return None, runner.interrupted
     try:
         evaluation = evaluate_agent(
-            job.agent,
-            job.env,
+            plan.agent,
+            plan.env,
             episodes=settings.run.evaluation_episodes,
             seed=seed_of(settings.seed, "evaluation"),
-            placement=job.placement,
-            progress=job.reporting.progress,
-            should_stop=lambda: job.interruption.requested,
+            placement=plan.placement,
+            progress=plan.progress,
+            should_stop=lambda: plan.interruption.requested,
             **like_training(settings.environment),
         )
     except Stopped:
         return None, True
     moment = checkpointing.moment()
-    runner.callbacks.tell("on_evaluation", evaluation_line(job.agent, moment, evaluation))
+    runner.callbacks.tell("on_evaluation", evaluation_line(plan.agent, moment, evaluation))
     return evaluation, False
 
 

@@ -36,10 +36,10 @@ from hybridppo.environments.pickling import ALONE
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.job import Job
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.plan import Plan
 from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
@@ -431,11 +431,11 @@ class ServerOfParameters(Strategy):
         """One environment, for its spaces: the learners have all environments."""
         return make_environments(source, 1, options)
 
-    def begin(self, job: Job) -> Job:
-        """The same job: the sampler starts the learners."""
-        require_shareable(job.agent)
-        self._seed = job.settings.seed
-        return job
+    def begin(self, plan: Plan) -> Plan:
+        """The same plan: the sampler starts the learners."""
+        require_shareable(plan.agent)
+        self._seed = plan.settings.seed
+        return plan
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any

@@ -40,11 +40,11 @@ from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError
 from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
-from hybridppo.job import Job
 from hybridppo.options import RunOptions
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.plan import Plan
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_sampler
@@ -265,38 +265,39 @@ class MultiLearnerStrategy(Strategy):
         """A function that takes a device, with this learner's device as argument; others unchanged."""
         return partial(source_of(source), device=str(self._device)) if _takes_device(source) else source
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, plan: Plan) -> Plan:
         """Start the other learners if necessary, and let all take over the state of the first."""
-        agent, settings = job.agent, job.settings
-        if settings.run.self_play is not None and job.directory is None and self.rank == 0 and self.size > 1:
+        agent, settings = plan.agent, plan.settings
+        if settings.run.self_play is not None and plan.directory is None and self.rank == 0 and self.size > 1:
             raise ConfigurationError(
                 "self_play with several learners needs a run directory, in which all find the snapshots: give run_dir"
             )
         self._seed = settings.seed
         if self.group.is_single and self.size > 1:
-            self._launch(job)
-        self.group.own = job.interruption
+            self._launch(plan)
+        self.group.own = plan.interruption
         if self.shards > 1:
             require_shareable(agent)
             self._agents = [*agents_of(agent)]
             for each in self._agents:
                 each.share(partial(self._update_of, each))
         tensors, state = agent.state()
-        path = None if job.directory is None else job.directory.path
-        mine = on_host(tensors), state, job.checkpoint, path, settings.to_json()
+        path = None if plan.directory is None else plan.directory.path
+        mine = on_host(tensors), state, plan.checkpoint, path, settings.to_json()
         tensors, state, checkpoint, path, of_first = self.group.broadcast(mine)
         agent.load_state(own_columns(tensors, self.rank, self.size), state)
-        job = replace(job, env=self._on_device(job.env))
+        plan = replace(plan, env=self._on_device(plan.env))
         if self.rank == 0:
-            return job
+            return plan
         _require_same(of_first, settings.to_json(), self.rank)
         return replace(
-            job,
+            plan,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
             directory=None if path is None else Elsewhere(path, {}),
             checkpoint=checkpoint,
             profile=False,
-            reporting=replace(job.reporting, progress=False, callbacks=()),
+            progress=False,
+            callbacks=(),
         )
 
     def _update_of(self, agent: Any) -> ShardedUpdate:
@@ -305,15 +306,15 @@ class MultiLearnerStrategy(Strategy):
         first, number = self._mine.start, len(self._mine)
         return ShardedUpdate(agent.parameters, self.group, first=first, num_shards=number, in_order=in_order)
 
-    def _launch(self, job: Job) -> None:
+    def _launch(self, plan: Plan) -> None:
         """Start the other learners on this machine, and connect with them."""
         setup = {
-            "source": to_send(job.env),
-            "settings": job.settings,
+            "source": to_send(plan.env),
+            "settings": plan.settings,
             "strategy": type(self),
             "policy": self.policy,
-            "kind": type(job.agent),
-            "own": {name: value for name, value in job.agent.own.items() if name != "agent"},
+            "kind": type(plan.agent),
+            "own": {name: value for name, value in plan.agent.own.items() if name != "agent"},
         }
         packed, store = pack(setup, ALONE), _store_of_this_machine()
         with tempfile.TemporaryDirectory(prefix="hybridppo-") as folder:

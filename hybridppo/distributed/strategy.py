@@ -12,9 +12,9 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Agent
-from hybridppo.job import Job
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
+from hybridppo.plan import Plan
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
@@ -80,9 +80,9 @@ class Strategy:
         line = f"cpu with distributed={self.label}, for which nothing is measured: name another placement to use one"
         return not_measured("cpu", training["num_workers"] or 0, training["config"].torch_threads or 1, line)
 
-    def begin(self, job: Job) -> Job:
+    def begin(self, plan: Plan) -> Plan:
         """Start the other learners, which take over the state of the first."""
-        return job
+        return plan
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any

@@ -18,15 +18,13 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.names import meant_by
 from hybridppo.reporting.callbacks import Callback, FunctionLogger, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
-from hybridppo.system.validation import require_bools
 
 _MOST_PARAMS, _LONGEST_PARAM = 100, 500
 """MLflow's limits: the parameters of one call, and the length of a parameter."""
@@ -266,64 +264,52 @@ LOGGERS: dict[str, type[Logger]] = {each.name: each for each in (TensorBoard, Wa
 """The library's loggers. The package that one needs, and the extra that installs it, have its name."""
 
 
-OnInterrupt = Literal["raise", "return"]
+def callbacks_given(
+    run_dir: str | Path | None,
+    track: str,
+    *,
+    on_iteration: Callable[[dict[str, float]], object] | None,
+    loggers: Loggers,
+    callbacks: Sequence[Callback] | Callback,
+) -> list[Callback]:
+    """The callbacks for the arguments that `train` and `resume` share.
 
+    Args:
+        run_dir: the run directory.
+        track: the names of loggers.
+        on_iteration: as for `train`.
+        loggers: as for `train`.
+        callbacks: as for `train`.
 
-@dataclass(frozen=True)
-class Reporting:
-    """Callbacks of a training, and how it reports its end."""
-
-    progress: bool = True
-    """Whether to show a progress bar."""
-    callbacks: Sequence[Callback] = ()
-    on_interrupt: OnInterrupt = "return"
-
-    @classmethod
-    def of(
-        cls,
-        run_dir: str | Path | None,
-        track: str,
-        *,
-        progress: bool,
-        on_iteration: Callable[[dict[str, float]], object] | None,
-        loggers: Loggers,
-        callbacks: Sequence[Callback] | Callback,
-        on_interrupt: OnInterrupt,
-    ) -> "Reporting":
-        """The reporting for the arguments of `train` and `resume`, with loggers by name, as functions and as objects.
-
-        Raises:
-            ConfigurationError: for a wrong argument, and for loggers whose package is missing.
-        """
-        require_bools(progress=progress)
-        if on_interrupt not in get_args(OnInterrupt):
-            raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
-        if on_iteration is not None and not callable(on_iteration):
-            raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
-        several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
-        given = [*make_loggers(track), *several]
-        objects = [each for each in given if isinstance(each, Logger)]
-        functions = [each for each in given if each not in objects]
-        for each in functions:
-            if not callable(each):
-                raise ConfigurationError(
-                    f"loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got "
-                    f"{shown(each)}"
-                )
-        names = [each.name for each in objects]
-        for each in objects:
-            if each.needs_run_dir and run_dir is None:
-                raise ConfigurationError(f"the logger {each.name} writes into the run directory: name one, as run_dir")
-            if not each.name or names.count(each.name) > 1:
-                raise ConfigurationError(
-                    f"each logger needs a name of its own, got {names}: set the attribute name of {type(each).__name__}"
-                )
-        # Loggers never fail, and come first: they get the metrics with which another callback fails.
-        found: list[Callback] = [*objects]
-        if on_iteration is not None:
-            found.append(OnIteration(on_iteration))
-        found += map(FunctionLogger, functions)
-        return cls(progress, [*found, *require_callbacks(callbacks)], on_interrupt)
+    Raises:
+        ConfigurationError: for a wrong argument, and for loggers whose package is missing.
+    """
+    if on_iteration is not None and not callable(on_iteration):
+        raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
+    several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
+    given = [*make_loggers(track), *several]
+    objects = [each for each in given if isinstance(each, Logger)]
+    functions = [each for each in given if each not in objects]
+    for each in functions:
+        if not callable(each):
+            raise ConfigurationError(
+                f"loggers must be functions of the metrics, as print is, or objects of subclasses of Logger, got "
+                f"{shown(each)}"
+            )
+    names = [each.name for each in objects]
+    for each in objects:
+        if each.needs_run_dir and run_dir is None:
+            raise ConfigurationError(f"the logger {each.name} writes into the run directory: name one, as run_dir")
+        if not each.name or names.count(each.name) > 1:
+            raise ConfigurationError(
+                f"each logger needs a name of its own, got {names}: set the attribute name of {type(each).__name__}"
+            )
+    # Loggers never fail, and come first: they get the metrics with which another callback fails.
+    found: list[Callback] = [*objects]
+    if on_iteration is not None:
+        found.append(OnIteration(on_iteration))
+    found += map(FunctionLogger, functions)
+    return [*found, *require_callbacks(callbacks)]
 
 
 def logger_names(track: object) -> list[str]:

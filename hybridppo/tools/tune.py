@@ -22,7 +22,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
-from hybridppo.loading import start_from as start_agent_from
+from hybridppo.loading import start_agent_from
 from hybridppo.options import LARGEST_SEED, RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, TrainingRun

@@ -21,6 +21,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environment import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.placement import Placement
+from hybridppo.plan import Plan
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
@@ -32,10 +33,9 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_memory import SharedArrays
 from hybridppo.system.signals import Interruption
-from hybridppo.training import Job
 
 OF_A_TRAINING = (
-    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, Placement, Pool,
+    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Plan, Placement, Pool,
     Rollout, RolloutBuffer, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
     TrainingRun,
 )  # fmt: skip

@@ -1,12 +1,13 @@
-"""The job: all parts and settings of a training that is about to begin."""
+"""The plan of a training: all its parts and settings when it is about to begin, or to resume from a checkpoint."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.loggers import Reporting
+from hybridppo.reporting.callbacks import Callback
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
@@ -14,7 +15,7 @@ from hybridppo.system.signals import Interruption
 
 
 @dataclass(frozen=True)
-class Job:
+class Plan:
     """A training that is about to begin, or to resume from a checkpoint."""
 
     env: EnvSource
@@ -26,4 +27,6 @@ class Job:
     directory: RunDirectory | None = None
     checkpoint: Checkpoint | None = None
     profile: bool = False
-    reporting: Reporting = field(default_factory=Reporting)
+    progress: bool = False
+    """Whether to show a progress bar."""
+    callbacks: Sequence[Callback] = ()

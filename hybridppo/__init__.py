@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from hybridppo.tools.gallery import pretrained as pretrained
     from hybridppo.tools.hyperparameters import tuned as tuned
     from hybridppo.tools.play import play as play
-    from hybridppo.tools.play import record_video as record_video
     from hybridppo.tools.plot import plot_runs as plot_runs
     from hybridppo.tools.report import write_report as write_report
     from hybridppo.tools.tune import tune as tune
@@ -100,7 +99,7 @@ _NAMES = {
     "hybridppo.tools.hyperparameters": "tuned",
     "hybridppo.tools.export": "export",
     "hybridppo.tools.gallery": "pretrained",
-    "hybridppo.tools.play": "play record_video",
+    "hybridppo.tools.play": "play",
     "hybridppo.tools.plot": "plot_runs",
     "hybridppo.tools.report": "write_report",
     "hybridppo.evaluating": "evaluate evaluate_agent evaluate_policies",

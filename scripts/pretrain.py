@@ -29,7 +29,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.files import as_json, read_lines
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.tools.gallery import cards, file_of
-from hybridppo.tools.play import _filmed, _play
+from hybridppo.tools.play import filmed, play_episodes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))  # where `train_in` is
 
@@ -225,9 +225,9 @@ def draw(name: str, asked: Asked, agent: Any) -> None:
     most = IN_VIEW if asked.package == "mujoco" else MOST_STEPS
     options = EnvironmentOptions(env_kwargs=asked.env_kwargs)
     frames: list[Any] = []
-    with contextlib.closing(_filmed(asked.env or name, options, "rgb_array")) as film:
+    with contextlib.closing(filmed(asked.env or name, options, "rgb_array")) as film:
         film.on_picture = lambda picture: frames.append(Image.fromarray(np.array(picture)))
-        _play(agent, None, film, 1, 10_000, True, most)
+        play_episodes(agent, None, film, 1, 10_000, True, most)
     chosen = [frames[at] for at in np.linspace(0, len(frames) - 1, min(FRAMES, len(frames))).round().astype(int)]
     chosen = [frame.resize((max(1, frame.width * HEIGHT // frame.height), HEIGHT)) for frame in chosen]
     strip = Image.new("RGB", (sum(each.width for each in chosen) + 4 * (len(chosen) - 1), HEIGHT), "white")

@@ -177,14 +177,9 @@ class Play(Command):
 
     def run(self) -> None:
         """Play, and print the returns."""
-        from hybridppo.tools.play import play, record_video
+        from hybridppo.tools.play import play
 
-        if self.window and self.output is not None:
-            raise ConfigurationError("--window writes no video: leave --output out")
-        options = self.arguments("window", "output")
-        if self.most_steps is None:
-            del options["most_steps"]
-        played = play(**options) if self.window else record_video(output=self.output, **options)
+        played = play(**self.arguments())
         for line in episode_lines(played, by_kind=self.against is None):
             print(line)
         if played.episodes < self.episodes:

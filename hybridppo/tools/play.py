@@ -1,6 +1,6 @@
 """Shows episodes of the agent of a run, or of a file, in a video or a window.
 
-    hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
+    hybridppo.play("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
 
 Videos need imageio-ffmpeg (the extra `video`). Episodes are those of an evaluation, in an environment that is filmed.
 """
@@ -46,10 +46,8 @@ from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.spaces.kinds import map_parts
 from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.video import Video
 
 MOST_STEPS = 3000
-"""Steps of a video, unless its user says another number: an episode may have no end."""
 
 
 @dataclass(frozen=True)
@@ -69,73 +67,11 @@ class Played:
     """The video."""
 
 
-def record_video(
+def play(
     run_dir: str | Path,
     output: str | Path | None = None,
     *,
-    episodes: int = 1,
-    seed: int = 0,
-    deterministic: bool = True,
-    checkpoint: WhichCheckpoint = "latest",
-    most_steps: int = MOST_STEPS,
-    env: EnvSource | None = None,
-    env_kwargs: dict[str, Any] | None = None,
-    agent: type[AnyAgent] | None = None,
-    networks: Networks | None = None,
-    against: str | Path | None = None,
-) -> Played:
-    """Write whole episodes of an agent into one video: a frame for every observation.
-
-    Args:
-        run_dir: the run directory, or a file of `agent.save`.
-        output: the video, `.mp4`; None for `video.mp4` in the run directory, or for the name of the agent's file with
-            `.mp4`. The video appears when it is complete.
-        episodes: number of episodes.
-        seed: seed of the environment, and of random actions.
-        deterministic: take the most probable actions.
-        checkpoint: as for `hybridppo.load`.
-        most_steps: number of steps after which the video ends, even within an episode.
-        env: as for `hybridppo.evaluate`; a function must make an environment with `render_mode="rgb_array"`. For an
-            environment of tensors, the video shows the first environment, by `render()`.
-        env_kwargs: as for `hybridppo.evaluate`.
-        agent: as for `hybridppo.load`.
-        networks: as for `hybridppo.load`.
-        against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent has the
-            first seat and all seats of the same policy; the other agent has the rest.
-
-    Raises:
-        ConfigurationError: if imageio-ffmpeg is not installed, `run_dir` is a file and `env` is missing, or an argument
-            is invalid.
-        EnvError: if the environment cannot draw pictures, or draws others than `uint8` arrays of one shape `[height,
-            width, 3]`.
-        RunDirectoryError: if the video cannot be written.
-    """
-    source, options = environment_of(run_dir, env, env_kwargs)
-    if output is None:
-        is_file = is_agent_file(run_dir)
-        output = Path(run_dir).with_suffix(".mp4") if is_file else RunDirectory.open(run_dir).path / "video.mp4"
-    output = require_path("output", output)
-    if output.suffix.lower() != ".mp4":
-        raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
-    if find_spec("imageio_ffmpeg") is None:
-        raise ConfigurationError(f"videos need imageio-ffmpeg: {pip_install('video')}")
-    player = load(run_dir, checkpoint, agent=agent, networks=networks)
-    other = None if against is None else load(against, checkpoint)
-    with contextlib.closing(_filmed(source, options, "rgb_array")) as film:
-        fps = getattr(film, "metadata", {}).get("render_fps", 30)
-        with making(output), tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
-            written = Path(folder) / "video.mp4"
-            with contextlib.closing(Video(written, fps)) as video:
-                film.on_picture = video.add
-                played = _play(player, other, film, episodes, seed, deterministic, most_steps)
-            video.require_whole()
-            written.replace(output)
-    return replace(played, path=output)
-
-
-def play(
-    run_dir: str | Path,
-    *,
+    window: bool = False,
     episodes: int = 1,
     seed: int = 0,
     deterministic: bool = True,
@@ -147,19 +83,131 @@ def play(
     networks: Networks | None = None,
     against: str | Path | None = None,
 ) -> Played:
-    """Show episodes of an agent in the environment's own window.
+    """Write whole episodes of an agent into a video, a frame for every observation; or show them in a window.
 
-    Arguments are as for `record_video`; a function makes an environment with `render_mode="human"`. Without
-    `most_steps`, every episode is played to its end.
+    Args:
+        run_dir: the run directory, or a file of `agent.save`.
+        output: the video, `.mp4`; None for `video.mp4` in the run directory, or for the name of the agent's file with
+            `.mp4`. The video appears when it is complete.
+        window: show the episodes in the environment's own window, and write no video.
+        episodes: number of episodes.
+        seed: seed of the environment, and of stochastic actions.
+        deterministic: take deterministic actions.
+        checkpoint: as for `hybridppo.load`.
+        most_steps: number of steps after which to end, even within an episode; None for no limit in a window, and for
+            3,000 steps of a video, because an episode may have no end.
+        env: as for `hybridppo.evaluate`; a function must make an environment with `render_mode="rgb_array"`, or
+            `"human"` for a window. Of batched environments on tensors, the first is shown, by `render()`.
+        env_kwargs: as for `hybridppo.evaluate`.
+        agent: as for `hybridppo.load`.
+        networks: as for `hybridppo.load`.
+        against: another run, or a file of `agent.save`, whose agent plays against this one. The run's agent is the
+            first player, and all players of the same policy; the other agent is the rest.
 
     Raises:
-        EnvError: if the environment has no window.
+        ConfigurationError: if imageio-ffmpeg is not installed, `run_dir` is a file and `env` is missing, or an argument
+            is invalid.
+        EnvError: if the environment has no window, cannot draw pictures, or draws others than `uint8` arrays of one
+            shape `[height, width, 3]`.
+        RunDirectoryError: if the video cannot be written.
     """
     source, options = environment_of(run_dir, env, env_kwargs)
+    require_bools(deterministic=deterministic, window=window)
+    if window and output is not None:
+        raise ConfigurationError("a window writes no video: leave output out")
+    path = None if window else _path_of_video(run_dir, output)
+    require_whole("episodes", episodes)
+    require_whole("seed", seed, 0, below=2**31)
+    limit = math.inf if window else MOST_STEPS
+    limit = limit if most_steps is None else require_whole("most_steps", most_steps)
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
     other = None if against is None else load(against, checkpoint)
-    with contextlib.closing(_filmed(source, options, "human")) as film:
-        return _play(player, other, film, episodes, seed, deterministic, most_steps)
+    with contextlib.closing(filmed(source, options, "human" if window else "rgb_array")) as film:
+        if path is None:
+            return play_episodes(player, other, film, episodes, seed, deterministic, limit)
+        with making(path), tempfile.TemporaryDirectory(prefix=".video-", dir=path.parent) as folder:
+            video = Video(Path(folder) / "video.mp4", getattr(film, "metadata", {}).get("render_fps", 30))
+            with contextlib.closing(video):
+                film.on_picture = video.add
+                played = play_episodes(player, other, film, episodes, seed, deterministic, limit)
+            video.require_whole()
+            video.path.replace(path)
+    return replace(played, path=path)
+
+
+def _path_of_video(run_dir: str | Path, output: str | Path | None) -> Path:
+    if output is None:
+        is_file = is_agent_file(run_dir)
+        output = Path(run_dir).with_suffix(".mp4") if is_file else RunDirectory.open(run_dir).path / "video.mp4"
+    output = require_path("output", output)
+    if output.suffix.lower() != ".mp4":
+        raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
+    if find_spec("imageio_ffmpeg") is None:
+        raise ConfigurationError(f"videos need imageio-ffmpeg: {pip_install('video')}")
+    return output
+
+
+class Video:
+    """A video file; its length costs no memory.
+
+    Args:
+        path: the file, `.mp4`.
+        fps: pictures per second.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self._fps = path, fps
+        self._shape: tuple[int, ...] = ()
+        self._frames = 0
+        self._writer: Any = None
+
+    def add(self, picture: Any) -> None:
+        """Write a picture, `uint8 [height, width, 3]`; all have the shape of the first.
+
+        Raises:
+            EnvError: if it is another array.
+        """
+        picture = np.asarray(picture)
+        shape = self._shape or picture.shape
+        if picture.dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or picture.shape != shape:
+            wanted = list(self._shape) or "[height, width, 3]"
+            raise EnvError(f"a picture must be uint8 {wanted}, got {picture.dtype} {list(picture.shape)}")
+        if self._writer is None:
+            self._shape = shape
+            self._writer = self._begun()
+        self._writer.send(np.ascontiguousarray(picture))
+        self._frames += 1
+
+    def _begun(self) -> Any:
+        from imageio_ffmpeg import write_frames
+
+        # Players need even sizes: a row or a column of black is added, and nothing is scaled.
+        even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+        height, width, _ = self._shape
+        options = {"fps": self._fps, "quality": None, "macro_block_size": 1, "output_params": even}
+        writer = write_frames(str(self.path), (width, height), ffmpeg_log_level="error", **options)
+        next(writer)
+        return writer
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def require_whole(self) -> None:
+        """Count the pictures in the file.
+
+        Raises:
+            OSError: if some are missing, as on a full disk.
+        """
+        from imageio_ffmpeg import count_frames_and_secs
+
+        try:
+            found, _ = count_frames_and_secs(str(self.path))
+        except RuntimeError as error:  # it is no video
+            raise OSError(str(error)) from error
+        if found != self._frames:
+            raise OSError(f"{found} of {self._frames} pictures were written: is the disk full?")
 
 
 class Filmed:
@@ -278,7 +326,7 @@ def _first_row(batch: Tensor) -> Tensor:
     return batch[:1]
 
 
-def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:
+def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:
     """One environment that renders.
 
     Raises:
@@ -309,34 +357,21 @@ def _filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) ->
     return film
 
 
-def _play(
+def play_episodes(
     player: AnyAgent,
     other: AnyAgent | None,
     film: Filmed,
     episodes: int,
     seed: int,
     deterministic: bool,
-    most_steps: int | None,
+    limit: float,
 ) -> Played:
-    """Play episodes one after the other, each until no agent is left.
-
-    Args:
-        player: the run's agent.
-        other: the agent with all seats but the first; None if the run's agent has all seats.
-        film: the environment.
-        episodes: number of episodes.
-        seed: seed of the environment, and of random actions.
-        deterministic: take the most probable actions.
-        most_steps: number of steps after which to end, even within an episode; None for no limit.
+    """Play episodes one after the other, each until no agent is left, or until the film has so many steps.
 
     Raises:
-        ConfigurationError: if an argument is invalid.
+        ConfigurationError: if there is no player for the other agent.
         EnvError: if an agent has other spaces than the environment.
     """
-    require_bools(deterministic=deterministic)
-    require_whole("episodes", episodes)
-    require_whole("seed", seed, 0, below=2**31)
-    limit = math.inf if most_steps is None else require_whole("most_steps", most_steps)
     found: list[Evaluation] = []
     with _acting(player, other, film) as (environments, acting_with), contextlib.suppress(Stopped):
         while len(found) < episodes and film.steps < limit:

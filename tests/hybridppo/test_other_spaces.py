@@ -66,7 +66,7 @@ USERS: dict[str, Callable[[Path, Any], Any]] = {
     "evaluate": lambda run, env: hybridppo.evaluate(run, env=env, episodes=1, progress=False),
     "evaluate_agent": lambda run, env: hybridppo.evaluate_agent(hybridppo.load(run), env, episodes=1, progress=False),
     "resume": lambda run, env: hybridppo.resume(run, env=env, progress=False),
-    "play": lambda run, env: hybridppo.play(run, env=env),
+    "play": lambda run, env: hybridppo.play(run, window=True, env=env),
     "start_from": lambda run, env: train(env, start_from=run),
     "start_from, a file": start_from_file,
     "an agent that there is": lambda run, env: train(env, agent=hybridppo.load(run), config=None),
@@ -101,7 +101,7 @@ def test_agents_in_other_spaces_are_refused(tmp_path: Path) -> None:
         render_mode = "human"
 
     train(Shown, run_dir=tmp_path / "run")
-    hybridppo.play(tmp_path / "run", env=Shown)
+    hybridppo.play(tmp_path / "run", window=True, env=Shown)
     for user in (USERS["play"], USERS["evaluate"]):
         with pytest.raises(HybridPPOError, match=r"observation_space was Discrete\(4\) and is Discrete\(4, start=1\)"):
             user(tmp_path / "run", partial(Shown, space=Discrete(4, start=1)))

@@ -465,7 +465,7 @@ def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
         use(agent)
 
 
-@pytest.mark.parametrize("use", [hybridppo.load, hybridppo.evaluate, hybridppo.record_video])
+@pytest.mark.parametrize("use", [hybridppo.load, hybridppo.evaluate, hybridppo.play])
 def test_another_file_of_a_run_is_not_taken_for_that_of_an_agent(use: Any, finished: Finished) -> None:
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl is no file that agent\.save has written"):
         use(finished.run_dir / "metrics.jsonl")
@@ -526,7 +526,7 @@ USES_OF_BOOLS: dict[str, tuple[str, Callable[[Path, Any], Any]]] = {
     "act on a batch": ("batch", lambda run, value: hybridppo.load(run).act(np.zeros((2, 4)), batch=value)),
     "evaluate": ("deterministic", lambda run, value: hybridppo.evaluate(run, episodes=1, deterministic=value)),
     "evaluate quietly": ("progress", lambda run, value: hybridppo.evaluate(run, episodes=1, progress=value)),
-    "play": ("deterministic", lambda run, value: hybridppo.play(run, deterministic=value)),
+    "play": ("deterministic", lambda run, value: hybridppo.play(run, window=True, deterministic=value)),
     "policies": (
         "deterministic",
         lambda run, value: hybridppo.evaluate_policies({}, "CartPole-v1", deterministic=value),

@@ -396,7 +396,7 @@ def test_policies_start_from_others(never_stopped: Any) -> None:
 
 def test_a_video_has_all_agents_each_with_its_kinds_policy(never_stopped: Any, tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    played = hybridppo.record_video(never_stopped.run_dir, tmp_path / "hunt.mp4", env=Hunt, episodes=2)
+    played = hybridppo.play(never_stopped.run_dir, tmp_path / "hunt.mp4", env=Hunt, episodes=2)
     assert played.episodes == 2
     assert len(played.agents) == 2 * (HUNTERS + PREY)
     policies, env = hybridppo.load(never_stopped.run_dir), Hunt()

@@ -145,7 +145,7 @@ def test_a_run_is_played_in_a_new_one(tmp_path: Path) -> None:
     make = OnlyFirst(Shown, 2)
     train(make, run_dir=tmp_path / "run")
     with pytest.raises(EnvError, match=TWICE):
-        hybridppo.play(tmp_path / "run", env=make)
+        hybridppo.play(tmp_path / "run", window=True, env=make)
 
 
 def test_what_is_forgotten_may_have_the_same_place_in_memory() -> None:

@@ -24,7 +24,7 @@ from hybridppo.commands.main import main
 from hybridppo.commands.runs import episode_lines
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
-from hybridppo.tools.video import Video
+from hybridppo.tools.play import Video
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
@@ -84,7 +84,7 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_video_has_a_frame_for_every_observation(masked_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "new" / "video.mp4"
-    played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"))
+    played = hybridppo.play(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"))
     assert played.path == path
     assert (played.returns, played.lengths, played.steps) == ((7.0,) * 3, (7,) * 3, 21)  # as masks and memory have it
     greys = [float(frame.mean()) for frame in frames_of(path)]
@@ -121,7 +121,7 @@ def test_the_agent_of_a_file_is_shown_beside_it(cartpole: Path, tmp_path: Path) 
     pytest.importorskip("pygame")
     file = hybridppo.load(cartpole).save(tmp_path / "agent.safetensors")
     short = {"env_kwargs": {"max_episode_steps": 3}, "most_steps": 2}
-    assert hybridppo.record_video(file, env="CartPole-v1", **short).path == tmp_path / "agent.mp4"
+    assert hybridppo.play(file, env="CartPole-v1", **short).path == tmp_path / "agent.mp4"
     with pytest.raises(SystemExit) as exited:
         main(["play", str(file)])
     assert exited.value.code == 2
@@ -135,17 +135,17 @@ def test_a_run_or_a_file_is_played_in_the_environment_that_is_given(cartpole: Pa
         env.unwrapped.render_mode, env.unwrapped.render = "human", lambda: None
         return env
 
-    assert [hybridppo.play(given, env=make).lengths for given in (cartpole, file)] == [(3,), (3,)]
-    assert hybridppo.play(cartpole, env=make, env_kwargs={"length": 2}).lengths == (2,)
+    assert [hybridppo.play(given, window=True, env=make).lengths for given in (cartpole, file)] == [(3,), (3,)]
+    assert hybridppo.play(cartpole, window=True, env=make, env_kwargs={"length": 2}).lengths == (2,)
     with pytest.raises(ConfigurationError, match=r"an agent's file, which names no environment: pass env=... \(--env"):
-        hybridppo.play(file)
+        hybridppo.play(file, window=True)
 
 
 @pytest.mark.extras
 def test_a_video_ends_after_so_many_steps(masked_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "video.mp4"
-    played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"), most_steps=10)
+    played = hybridppo.play(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"), most_steps=10)
     assert (played.lengths, played.steps) == ((7,), 10)
     assert len(frames_of(path)) == 12
 
@@ -166,7 +166,7 @@ def test_a_picture_that_no_video_can_have_is_named(
         return env
 
     with pytest.raises(EnvError, match=rf"a picture must be uint8 \[height, width, 3\], got .*{got}"):
-        hybridppo.record_video(masked_run, tmp_path / "video.mp4", env=make)
+        hybridppo.play(masked_run, tmp_path / "video.mp4", env=make)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,11 +200,11 @@ def test_a_video_that_lacks_pictures_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_window_is_the_environments_own(masked_run: Path) -> None:
-    played = hybridppo.play(masked_run, episodes=2, env=lambda: Numbered("human"))
+    played = hybridppo.play(masked_run, window=True, episodes=2, env=lambda: Numbered("human"))
     assert (played.returns, played.path) == ((7.0, 7.0), None)
     with pytest.raises(EnvError, match="has no window: its render_mode is None"):
-        hybridppo.play(masked_run, env=Numbered)
-    assert hybridppo.play(masked_run, episodes=2, most_steps=10, env=lambda: Numbered("human")).steps == 10
+        hybridppo.play(masked_run, window=True, env=Numbered)
+    assert hybridppo.play(masked_run, window=True, episodes=2, most_steps=10, env=lambda: Numbered("human")).steps == 10
 
 
 def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
     config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     run_dir = tmp_path / "run"
     hybridppo.train(make, env_kwargs={"length": 5}, total_steps=32, config=config, run_dir=run_dir, **QUIET)
-    assert hybridppo.play(run_dir, env=partial(make, render_mode="human")).lengths == (5,)
+    assert hybridppo.play(run_dir, window=True, env=partial(make, render_mode="human")).lengths == (5,)
 
 
 class Shown(Matching):
@@ -231,7 +231,7 @@ def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Pa
     )
     options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
     hybridppo.train(Shown, total_steps=96, **options)
-    played = hybridppo.play(tmp_path / "run", episodes=2, env=Shown)
+    played = hybridppo.play(tmp_path / "run", window=True, episodes=2, env=Shown)
     # Each leaves a step before the one ahead of it; the last is not there in every other episode.
     assert played.agents == ("player 2", "player 1", "player 0", "player 1", "player 0")
     assert (played.lengths, played.episodes, played.steps) == ((6, 7, 8, 7, 8), 2, 16)
@@ -286,7 +286,7 @@ def test_agents_that_take_turns_are_played(tmp_path: Path) -> None:
     config = ppo_config(num_envs=2, num_steps=24, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
     hybridppo.train(DrawnTurns, total_steps=96, **options)
-    played = hybridppo.play(tmp_path / "run", episodes=2, env=partial(DrawnTurns, "human"))
+    played = hybridppo.play(tmp_path / "run", window=True, episodes=2, env=partial(DrawnTurns, "human"))
     assert played.episodes == 2
     # Of the three agents, in every other episode two are there.
     assert sorted(played.agents) == ["player 0", "player 0", "player 1", "player 1", "player 2"]
@@ -300,8 +300,8 @@ def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: P
         options = {**QUIET, "seed": seed, "config": config, "action_masks": True, "run_dir": tmp_path / name}
         hybridppo.train(DrawnTurns, total_steps=96, **options)
     made = partial(DrawnTurns, "human")
-    own = {name: hybridppo.play(tmp_path / name, env=made) for name in ("one", "other")}
-    both = hybridppo.play(tmp_path / "one", env=made, against=tmp_path / "other")
+    own = {name: hybridppo.play(tmp_path / name, window=True, env=made) for name in ("one", "other")}
+    both = hybridppo.play(tmp_path / "one", window=True, env=made, against=tmp_path / "other")
     returns = {name: dict(zip(each.agents, each.returns, strict=True)) for name, each in {**own, "both": both}.items()}
     # What an agent of this game observes, no other changes.
     assert returns["both"] == {**returns["other"], "player 0": returns["one"]["player 0"]}
@@ -313,12 +313,12 @@ def test_another_agent_has_all_seats_but_the_first(tmp_path: Path, masked_run: P
     )
     assert len(evaluated["one"].returns) == 1  # with the masks that the agents were trained with
     with pytest.raises(ConfigurationError, match="against is for environments in which another can have a seat"):
-        hybridppo.play(masked_run, env=partial(Numbered, "human"), against=tmp_path / "one")
+        hybridppo.play(masked_run, window=True, env=partial(Numbered, "human"), against=tmp_path / "one")
 
 
 def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> None:
     own, agent = Seen(3, "human"), hybridppo.load(tensor_run)
-    played = hybridppo.play(tensor_run, episodes=3, seed=5, env=own)
+    played = hybridppo.play(tensor_run, window=True, episodes=3, seed=5, env=own)
     env, lengths = Seen(3), [0]
     observations, _ = env.reset(seed=5)
     while len(lengths) <= 3:
@@ -336,11 +336,11 @@ def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> Non
         made.append(Seen(num_envs, "human"))
         return made[-1]
 
-    assert hybridppo.play(tensor_run, episodes=2, seed=5, env=make).episodes == 2
+    assert hybridppo.play(tensor_run, window=True, episodes=2, seed=5, env=make).episodes == 2
     assert [(each.num_envs, each.closed) for each in made] == [(1, 1)]
     for unseen in (TorchCartPole(4), TorchCartPole, Seen(2)):
         with pytest.raises(EnvError, match=r"has no window.*an environment of tensors must have render\(\)"):
-            hybridppo.play(tensor_run, env=unseen)
+            hybridppo.play(tensor_run, window=True, env=unseen)
 
 
 def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path)
     hybridppo.train(Guessing(2, *spaces), total_steps=32, config=config, run_dir=tmp_path / "run", progress=False)
     env: Any = Guessing(3, *spaces)
     env.render_mode = "human"
-    assert hybridppo.play(tmp_path / "run", episodes=2, env=env).lengths == (4, 4)
+    assert hybridppo.play(tmp_path / "run", window=True, episodes=2, env=env).lengths == (4, 4)
     whole, numbers = env.actions[0]
     assert (whole.dtype, whole.shape, numbers.dtype, numbers.shape) == (torch.int64, (3,), torch.float32, (3, 2))
     assert (numbers == numbers[0]).all()
@@ -358,12 +358,12 @@ def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path)
 @pytest.mark.extras
 def test_a_video_of_environments_of_tensors(tensor_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
-    played = hybridppo.record_video(tensor_run, tmp_path / "a.mp4", episodes=2, env=Seen(3))
+    played = hybridppo.play(tensor_run, tmp_path / "a.mp4", episodes=2, env=Seen(3))
     frames = frames_of(tmp_path / "a.mp4")
     assert len(frames) == played.steps + 2
     assert all(abs(float(frame.mean()) - 40) < 4 for frame in frames)
     with pytest.raises(EnvError, match=r"draws no pictures.*must have render\(\)"):
-        hybridppo.record_video(tensor_run, tmp_path / "b.mp4", env=TorchCartPole(3))
+        hybridppo.play(tensor_run, tmp_path / "b.mp4", env=TorchCartPole(3))
 
 
 def test_compiled_environments_draw_where_they_say_how() -> None:
@@ -413,12 +413,12 @@ def test_what_draws_nothing_and_what_is_no_video_is_refused(
 ) -> None:
     monkeypatch.setattr("hybridppo.tools.play.find_spec", lambda name: object())
     with pytest.raises(EnvError, match="draws no pictures: its render_mode is None"):
-        hybridppo.record_video(masked_run, tmp_path / "a.mp4", env=Numbered)
+        hybridppo.play(masked_run, tmp_path / "a.mp4", env=Numbered)
     with pytest.raises(ConfigurationError, match=r"end with \.mp4"):
-        hybridppo.record_video(cartpole, tmp_path / "a.gif")
+        hybridppo.play(cartpole, tmp_path / "a.gif")
     number: Any = 3
     with pytest.raises(ConfigurationError, match="output must be a path, got 3"):
-        hybridppo.record_video(cartpole, number)
+        hybridppo.play(cartpole, number)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -438,4 +438,4 @@ def test_a_window_writes_no_video(cartpole: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit) as exited:
         main(["play", str(cartpole), "--window", "--output", "a.mp4"])
     assert exited.value.code == 2
-    assert "leave --output out" in capsys.readouterr().err
+    assert "a window writes no video: leave output out" in capsys.readouterr().err

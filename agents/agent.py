@@ -193,6 +193,21 @@ class PolicyAgent:
         """The rows of the arguments of `act`, `[N, *row]`."""
         return encoded_rows(observation, action_mask, self.observation_space, self._encode, batch)
 
+    def anneal(self, progress: float, **known: float) -> None:
+        """Set `current` to the values that schedules have at `progress`, 0 to 1.
+
+        Args:
+            progress: of the training.
+            **known: values that follow from neither a name nor a function.
+
+        Raises:
+            ConfigurationError: if a schedule is invalid, or a parameter of a network was replaced.
+        """
+        self.parameters.require_all_of(*self._learning_networks)
+        self.current = self._schedules.at(self.config, progress, **known)
+        if self.current is not self.config:
+            self.optimizer.set_learning_rates(self._learning_rates())
+
     def drop_episodes(self) -> None:
         """Forget what is kept of unfinished episodes: nothing, unless a subclass keeps something."""
 

@@ -18,34 +18,98 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.agent import PolicyAgent
-from hybridppo.agents.ddpg.by_autograd import ACTOR, CRITIC, STATISTICS, Backend, critic_loss, smoothed, targets
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
-from hybridppo.agents.loop import Exchange, OptimizationLoop
+from hybridppo.agents.loop import Exchange, Extras, OptimizationLoop, fill_gradient
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ScheduleFunction
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.deterministic import (
-    GaussianExploration,
-    deterministic_actions,
-)
-from hybridppo.errors import OutOfMemoryError, TrainingError
+from hybridppo.distributions.deterministic import GaussianExploration, deterministic_actions
+from hybridppo.errors import EnvError, OutOfMemoryError, TrainingError
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.modes import share_buffers
+from hybridppo.networks.mlp import MLP
+from hybridppo.networks.modes import learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatParameters, PartAdam
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import accelerator_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
 
+STATISTICS = ("value_loss", "q_value", "policy_loss")
+"""The statistics of a step, in order: the first two from the pass of the critics, the last from that of the actor."""
+CRITIC, ACTOR = "critic", "actor"
+"""The passes of a step, named after the networks that learn."""
+ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
+"""Gains of the last layers: initially, every action is near the middle of its bounds."""
 MINIBATCHES_AT_ONCE = 32
 """Minibatches that are gathered and copied together."""
+
+
+class Critics(nn.Module):
+    """`[B, obs]` and `[B, d]` -> `[B, C]`: the value of an action by each of `C` critics."""
+
+    def __init__(self, critics: list[MLP]) -> None:
+        super().__init__()
+        self.critics = nn.ModuleList(critics)
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The values of all critics."""
+        inputs = torch.cat((observations, actions), dim=-1)
+        return torch.cat([critic(inputs) for critic in self.critics], dim=-1)
+
+    def first(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The value of the first critic, `[B, 1]`."""
+        values: Tensor = self.critics[0](torch.cat((observations, actions), dim=-1))
+        return values
+
+
+def actor_and_critics(
+    observation_space: gym.Space[Any],
+    num_actions: int,
+    config: DDPGConfig,
+    generator: torch.Generator,
+    num_outputs: int,
+) -> tuple[MLP, Critics]:
+    """Make multilayer perceptrons.
+
+    Args:
+        observation_space: space of one environment.
+        num_actions: numbers in an action.
+        config: hidden layers, their activation, and the number of critics.
+        generator: generator of the initial weights.
+        num_outputs: number of the actor's outputs.
+
+    Raises:
+        EnvError: if observations are images or stacks of frames, or have action masks.
+    """
+    if isinstance(observation_space, MaskedObservation):
+        raise EnvError(
+            "action_masks=True is for choices among few actions, and DDPG and TD3 act in a Box: leave it out"
+        )
+    encode = ObservationEncoder(observation_space)
+    if encode.frames is not None:
+        raise EnvError(
+            f"frame_stack={encode.frames.num_frames} is for PPO: leave it out, or stack within the environment"
+        )
+    if encode.layout.images:
+        raise EnvError(
+            f"the observation space {observation_space} has images, which DDPG and TD3 have no convolutions for: use "
+            "PPO, or a wrapper that makes numbers of them"
+        )
+
+    def mlp(inputs: int, outputs: int, gain: float) -> MLP:
+        return MLP(
+            inputs, config.hidden_sizes, outputs, activation=config.activation, output_gain=gain, generator=generator
+        )
+
+    actor = mlp(encode.size, num_outputs, ACTOR_GAIN)
+    return actor, Critics([mlp(encode.size + num_actions, 1, CRITIC_GAIN) for _ in range(config.num_critics)])
 
 
 class DDPG(PolicyAgent):
@@ -121,13 +185,6 @@ class DDPG(PolicyAgent):
     def _can_be_recorded(self) -> bool:
         return "agent" not in self.own
 
-    def anneal(self, progress: float) -> None:
-        """Set the learning rates for a progress of the training of 0 to 1; otherwise as `PPO.anneal`."""
-        self.parameters.require_all_of(*self._learning_networks)
-        if self._schedules.fields:
-            self.current = self._schedules.at(self.config, progress)
-            self.optimizer.set_learning_rates(self._learning_rates())
-
     def _learning_rates(self) -> dict[str, float]:
         rate, critic = self.current.learning_rate, self.current.critic_learning_rate
         return {"actor": rate, "critic": rate if critic is None else critic}
@@ -181,15 +238,10 @@ class DDPG(PolicyAgent):
 
     def _draw(self, replay: Replay, part: int, generator: np.random.Generator, shape: tuple[int, int]) -> Transitions:
         rows = replay.draw(generator, shape, part)
-        noise = self._target_noise(generator, rows.shape)
+        noise = np.zeros((*shape, self._num_actions), np.float32)
+        if self.config.target_noise_std > 0.0:  # drawn on the host, so that the result does not depend on the device
+            noise = generator.standard_normal(noise.shape, np.float32) * np.float32(self.config.target_noise_std)
         return replay.gather(rows, noise, n_steps=self.config.n_steps, gamma=self.config.gamma)
-
-    def _target_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """`[G, B, d]`, drawn on the host, so that the result does not depend on the device."""
-        shape = (*shape, self._num_actions)
-        if self.config.target_noise_std == 0.0:
-            return np.zeros(shape, np.float32)
-        return generator.standard_normal(shape, np.float32) * np.float32(self.config.target_noise_std)
 
     def critic_loss(self, minibatch: Transitions) -> tuple[Tensor, Tensor]:
         """The loss of the critics, a scalar, and their values `[B, C]`; a subclass may have another."""
@@ -205,12 +257,6 @@ class DDPG(PolicyAgent):
         """The loss of the actor, a scalar: the negative mean value of the first critic. A subclass may have another."""
         actions = self.actor(minibatch.observations).tanh()
         return -self.critics.first(minibatch.observations, actions).mean()
-
-    @property
-    def has_own_loss(self) -> bool:
-        """Whether a subclass has other losses, which only autograd can differentiate."""
-        own = type(self)
-        return own.critic_loss is not DDPG.critic_loss or own.actor_loss is not DDPG.actor_loss
 
     @torch.enable_grad()  # also if the program has turned gradients off
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # checked in `require_finite`
@@ -339,3 +385,72 @@ class TD3(DDPG):
 
     name: ClassVar[str] = "td3"
     _config_type: ClassVar[type[DDPGConfig]] = TD3Config
+
+
+class Backend:
+    """Gradients by autograd, on any device: the reference for other backends."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent, self._parameters, self._optimizer = agent, agent.parameters, agent.optimizer
+        self._target = agent.optimizer.state[agent.parameters.values]["target"]
+        networks = {CRITIC: agent.critics, ACTOR: agent.actor}
+        self._learning = {name: learning_mode(network) for name, network in networks.items()}
+        self.extras = Extras()
+
+    def num_measured(self, network: str) -> int:
+        """How many numbers `gradient` returns."""
+        return 2 if network == CRITIC else 1
+
+    def gradient(self, minibatch: Transitions, network: str) -> Any:
+        """Fill the gradient of one network with that of its loss; no other gradient is computed.
+
+        Returns:
+            `[2]` or `[1]`: the part of `STATISTICS` that is measured in this pass.
+        """
+        with self._learning[network]():
+            if network == CRITIC:
+                loss, values = self._agent.critic_loss(minibatch)
+                measured = torch.stack((loss.detach(), values.detach().mean()))
+            else:
+                loss = self._agent.actor_loss(minibatch)
+                measured = loss.detach().reshape(1)
+            fill_gradient(self._parameters, loss, network)
+        return measured
+
+    def descend(self, network: str) -> None:
+        """Step one network along its gradient; the target networks follow the actor's steps."""
+        self._optimizer.step_part(network)
+        if network == ACTOR:
+            self._target.lerp_(self._parameters.values.data, self._agent.config.tau)
+
+
+def smoothed(*, actions: Tensor, noise: Tensor, clip: float) -> Tensor:
+    """The target actor's actions with clipped noise, from -1 to 1.
+
+    Args:
+        actions: `[B, d]`, from -1 to 1.
+        noise: `[B, d]`.
+        clip: the largest absolute value of the noise.
+    """
+    return (actions + noise.clamp(-clip, clip)).clamp(-1.0, 1.0)
+
+
+def targets(*, returns: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
+    """`returns + discounts * min over critics of next_values`, `[B]`.
+
+    Args:
+        returns: `[B]`, the discounted rewards of the steps.
+        discounts: `[B]`, of the next observations; 0 after a terminated episode.
+        next_values: `[B, C]`, from each target critic.
+    """
+    return returns + discounts * next_values.amin(-1)
+
+
+def critic_loss(*, values: Tensor, targets: Tensor) -> Tensor:
+    """The mean squared error over the minibatch, summed over critics.
+
+    Args:
+        values: `[B, C]`.
+        targets: `[B]`.
+    """
+    return (values - targets.unsqueeze(-1)).square().mean(0).sum()

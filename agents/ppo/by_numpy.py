@@ -8,16 +8,15 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import STATES, Batch
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.distributions.base import Distribution
@@ -26,7 +25,6 @@ from hybridppo.networks.mlp import linears, mlp_twin, twin_of
 from hybridppo.networks.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.networks.numpy_twin import NumpyTwin
 from hybridppo.networks.parameters import FlatParameters, place_of
-from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.threads import one_blas_thread, one_torch_thread
 
@@ -181,7 +179,7 @@ class Hidden:
         """Layers, the numbers of a row that they take as input, and the gradients of their weights and biases."""
 
     def forward(self, rows: Array) -> list[Array]:
-        """The last activations `[B, outputs]` of actor and critic, for rows `[B, obs]` or `[2, B, obs]`."""
+        """The last activations `[B, outputs]` of actor and critic, for rows `[B, obs]`."""
         self._inputs = [rows[:, columns] for _, columns, _ in self._parts]
         pairs = zip(self._parts, self._inputs, strict=True)
         self._activations = [layers.forward(inputs) for (layers, _, _), inputs in pairs]
@@ -191,10 +189,10 @@ class Hidden:
         """The buffers `[size, outputs]` of actor and critic, as `HiddenLayers.gradient_buffer`."""
         return [buffer for layers, _, _ in self._parts for buffer in layers.gradient_buffer(size)]
 
-    def backward(self, input_gradients: Array | None = None) -> None:
+    def backward(self) -> None:
         """Fill the gradients for the rows of the last `forward`, as `HiddenLayers.backward`."""
         for (layers, _, own), inputs, activations in zip(self._parts, self._inputs, self._activations, strict=True):
-            layers.backward(inputs, activations, *own, input_gradients)
+            layers.backward(inputs, activations, *own)
 
 
 class Passes:
@@ -228,13 +226,8 @@ class Passes:
         np.dot(last, self._value_weight, out=out)
         out += self._value_bias
 
-    def block(
-        self, rows: Any, clip_range: float, size: int, input_gradients: Array | None = None
-    ) -> tuple[np.float32, ...]:
-        """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them.
-
-        `input_gradients` is filled if it is given, as by `HiddenLayers.backward`.
-        """
+    def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
+        """Compute the gradient over some rows of a minibatch of `size`; return the sums of the statistics over them."""
         config, advantages = self._agent.current, rows.advantages
         actor_last, critic_last = self._hidden.forward(rows.observations)
 
@@ -260,7 +253,7 @@ class Passes:
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
         np.dot(d_values, critic_last, out=self._value_weight_gradient)
         self._value_bias_gradient[0] = np.add.reduce(d_values)
-        self._hidden.backward(input_gradients)
+        self._hidden.backward()
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -393,100 +386,6 @@ class NumpyNetworks(Backend):
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
         actor, critic = self._heads
         return actor(minibatch.observations), critic(minibatch.observations).squeeze(-1)
-
-
-class NumpyMemory(Backend):
-    """Forward and backward passes of both minGRUs in NumPy, and `Passes` for the networks behind them."""
-
-    written_in = "agents/ppo/by_numpy.py"
-
-    def __init__(self, objective: Objective) -> None:
-        super().__init__(objective)
-        self._flat_gradient = array_of(self._parameters.gradient)
-        self._passes = Passes(_after_memory(objective), self._flat_gradient)
-        gradient_of = views_of(self._parameters, self._flat_gradient)
-        cells: list[Any] = [cast(RecurrentNetwork, network).cell for network in (self._actor, self.critic)]
-        weights, biases = [cell.weight_input for cell in cells], [cell.bias for cell in cells]
-        self._weight, self._bias = stacked(array_of, weights), stacked(array_of, biases)
-        self._weight_gradient, self._bias_gradient = stacked(gradient_of, weights), stacked(gradient_of, biases)
-
-    @staticmethod
-    def supports(objective: Objective) -> bool:
-        """Whether loss, distribution and networks are known."""
-        networks: tuple[Any, Any] = objective.actor, objective.critic
-        return (
-            objective.config.recurrent == "mingru"
-            and all(network.features is None and not network.mask_size for network in networks)
-            and NumpyBackend.supports(_after_memory(objective))
-        )
-
-    def gradient(self, minibatch: Batch, clip_range: Any) -> Array:
-        """Forward, the loss's gradient by hand, backward."""
-        assert minibatch.starts is not None
-        assert minibatch.valid is not None
-        length, number = minibatch.starts.shape
-        size = self._weight.shape[1] // 2
-        inputs = array_of(minibatch.observations).reshape(length * number, -1)
-        gates = np.matmul(inputs, self._weight.swapaxes(1, 2))  # [2, L * S, 2 * H]
-        gates += self._bias[:, None]
-        # Time comes first in all that follows, [L, 2, S, H]: a step is then one piece of memory.
-        update, new = _in_time(gates[..., :size], length), _in_time(gates[..., size:], length)
-        update = np.tanh(np.float32(0.5) * update)  # sigmoid(x) = (1 + tanh(x / 2)) / 2
-        update *= np.float32(0.5)
-        update += np.float32(0.5)
-        fades = np.float32(1.0) - update
-        keep = fades * ~minibatch.starts[:, None, :, None]
-        # h[t] = keep[t] * h[t - 1] + update[t] * new[t]
-        states = np.empty((length + 1, *update.shape[1:]), np.float32)
-        states[0] = array_of(minibatch.actor_states), array_of(minibatch.critic_states)
-        np.multiply(update, new, out=states[1:])
-        _accumulate(keep, states[:-1], states[1:])
-
-        places = np.flatnonzero(minibatch.valid)
-        flat = (2, length * number, size)
-        columns = {name: array_of(column) for name, column in minibatch.columns().items() if name not in STATES}
-        rows = Batch(**{name: column.reshape(flat[1], *column.shape[2:])[places] for name, column in columns.items()})
-        rows.observations = states[1:].swapaxes(0, 1).reshape(flat)[:, places]
-        of_hidden = np.empty_like(rows.observations)
-        sums = self._passes.block(rows, clip_range, len(places), of_hidden)
-
-        of_rows = np.zeros(flat, np.float32)
-        of_rows[:, places] = of_hidden
-        of_states = np.ascontiguousarray(_in_time(of_rows, length))
-        _accumulate(keep[:0:-1], of_states[:0:-1], of_states[-2::-1])
-        # d h / d update = new - h[t - 1];  d sigmoid(x) / dx = sigmoid(x) * (1 - sigmoid(x))
-        states[:-1] *= ~minibatch.starts[:, None, :, None]
-        of_states *= update
-        of_gates = np.empty_like(gates)
-        _in_time(of_gates[..., size:], length)[...] = of_states
-        of_states *= fades
-        np.multiply(of_states, new - states[:-1], out=_in_time(of_gates[..., :size], length))
-        np.matmul(of_gates.swapaxes(1, 2), inputs, out=self._weight_gradient)
-        np.matmul(np.ones(flat[1], np.float32), of_gates, out=self._bias_gradient)
-        return np.array(sums, np.float32) / len(places)
-
-    def clip(self) -> float:
-        """As `Backend.clip`."""
-        return clipped(self._flat_gradient, self._agent.current.max_grad_norm)
-
-
-def _in_time(numbers: Array, length: int) -> Array:
-    """A view `[L, 2, S, H]` of `[2, L * S, H]`."""
-    return numbers.reshape(2, length, -1, numbers.shape[-1]).swapaxes(0, 1)
-
-
-def _accumulate(keep: Array, before: Array, after: Array) -> None:
-    """`after[t] += keep[t] * before[t]`, one after the other: a step's `after` may be the next one's `before`."""
-    kept = np.empty(after.shape[1:], np.float32)
-    for keep_now, before_now, after_now in zip(keep, before, after, strict=True):
-        np.multiply(keep_now, before_now, out=kept)
-        after_now += kept
-
-
-def _after_memory(objective: Objective) -> Objective:
-    """The objective with the networks behind the memories of actor and critic."""
-    actor, critic = (cast(RecurrentNetwork, network).network for network in (objective.actor, objective.critic))
-    return replace(objective, actor=actor, critic=critic, config=replace(objective.config, recurrent=None))
 
 
 class _Given(nn.Module):

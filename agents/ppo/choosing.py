@@ -12,7 +12,7 @@ from torch import Tensor
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
-from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyMemory, NumpyNetworks
+from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.networks.parameters import FlatParameters
@@ -20,7 +20,7 @@ from hybridppo.networks.parameters import FlatParameters
 logger = logging.getLogger(__name__)
 
 ROWS = 64
-"""Rows (or sequences) of the comparison: enough to cover every case of the formulas many times."""
+"""Rows of the comparison: enough to cover every case of the formulas many times."""
 CLIP_RANGE = 0.2
 """Clip range of the comparison; any value would do."""
 TOLERANCE = 1e-3
@@ -47,7 +47,7 @@ def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:
 
         if CompiledBackend.supports(objective):
             return CompiledBackend
-    by_numpy: tuple[type[NumpyBackend | NumpyNetworks | NumpyMemory], ...] = (NumpyBackend, NumpyNetworks, NumpyMemory)
+    by_numpy: tuple[type[NumpyBackend | NumpyNetworks], ...] = (NumpyBackend, NumpyNetworks)
     return next((kind for kind in by_numpy if by_hand and kind.supports(objective)), Backend)
 
 
@@ -135,7 +135,7 @@ def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Batch:
     rows repeat, their gradients would otherwise cancel and leave only rounding errors.
     """
     rows: Batch = batch.some(ROWS).made().map(_bounded)
-    cases = torch.arange(rows.returns.numel(), device=rows.device).view(rows.returns.shape)
+    cases = torch.arange(len(rows), device=rows.device)
 
     def alternating(every: int) -> Tensor:
         return 1.0 - 2.0 * ((cases // every) % 2).to(torch.float32)

@@ -224,16 +224,9 @@ class PPO(PolicyAgent):
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
         return encoded_rows(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
 
-    def anneal(self, progress: float) -> None:
-        """Set `current` to the values that schedules have at `progress`, 0 to 1.
-
-        Raises:
-            ConfigurationError: if a schedule is invalid, or a parameter of a network was replaced.
-        """
-        self.parameters.require_all_of(*self._learning_networks)
-        adapted = {} if self._adaptive is None else {"learning_rate": self._adaptive.rate}
-        self.current = self._schedules.at(self.config, progress, **adapted)
-        if self.current is not self.config or self.config.pool_size > 1:
+    def anneal(self, progress: float, **known: float) -> None:  # noqa: D102 - as in the base
+        super().anneal(progress, **known, **({} if self._adaptive is None else {"learning_rate": self._adaptive.rate}))
+        if self.config.pool_size > 1:  # which has a factor of the learning rate
             self.optimizer.set_learning_rates(self._learning_rates())
         if self.normalization.rewards is not None:
             self.normalization.rewards.gamma = self.current.gamma

@@ -211,12 +211,10 @@ class HiddenLayers:
         activations: list[Array],
         weight_gradients: list[Array],
         bias_gradients: list[Array],
-        input_gradients: Array | None = None,
     ) -> None:
         """Fill the gradients of weights and biases from the gradient of the last activations in `gradient_buffer`.
 
-        The activations are overwritten by their derivatives. `input_gradients`, `[S, B, inputs]`, is filled if it is
-        given.
+        The activations are overwritten by their derivatives.
         """
         size = inputs.shape[-2]
         gradients = self._reused("gradients", size)
@@ -236,8 +234,6 @@ class HiddenLayers:
             np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch as a product: faster
             if layer > 0:
                 np.matmul(gradient, self._weights[layer], out=gradients[layer - 1])
-            elif input_gradients is not None:
-                np.matmul(gradient, self._weights[layer], out=input_gradients)
 
     def _reused(self, purpose: str, size: int) -> list[Array]:
         """Arrays `[S, size, outputs]`, one per layer, in memory that is kept between calls."""

@@ -31,8 +31,6 @@ from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
-from hybridppo.agents.ppo.by_numpy import NumpyMemory
-from hybridppo.agents.ppo.choosing import difference
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
@@ -410,32 +408,6 @@ def test_turns_that_are_paused_and_loaded_go_on_with_what_they_remembered(paused
     assert torch.equal(batches[0].actor_states, batches[1].actor_states)
     for each in (whole, paused, loaded):
         each.close()
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "masks"])
-def test_a_mingru_by_hand_is_autograd(way: str) -> None:
-    config, env, options = WAYS[way]
-    agent, rollouts = rollouts_of(replace(config, recurrent="mingru"), env, 3, **options)
-    by_hand = agent.loop().backend
-    assert type(by_hand) is NumpyMemory
-    randomised(agent)
-    for rollout in rollouts:
-        batch = batch_of(agent, Backend, rollout)
-        expected = Backend(agent.objective).gradient(batch, 0.2)
-        gradient = agent.parameters.gradient.clone()
-        agent.parameters.gradient.fill_(torch.nan)
-        torch.testing.assert_close(torch.from_numpy(by_hand.gradient(batch, 0.2)), expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(agent.parameters.gradient, gradient, rtol=1e-3, atol=1e-5)
-        assert difference(Backend(agent.objective), by_hand, agent.parameters, batch, 1.0) is None
-
-
-@pytest.mark.parametrize(
-    ("spaces", "changes"),
-    [("image and numbers", {}), ("discrete", {"recurrent": "gru"}), ("discrete", {"fast_updates": False})],
-)
-def test_what_has_no_gradient_by_hand_has_autograds(spaces: str, changes: dict[str, Any]) -> None:
-    agent = PPO(*SPACES[spaces], replace(SMALL, **{"recurrent": "mingru", **changes}), seed=1)
-    assert type(agent.loop().backend) is Backend
 
 
 def test_rows_that_are_no_steps_change_nothing() -> None:

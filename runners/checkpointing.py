@@ -14,7 +14,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.system.validation import part_of, real, whole
 
 Moment = dict[str, Any]
-"""The `iteration`, `env_steps` and `seconds` of a training, and the `number` of its checkpoint."""
+"""The `iteration`, `env_steps` and `seconds` of a training, and the number of its `checkpoint`."""
 
 
 class Checkpointing(Callback):
@@ -153,7 +153,7 @@ class Checkpointing(Callback):
         runner = self._runner
         runner.sampler.pause()  # the number needs it
         counts = {"iteration": runner.iteration, "env_steps": runner.steps_learned, "seconds": runner.seconds}
-        return {**counts, "number": self.number}
+        return {**counts, "checkpoint": self.number}
 
     def _done(self) -> tuple[int, int, bool]:
         """Identifies a state of the training."""

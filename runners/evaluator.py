@@ -211,7 +211,7 @@ class EvaluationDuringTraining(Callback):
         """In a resumed training, begin an unfinished evaluation again, and do one that is due."""
         if self._pending is not None and self._evaluator is not None and self._directory is not None:
             try:
-                tensors = checkpoints.load(self._directory.checkpoint(self._pending["number"])).tensors
+                tensors = checkpoints.load(self._directory.checkpoint(self._pending["checkpoint"])).tensors
                 self._begin(self._evaluator, tensors)
             except CheckpointError as error:
                 logger.warning("%s; it is not evaluated", error)
@@ -265,26 +265,20 @@ class EvaluationDuringTraining(Callback):
     def _keep_pending(self) -> None:
         """Keep the checkpoint that is being evaluated."""
         if self._directory is not None:
-            self._directory.awaited = None if self._pending is None else self._pending["number"]
+            self._directory.awaited = None if self._pending is None else self._pending["checkpoint"]
 
     def _report(self, moment: Moment, evaluation: Evaluation, *, is_saved: bool) -> None:
         """Report a result to files and callbacks, and save the evaluated agent if it is not saved."""
         line = evaluation_line(self._runner.agent, moment, evaluation)
+        figures = {name: value for name, value in line.items() if "evaluation_" in name}
         self._reported = moment["iteration"]
-        self._checkpointing.add_metrics(
-            {
-                "evaluation_return_mean": evaluation.return_mean,
-                "evaluation_return_std": evaluation.return_std,
-                "evaluation_env_steps": moment["env_steps"],
-                **returns_by_policy(self._runner.agent, evaluation),
-                **_infos(evaluation),
-            }
-        )
+        self._checkpointing.add_metrics({**figures, "evaluation_env_steps": moment["env_steps"]})
         if self._directory is not None:
             self._directory.log_evaluation(line)
             if not is_saved:
                 self._checkpointing.save()
-            self._directory.judge(moment["number"], _statistics(evaluation))
+            statistics = {name: line[f"evaluation_{name}"] for name in ("return_mean", "return_std", "length_mean")}
+            self._directory.judge(moment["checkpoint"], {**statistics, "episodes": len(evaluation.returns)})
             self._keep_pending()
         if self._shows:
             of_policies = [name for name in line if name.endswith("/evaluation_return_mean")]
@@ -307,33 +301,16 @@ class EvaluationDuringTraining(Callback):
 
 def evaluation_line(agent: Agent, moment: Moment, evaluation: Evaluation) -> dict[str, Any]:
     """A line of `evaluations.jsonl`, which callbacks also get."""
-    statistics = _statistics(evaluation)
     return {
-        "iteration": moment["iteration"],
-        "env_steps": moment["env_steps"],
-        "seconds": moment["seconds"],
-        "checkpoint": moment["number"],
-        **{f"evaluation_{name}": statistics[name] for name in ("return_mean", "return_std", "length_mean")},
+        **moment,
+        "evaluation_return_mean": evaluation.return_mean,
+        "evaluation_return_std": evaluation.return_std,
+        "evaluation_length_mean": float(np.mean(evaluation.lengths)),
         "returns": list(evaluation.returns),
         "lengths": list(evaluation.lengths),
         **returns_by_policy(agent, evaluation),
-        **_infos(evaluation),
+        **{f"evaluation_{name}": value for name, value in evaluation.infos.items()},
     }
-
-
-def _statistics(evaluation: Evaluation) -> dict[str, Any]:
-    """The score of a checkpoint, and further statistics."""
-    return {
-        "return_mean": evaluation.return_mean,
-        "return_std": evaluation.return_std,
-        "length_mean": float(np.mean(evaluation.lengths)),
-        "episodes": len(evaluation.returns),
-    }
-
-
-def _infos(evaluation: Evaluation) -> Metrics:
-    """The means of `info_metrics`, by the names of an evaluation's metrics."""
-    return {f"evaluation_{name}": value for name, value in evaluation.infos.items()}
 
 
 def returns_by_policy(agent: Agent, evaluation: Evaluation) -> Metrics:

@@ -163,6 +163,8 @@ class Callback:
 class OnIteration(Callback):
     """A function of each iteration's metrics, whose exceptions end the training unchanged."""
 
+    is_of_library = True
+
     def __init__(self, function: Callable[[Metrics], object]) -> None:
         self._function = function
 
@@ -282,8 +284,6 @@ class Callbacks:
             if callback.is_of_library:
                 raise
             self._has_failed = True
-            if isinstance(callback, OnIteration):
-                raise
             raise CallbackError(
                 f"the callback {shown_name(callback)} failed in {hook}, after iteration {self.run.iteration}: "
                 f"{type(error).__name__}: {error}"

@@ -22,7 +22,6 @@ from hybridppo.errors import command as command_line
 from hybridppo.options import GROUPS, RunOptions, changeable_names, fields_of, helps, made
 from hybridppo.placements.by_name import require_devices
 from hybridppo.placements.placement import Placement
-from hybridppo.reporting.advice import advice
 from hybridppo.resuming import resume
 from hybridppo.run_directory.directory import RunDirectory, TakenError, fresh_path
 from hybridppo.settings import Settings
@@ -309,9 +308,11 @@ def _report_evaluation(result: TrainResult) -> None:
     if result.evaluation is not None:
         found = result.evaluation
         print(f"evaluation: {returns_of(found, result.agent.config)}, most probable actions")
-    returns = result.evaluation.returns if result.evaluation is not None else None
-    for sentence in advice(result.metrics, result.agent.config, returns):
-        print(f"note: {sentence}")
+    if result.metrics.get("gradient_steps") == 0:
+        print(
+            f"note: nothing was learned, because {result.metrics['env_steps']:,} steps are within learning_starts: "
+            "raise total_steps (--total-steps), or lower learning_starts (--learning-starts)"
+        )
 
 
 def summary(result: TrainResult) -> str:

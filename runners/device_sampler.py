@@ -194,6 +194,14 @@ class BaseDeviceSampler(BaseSampler):
         """Fill rows from `first` on, up to the end or a stop; return the number of filled rows."""
         raise NotImplementedError
 
+    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
+        with self._accelerator.selected(), torch.no_grad():
+            return self._counted_rollout(unfinished.version)
+
+    def _counted_rollout(self, version: int) -> Rollout:
+        """As `_read`; only statistics of episodes and numbers of rows are copied to the host."""
+        raise NotImplementedError
+
     def _rollout_with(
         self, valid_rows: Tensor, final_rows: Tensor, final_observations: Tensor, version: int
     ) -> Rollout:
@@ -277,11 +285,6 @@ class DeviceSampler(BaseDeviceSampler):
         self._block.outputs[t].copy_(self._actor.on_device(self._block.observations[t]))
         self._on_device.act(t)
         self._on_device.step(t)
-
-    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
-        """As in the base; only statistics of episodes and numbers of rows are copied to the host."""
-        with self._accelerator.selected(), torch.no_grad():
-            return self._counted_rollout(unfinished.version)
 
     def _counted_rollout(self, version: int) -> Rollout:
         block = self._block
@@ -438,10 +441,6 @@ class TensorSampler(BaseDeviceSampler):
             self._starts = step.terminated | step.truncated
 
     # Reading
-
-    def _read(self, unfinished: UnfinishedRollout) -> Rollout:
-        with self._accelerator.selected(), torch.no_grad():
-            return self._counted_rollout(unfinished.version)
 
     def _counted_rollout(self, version: int) -> Rollout:
         block, environments = self._block, self._environments

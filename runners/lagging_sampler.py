@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,10 +28,10 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.page_locking import allocate
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.counts import COUNTED_ROWS, CountedRows
+from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
 from hybridppo.runners.processes import WorkerLostError
-from hybridppo.runners.sampler import RolloutPlan, Sampler, require_like
+from hybridppo.runners.sampler import RolloutPlan, Sampler
 from hybridppo.runners.workers import Workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.signals import Stopped
@@ -97,6 +96,8 @@ class LaggingSampler(Sampler):
     Raises:
         ConfigurationError: if these environments or this agent cannot be sampled in this way.
     """
+
+    rows_are = "in parts of workers"
 
     def __init__(
         self,
@@ -377,18 +378,6 @@ class LaggingSampler(Sampler):
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
         self.steps_dropped = whole({"steps_dropped": 0, **state}, "steps_dropped")  # a run without lag has none
         return super().load_state(tensors, state, env_seed=env_seed)
-
-    def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
-        """Count and drop a rollout that a training with less lag had begun; steer what has waited for its end."""
-        self._steer_due()
-        before, block = self.counts.env_steps, SimpleNamespace()
-        for name in COUNTED_ROWS:
-            like = np.zeros((filled, self.num_envs), getattr(self._rollout_buffer, name).dtype)
-            require_like(f"buffer.{name}", rows.get(name), like)
-            setattr(block, name, rows[name].numpy())
-        if filled:
-            self.counts.add_columns(block, slice(None), filled)
-        self.steps_dropped += self.counts.env_steps - before
 
 
 def _require_possible(max_lag: int, num_envs: int, num_workers: int, *, has_memory: bool) -> None:

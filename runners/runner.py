@@ -11,8 +11,8 @@ from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.schedule import Schedule
 from hybridppo.runners.training_data import OffPolicyData, OnPolicyData
-from hybridppo.runners.turns import turns_of
 from hybridppo.system.signals import Interruption, Stopped, stoppable
 
 
@@ -60,7 +60,7 @@ class Runner:
             self.data: OnPolicyData = OffPolicyData(agent, sampler, placement, self.group)
         else:
             self.data = OnPolicyData(agent, sampler, placement, self.group)
-        self._turns = turns_of(agent, sampler, placement)
+        self._schedule = Schedule(agent, sampler, placement)
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         self.iteration, self.seconds = 0, 0.0
@@ -152,34 +152,34 @@ class Runner:
         Raises:
             Stopped: if a stop was requested; the next call continues the iteration.
         """
-        turns, data = self._turns, self.data
+        schedule, data = self._schedule, self.data
         seconds = dict.fromkeys(("seconds_sampling", "seconds_learning", "seconds_copying"), 0.0)
         start = now = time.perf_counter()
-        copied, overlapped = turns.copying(), 0.0
+        copied, overlapped = schedule.copying(), 0.0
 
         def add(part: str) -> None:
             """Add the seconds since the last call to a part, and those of copies to theirs."""
             nonlocal now, copied
             before, copied_before = now, copied
-            now, copied = time.perf_counter(), turns.copying()
+            now, copied = time.perf_counter(), schedule.copying()
             seconds[part] += now - before - (copied - copied_before)
             seconds["seconds_copying"] += copied - copied_before
 
         self.agent.anneal(self.share_done)
-        turns.go_on()
+        schedule.go_on()
         while data.is_due or not data.is_complete(
             self.sampler.counts.env_steps - self.steps_learned, self.share_sampled
         ):
             if not data.is_due:
-                data.sample(turns, self._is_last)
-                overlapped += turns.seconds_overlapped() or 0.0
+                data.sample(schedule, self._is_last)
+                overlapped += schedule.seconds_overlapped() or 0.0
                 add("seconds_sampling")
             data.learn()
             add("seconds_learning")
         lag, learned = data.lag, data.metrics()
         add("seconds_learning")
         metrics = self._completed(learned, lag, start, now, seconds)
-        return metrics if turns.seconds_overlapped() is None else {**metrics, "seconds_overlapped": overlapped}
+        return metrics if schedule.seconds_overlapped() is None else {**metrics, "seconds_overlapped": overlapped}
 
     def _is_last(self) -> bool:
         """Called between two rollouts: whether the one that has ended is the last."""
@@ -235,5 +235,5 @@ class Runner:
 
     def _steered(self, *steering: Any) -> list[Any]:
         if not self.is_stopping and self.share_done < 1.0:
-            self._turns.go_on()  # a checkpoint or an evaluation may have paused the next rollout
+            self._schedule.go_on()  # a checkpoint or an evaluation may have paused the next rollout
         return self.sampler.steer(Steering(*steering))

@@ -23,7 +23,7 @@ from hybridppo.run_directory.replay_rows import ReplayRows
 from hybridppo.runners.process_group import Piece, SingleProcess
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.runners.turns import ByTurns
+from hybridppo.runners.schedule import Schedule
 from hybridppo.system.validation import part_of, whole
 
 
@@ -55,9 +55,9 @@ class OnPolicyData:
         """Whether an iteration with so many steps is complete."""
         return num_steps > 0
 
-    def sample(self, turns: ByTurns, is_last: Callable[[], bool]) -> None:
+    def sample(self, schedule: Schedule, is_last: Callable[[], bool]) -> None:
         """Sample a rollout."""
-        self.rollout, _ = turns.next(is_last)
+        self.rollout, _ = schedule.next(is_last)
         if self._begins_anew:
             self._agent.drop_episodes()
             self._begins_anew = False
@@ -148,10 +148,10 @@ class OffPolicyData(OnPolicyData):
         """Whether the iteration, or the training, has all its steps."""
         return num_steps >= self._agent.config.steps_per_iteration or share_sampled >= 1.0
 
-    def sample(self, turns: ByTurns, is_last: Callable[[], bool]) -> None:
+    def sample(self, schedule: Schedule, is_last: Callable[[], bool]) -> None:
         """Sample a turn into the replay buffer."""
         try:
-            rollout, restarts = turns.next(is_last)
+            rollout, restarts = schedule.next(is_last)
         except EnvError:
             self._agent.require_finite()  # else the environment would be blamed for actions that are not finite
             raise

@@ -70,45 +70,35 @@ def available_device(device: str | torch.device) -> torch.device:
         resolved = torch.device(device)
     except (RuntimeError, ValueError, TypeError) as error:  # no name, too large a number, or neither
         raise DeviceError(f"{shown(device)} is no device: write cpu, cuda or cuda:0") from error
-    if resolved.type == "cuda":
-        count = num_cuda_devices()
-        if count == 0:
-            raise DeviceError(
-                f"device {str(resolved)!r} was asked for, but torch {torch.__version__} sees no CUDA device: "
-                "use placement 'cpu', or install a CUDA build of torch and check `nvidia-smi`"
-            )
-        index: int | None = resolved.index  # torch's documentation says it is never None
-        if index is None:
-            return torch.device("cuda", current_cuda_index())
-        if index >= count:
-            raise DeviceError(
-                f"device {str(resolved)!r} was asked for, but this machine has {count} "
-                f"CUDA device(s): use cuda:0 to cuda:{count - 1}"
-            )
-    elif resolved.type == "cpu":
+    if resolved.type == "cpu":
         return torch.device("cpu")
-    else:
-        _require_available(resolved)
-    return resolved
+    is_cuda, version = resolved.type == "cuda", torch.__version__
+    count = num_cuda_devices() if is_cuda else _num_devices(resolved)
+    devices = "CUDA device(s)" if is_cuda else f"device(s) of type {resolved.type!r}"
+    if count == 0:
+        remedy = (
+            "install a CUDA build of torch and check `nvidia-smi`" if is_cuda else "install what brings it to torch"
+        )
+        raise DeviceError(
+            f"device {str(resolved)!r} was asked for, but torch {version} sees no {devices.replace('(s)', '')}: use "
+            f"placement 'cpu', or {remedy}"
+        )
+    index: int | None = resolved.index  # torch's documentation says it is never None
+    if index is not None and index >= count:
+        raise DeviceError(
+            f"device {str(resolved)!r} was asked for, but this machine has {count} {devices}: use {resolved.type}:0 to "
+            f"{resolved.type}:{count - 1}"
+        )
+    return torch.device("cuda", current_cuda_index()) if is_cuda and index is None else resolved
 
 
-def _require_available(device: torch.device) -> None:
-    """Refuse a device that is neither CPU nor CUDA if torch has no module for it, or the module finds none."""
+def _num_devices(device: torch.device) -> int:
+    """The number of devices of a type other than CUDA; 0 if torch has no module for it."""
     try:
         module = torch.get_device_module(device)
-        count = module.device_count() if module.is_available() else 0
+        return int(module.device_count()) if module.is_available() else 0
     except (RuntimeError, AttributeError):  # a name without a module, or with one that has no devices
-        count = 0
-    if count == 0:
-        raise DeviceError(
-            f"device {str(device)!r} was asked for, but torch {torch.__version__} sees no device of type "
-            f"{device.type!r}: use placement 'cpu', or install what brings it to torch"
-        )
-    if device.index is not None and device.index >= count:
-        raise DeviceError(
-            f"device {str(device)!r} was asked for, but this machine has {count} device(s) of type {device.type!r}: "
-            f"use {device.type}:0 to {device.type}:{count - 1}"
-        )
+        return 0
 
 
 def wait_for(*devices: torch.device) -> None:
@@ -179,7 +169,6 @@ class Crossing:
         self._stream: Any = None
         self.takes_tensors = False
         """Whether actors are called with tensors on the device, so that nothing is copied."""
-        self._kept: dict[int, Tensor] | None = None
 
     def use_a_stream_of_its_own(self) -> None:
         """From now on, use a separate stream within `queue`, so that its work waits for no other work on the device."""
@@ -224,8 +213,6 @@ class Crossing:
             return compute(rows)
         with CopyTimer(self._device, waits=False) as there:
             moved = rows.to(self._device, non_blocking=True)
-        if self._kept is not None:
-            self._kept[rows.data_ptr()] = moved
         outputs = compute(moved)
         if into is None or into.shape != outputs.shape:
             into = accelerator_of(self._device).page_locked(torch.empty(outputs.shape, dtype=outputs.dtype))
@@ -233,22 +220,6 @@ class Crossing:
             into.copy_(outputs, non_blocking=True)
         self._count(moved.nbytes + outputs.nbytes, there.seconds + back.seconds)
         return into
-
-    def keep(self, keeps: bool) -> None:
-        """Whether to keep the observations of later calls on the device, for `kept`; earlier ones are dropped."""
-        self._kept = {} if keeps and self._device.type != "cpu" else None
-
-    def kept(self, rows: Tensor) -> list[Tensor]:
-        """The first of some rows on the device, as far as an actor got them there."""
-        found: list[Tensor] = []
-        if self._kept and rows.device.type == "cpu" and len(rows):
-            step = rows.stride(0) * rows.itemsize
-            while len(found) < len(rows):
-                row = self._kept.get(rows.data_ptr() + len(found) * step)
-                if row is None or row.shape != rows.shape[1:]:
-                    break
-                found.append(row)
-        return found
 
 
 def sampling_actor(network: nn.Module, crossing: Crossing, version: int) -> SamplingActor:
@@ -480,21 +451,10 @@ class Placement(ABC):
         """The rollout, or other data to learn from, on the learning device; the same object if it is already there."""
         if rollout.observations.device == self.learning_device:
             return rollout
-        num_bytes = 0
-
-        def move(tensor: Tensor) -> Tensor:
-            nonlocal num_bytes
-            kept = self._crossing.kept(tensor)
-            rest = tensor[len(kept) :]
-            num_bytes += rest.nbytes
-            there = moved(rest, self.learning_device)
-            return torch.cat([torch.stack(kept), there]) if kept else there
-
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
-            learned: SomeExperience = rollout.map(move)
-            self._crossing.keep(False)
+            learned: SomeExperience = rollout.map(lambda tensor: moved(tensor, self.learning_device))
         # The copy is over: the sampler may overwrite its buffers as soon as this returns.
-        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds)
+        self.counters.add(num_bytes=rollout.num_bytes, seconds=timer.seconds)
         return learned
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

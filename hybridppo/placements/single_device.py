@@ -20,12 +20,6 @@ class SingleDevice(Placement):
 
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
-        self._crossing.keep(True)  # the agent learns from the observations that the actor got on the device
-        yield sampling_actor(agent.actor, self._crossing, agent.version)
-
-    @contextmanager
-    def evaluating(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
-        self._crossing.keep(False)
         yield sampling_actor(agent.actor, self._crossing, agent.version)
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base

@@ -164,21 +164,6 @@ def test_a_rollouts_way_to_the_device_waits_once(machine: Machine) -> None:
         assert torch.equal(tensor.cpu(), rollout.tensors()[name])
 
 
-def test_what_the_actor_was_given_is_not_sent_again(machine: Machine) -> None:
-    agent, placement = PPO(*CARTPOLE, CONFIG), SingleDevice(machine.device)
-    placement.prepare(agent)
-    rollout = rollout_of(agent, placement)
-    before = placement.counters.bytes_copied
-    there = placement.to_learner(rollout)
-    sent = placement.counters.bytes_copied - before
-    assert sent == rollout.num_bytes - rollout.observations[:-1].nbytes
-    assert torch.equal(there.observations.cpu(), rollout.observations)
-    with placement.evaluating(agent) as actor:  # whose observations are nobody's rollout
-        actor(rollout.observations[0].numpy())
-    rollout.observations[0] += 1.0
-    assert torch.equal(placement.to_learner(rollout).observations.cpu(), rollout.observations)
-
-
 def test_an_error_in_a_copy_is_the_only_one(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def copy(error: str) -> None:
         raise RuntimeError(error)

@@ -247,7 +247,7 @@ def test_crossings_are_counted(second_device: str) -> None:
     # Observations and the last; actions of 8 bytes, log-probabilities and rewards of 4, two ends, a row's number of 8.
     rollouts = ITERATIONS * (9 * 2 * 4 * 4 + 8 * 2 * (8 + 4 + 4 + 1 + 1 + 8))
     assert counted == {
-        "single": (0, steps + rollouts - ITERATIONS * 8 * 2 * 4 * 4),  # the observations acted on are there already
+        "single": (0, steps + rollouts),
         "migrating": (3, 6 * model + rollouts),
         "migrating, sampling there": (3, 6 * model + steps),
         "mirrored": (3, 3 * model + rollouts),

@@ -68,8 +68,6 @@ class Placements(Command):
     """Address of a running Ray cluster, auto or HOST:PORT, for --distributed."""
     seconds: float = 1.0
     """Seconds of training under each placement, after a warm-up."""
-    plot: Path | None = None
-    """A picture to draw the table into, .png, .svg or .pdf (needs matplotlib)."""
     json: bool = False
     """Print the table as JSON."""
     progress: bool = True
@@ -79,19 +77,14 @@ class Placements(Command):
     def run(self) -> None:
         """Measure, and print the table."""
         from hybridppo.tools.compare import as_markdown, compare_placements
-        from hybridppo.tools.plot import plot_placements, require_picture
 
-        if self.plot is not None:
-            require_picture(self.plot)
         if self.address is not None and not self.distributed:
             raise ConfigurationError("--address is for --distributed: give both, or neither")
         if self.num_workers is not None and self.distributed:
             raise ConfigurationError("--num-workers cannot be used with --distributed: leave it out")
-        options = self.arguments("env_id", "environment", "plot", "json")
+        options = self.arguments("env_id", "environment", "json")
         comparison = compare_placements(self.env_id, options=self.environment, **options)
         print(as_json(comparison).rstrip() if self.json else as_markdown(comparison))
-        if self.plot is not None:
-            plot_placements(comparison, f"{self.env_id}, seconds by part", self.plot)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.run_directory.files import as_json, finite, making, replace_synced
+from hybridppo.run_directory.files import as_json, making, replace_synced
 from hybridppo.system.devices import described_cuda_devices, num_cuda_devices
 from hybridppo.system.messages import shown_seconds
 from hybridppo.system.threads import advice, cpu_cores, limit_threads
@@ -51,6 +51,7 @@ OPTIONAL = (
     "tensorboard",
 )
 """Packages of extras that tools and samplers use."""
+BLAS_KEYS = ("internal_api", "version", "architecture", "num_threads", "filepath")
 SMALL = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(32, 32), learning_rate=1e-3)
 """The small training of the checks, which look for agreement: rounding errors grow."""
 TOLERANCE = 5e-4
@@ -70,12 +71,10 @@ class Check:
 
 @dataclass
 class Diagnosis:
-    """The machine, the outcomes of the checks, and the measurements."""
+    """The machine, and the outcomes of the checks."""
 
     machine: dict[str, Any]
     checks: list[Check] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Measurements: `blas` (kernels by library), `kernels_advice`, `environment`, and `placements` (a row for each)."""
 
     @property
     def is_well(self) -> bool:
@@ -84,7 +83,7 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as JSON."""
-        return {**asdict(self), "figures": finite(self.figures), "is_well": self.is_well}
+        return {**asdict(self), "is_well": self.is_well}
 
 
 def machine() -> dict[str, object]:
@@ -97,6 +96,7 @@ def machine() -> dict[str, object]:
         "system": platform.platform(),
         "cores": os.cpu_count() or 1,
         "CUDA devices": described_cuda_devices(),
+        "BLAS": [{key: library.get(key) for key in BLAS_KEYS} for library in threadpool_info()],
         "packages": {name: _version_of(name) for name in OPTIONAL},
     }
 
@@ -120,7 +120,7 @@ def diagnose(
     """
     diagnosis = Diagnosis(machine())
     say(", ".join(f"{name} {version}" for name, version in diagnosis.machine["packages"].items()))
-    for name, check in checks(env_id, seconds, diagnosis.figures).items():
+    for name, check in checks(env_id, seconds).items():
         start, passed = time.perf_counter(), True
         try:
             detail = check()
@@ -140,8 +140,8 @@ def write(diagnosis: Diagnosis, path: Path) -> None:
         replace_synced(path, as_json(diagnosis.to_json()).encode())
 
 
-def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> dict[str, Callable[[], str]]:
-    """All checks by name, in their order; they return the finding, and write measurements into `figures`."""
+def checks(env_id: str, seconds: float) -> dict[str, Callable[[], str]]:
+    """All checks by name, in their order; they return the finding."""
     placements: dict[str, Placement] = {
         "migrate on the CPU": Migrating("cpu", "cpu", force_copy=True),
         "hybrid on the CPU": Mirrored("cpu", "cpu", verify=True, force_copy=True),
@@ -152,12 +152,12 @@ def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> dict[str, Ca
         placements[f"hybrid on {device}"] = Mirrored("cpu", device, verify=True)
     return {
         "devices": _devices,
-        "threads": partial(_threads, figures),
-        "environment": partial(_environment, env_id, figures),
+        "threads": _threads,
+        "environment": partial(_environment, env_id),
         **{f"same result: {name}": partial(_agrees, placement) for name, placement in placements.items()},
         "same result: workers": partial(_agrees, SingleDevice("cpu"), num_workers=2),
         "files": _files,
-        "speed of placements": partial(_placement_speeds, env_id, seconds, figures),
+        "speed of placements": partial(_placement_speeds, env_id, seconds),
     }
 
 
@@ -188,32 +188,22 @@ def _devices() -> str:
     return f"{cores}; {names}"
 
 
-def _threads(figures: dict[str, Any]) -> str:
+def _threads() -> str:
     np.ones((2, 2)) @ np.ones((2, 2))  # loads libraries that are loaded at their first use
-    keys = ("internal_api", "version", "architecture", "num_threads", "filepath")
-    figures["blas"] = [{key: library.get(key) for key in keys} for library in threadpool_info()]
-    figures["kernels_advice"] = advice()
     with limit_threads(1):
         require(torch.get_num_threads() == 1, f"torch was told 1 thread and has {torch.get_num_threads()}")
-        for library in (library for library in threadpool_info() if library["user_api"] == "blas"):
+        blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
+        for library in blas:
             said = f"{library['internal_api']} was told 1 thread and has {library['num_threads']}"
             require(library["num_threads"] == 1, said)
-    kernels = [f"{b['internal_api']} {b['version'] or ''} {b['architecture'] or ''}".strip() for b in figures["blas"]]
-    found = ", ".join(kernels) or "no library is known to threadpoolctl"
-    return "; ".join(filter(None, (f"torch has {torch.get_num_threads()}", found, figures["kernels_advice"])))
+    kernels = [f"{b['internal_api']} {b['version'] or ''} {b.get('architecture') or ''}".strip() for b in blas]
+    return "; ".join(filter(None, (f"torch has {torch.get_num_threads()}", ", ".join(kernels), advice())))
 
 
-def _environment(env_id: str, figures: dict[str, Any]) -> str:
+def _environment(env_id: str) -> str:
     report = check_env(env_id)
-    rate = 1.0 / report.seconds_per_step if report.steps else float("nan")
-    findings = [str(finding) for finding in report.findings]
-    figures["environment"] = {
-        "env_id": env_id,
-        "steps_per_second": rate,
-        "seconds_per_reset": report.seconds_per_reset,
-        "findings": findings,
-    }
-    require(report.is_usable, "; ".join(findings))
+    require(report.is_usable, "; ".join(map(str, report.findings)))
+    rate = 1.0 / report.seconds_per_step
     return f"{env_id}: {rate:,.0f} steps/s of one environment, {shown_seconds(report.seconds_per_reset)} a reset"
 
 
@@ -249,10 +239,8 @@ def _files() -> str:
     return f"in {tempfile.gettempdir()}"
 
 
-def _placement_speeds(env_id: str, seconds: float, figures: dict[str, Any]) -> str:
+def _placement_speeds(env_id: str, seconds: float) -> str:
     found = compare_placements(env_id, PPOConfig(), seconds=seconds, num_workers=0, progress=False)
-    figures["placements"] = rows = found["rows"]
     require(not found["left_out"], "; ".join(found["left_out"]))
-    return f"fastest: {found['chosen']}; " + ", ".join(
-        f"{row['label']} {row['steps_per_second']:,.0f} steps/s" for row in rows
-    )
+    speeds = [f"{row['label']} {row['steps_per_second']:,.0f} steps/s" for row in found["rows"]]
+    return f"fastest: {found['chosen']}; {', '.join(speeds)}"

@@ -19,7 +19,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, RunDirectoryError, pip_install, shown
 from hybridppo.run_directory.directory import RunDirectory, path_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
@@ -335,7 +334,9 @@ def plot_runs(
         raise ConfigurationError(f"confidence must be a number between 0 and 1, got {shown(confidence)}")
     if not (isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)):
         raise ConfigurationError(f"labels must be a list of texts, got {shown(labels)}")
-    require_picture(output)
+    if output.suffix.lower() not in SUFFIXES:
+        raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {output.name!r}")
+    require_matplotlib()
     of_folders = labels if len(labels) == len(run_dirs) else [""] * len(run_dirs)
     pairs = zip(run_dirs, of_folders, strict=True)
     runs = list({(run.path, run.policy): run for path, label in pairs for run in find_runs(path, label)}.values())
@@ -346,47 +347,11 @@ def plot_runs(
     panels, figure = panels_of(len(env_ids), width=5.5, height=3.6)
     for panel, env_id in zip(panels, env_ids, strict=True):
         _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
-    _save(figure, output)
+    file = io.BytesIO()  # an existing picture stays until the new one is whole
+    figure.savefig(file, format=output.suffix[1:].lower(), dpi=150)
+    with making(output):
+        replace_synced(output, file.getvalue())
     return groups
-
-
-def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
-    """Draw the milliseconds of an iteration as stacked bars, one for each placement; the picture's path.
-
-    Args:
-        comparison: the result of `compare_placements`.
-        title: the title of the picture.
-        path: the picture; `.png`, `.svg` or `.pdf`.
-
-    Raises:
-        ConfigurationError: if matplotlib is not installed, or the picture cannot have this suffix.
-        RunDirectoryError: if the picture cannot be written.
-    """
-    require_picture(path)
-    rows = comparison["rows"]
-    (axes,), figure = panels_of(1, width=7.0, height=0.8 + 0.4 * len(rows))
-    starts = np.zeros(len(rows))
-    for part in PARTS:
-        widths = 1e3 * np.array([row[part] for row in rows])
-        axes.barh(range(len(rows)), widths, left=starts, label=part)
-        starts += widths
-    axes.set(yticks=range(len(rows)), yticklabels=[row["label"] for row in rows], title=title)
-    axes.set_xlabel("milliseconds an iteration")
-    axes.invert_yaxis()  # the first on top
-    axes.legend()
-    _save(figure, path)
-    return path
-
-
-def require_picture(path: Path) -> None:
-    """Refuse a picture of another kind than `SUFFIXES`, and to draw without matplotlib.
-
-    Raises:
-        ConfigurationError: with the remedy.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {path.name!r}")
-    require_matplotlib()
 
 
 def require_matplotlib() -> None:
@@ -415,13 +380,6 @@ def panels_of(count: int, *, width: float, height: float) -> tuple[list[Any], An
     for panel in panels[count:]:
         panel.set_visible(False)
     return panels[:count], figure
-
-
-def _save(figure: Any, path: Path) -> None:
-    file = io.BytesIO()  # an existing picture stays until the new one is whole
-    figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
-    with making(path):
-        replace_synced(path, file.getvalue())
 
 
 def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:

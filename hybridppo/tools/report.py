@@ -18,7 +18,6 @@ from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
 from hybridppo.options import GROUPS, fields_of
 from hybridppo.run_directory.files import making, read_lines, read_object, replace_synced
-from hybridppo.settings import settings_of_result
 from hybridppo.system.messages import shown_clock, shown_number
 from hybridppo.system.validation import is_number
 from hybridppo.tools.plot import PHASES, Run, by_policy, panels_of, read_run, require_matplotlib, result_of
@@ -180,21 +179,17 @@ def _space(space: dict[str, Any]) -> str:
 
 
 def _settings(run: Run) -> str:
-    """Tables of the settings of each policy that can change the result, then of all other options."""
+    """A table of the options of each policy; those that differ from their defaults are bold."""
     tables = []
-    others = {name: run.config.get(name) for name in fields_of(*GROUPS)}
     for each in by_policy(run):
-        settings = settings_of_result(each.config)
-        options = fields_of(AGENTS[settings["agent"]].config, *GROUPS)
+        options = fields_of(AGENTS[each.config.get("agent", "ppo")].config, *GROUPS)
+        values = {**each.config, **each.config["config"]}
+        found = {name: values[name] for name in options if name in values}
         usual = {name: option.default for name, option in options.items() if option.default is not MISSING}
-        changed = {name for name, value in settings.items() if _text(value) != _text(usual.get(name, value))}
-        title = ", ".join(filter(None, (each.policy, "what can change the result")))
-        tables.append(f"<h3>{escape(title)}</h3>{_table(settings.items(), heads=('setting', 'value'), bold=changed)}")
-        start = f"{each.policy}, " if each.policy else ""
-        others |= {f"{start}{name}": value for name, value in each.config["config"].items()}
-        others = {name: value for name, value in others.items() if name.removeprefix(start) not in settings}
-    note = '<p class="soft">Bold: other than the default.</p>'
-    return f"{note}{''.join(tables)}<h3>Other options</h3>{_table(others.items())}"
+        changed = {name for name, value in found.items() if _text(value) != _text(usual.get(name, value))}
+        title = f"<h3>{escape(each.policy)}</h3>" if each.policy else ""
+        tables.append(title + _table(found.items(), heads=("setting", "value"), bold=changed))
+    return f'<p class="soft">Bold: other than the default.</p>{"".join(tables)}'
 
 
 def _table(rows: Iterable[Sequence[Any]], *, heads: Sequence[str] = (), bold: Collection[str] = ()) -> str:

@@ -21,7 +21,8 @@ def config_of_a_run(**changes: Any) -> dict[str, Any]:
     options = {**asdict(RunOptions(total_steps=100, seed=0)), **asdict(EnvironmentOptions())}
     objects = ("config", "placement", "observation_space", "action_space", "versions", "origin", "own")
     usual = {"format_version": FORMAT_VERSION, "env_id": "A-v0", "agent": "ppo", **{name: {} for name in objects}}
-    return {**usual, **options, **changes}
+    of_policies = {"policy": "policy", "agents": {}, "played": [], "has_given_agents": False}
+    return {**usual, **of_policies, "env_is_registered": True, **options, **changes}
 
 
 @contextlib.contextmanager

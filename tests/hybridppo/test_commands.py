@@ -381,22 +381,6 @@ def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["is_chosen"] for row in comparison["rows"]].count(True) == 1
 
 
-@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
-def test_placements_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "placements.png"
-    flags = ("--num-envs", 2, "--num-steps", 16, "--num-workers", 0, "--seconds", 0.05, "--plot", picture)
-    assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_picture_without_matplotlib_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run("placements", "CartPole-v1", "--plot", tmp_path / "placements.png", *QUIET) == 2
-    assert_is_one_message(capsys.readouterr().err, f"pictures need matplotlib: {pip_install('plot')}")
-
-
 def test_auto_may_overlap_where_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path / "run", "--placement", "auto", "--max-lag", 1) == 0
     assert train(tmp_path / "other", "--placement", "auto", "--max-lag", -1) == 2
@@ -620,7 +604,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         ),
         ("resume", ["RUN_DIR", "--total-steps", "--placement", "--debug"]),
         ("evaluate", ["RUN_DIR", "--episodes", "--seed", "--deterministic", "--json", "--debug"]),
-        ("placements", ["ENV_ID", "--seconds", "--plot", "--json", "--max-lag", "--num-envs", "--debug"]),
+        ("placements", ["ENV_ID", "--seconds", "--json", "--max-lag", "--num-envs", "--debug"]),
     ],
 )
 def test_help_names_what_can_be_given(command: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ from run_files import config_of_a_run, on_a_full_disk
 
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
-from hybridppo.auto.trials import PARTS
 from hybridppo.commands.main import main
 from hybridppo.errors import pip_install
 from hybridppo.tools.plot import (
@@ -23,7 +22,6 @@ from hybridppo.tools.plot import (
     find_runs,
     groups_of,
     interquartile_mean,
-    plot_placements,
     read_run,
 )
 
@@ -328,24 +326,14 @@ def test_a_number_is_no_run_directory(tmp_path: Path) -> None:
         hybridppo.plot_runs(number, tmp_path / "a.png")
 
 
-def test_the_kind_of_a_picture_is_checked_before_placements_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exited:
-        main(["placements", "CartPole-v1", "--plot", "table"])
-    assert exited.value.code == 2
-    assert "the picture must end with one of .png, .svg, .pdf, got 'table'" in capsys.readouterr().err
-
-
 def test_a_picture_stays_if_the_disk_is_full(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     run, picture = make_run(tmp_path / "run", [1.0]), tmp_path / "a.png"
-    comparison = {"rows": [{"label": "cpu", **dict.fromkeys(PARTS, 1.0)}]}
-    draws = (lambda: hybridppo.plot_runs(run, picture), lambda: plot_placements(comparison, "title", picture))
-    for draw in draws:
-        draw()
-        before = picture.read_bytes()
-        with on_a_full_disk(), pytest.raises(RunDirectoryError, match=r"a\.png cannot be written: "):
-            draw()
-        assert picture.read_bytes() == before
+    hybridppo.plot_runs(run, picture)
+    before = picture.read_bytes()
+    with on_a_full_disk(), pytest.raises(RunDirectoryError, match=r"a\.png cannot be written: "):
+        hybridppo.plot_runs(run, picture)
+    assert picture.read_bytes() == before
 
 
 def test_without_matplotlib_the_remedy_is_said(tmp_path: Path) -> None:
@@ -353,7 +341,6 @@ def test_without_matplotlib_the_remedy_is_said(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.modules["matplotlib"] = None
-from hybridppo.auto.trials import PARTS
 from hybridppo.commands.main import main
 main(["plot", {str(run)!r}, "--output", {str(tmp_path / "a.png")!r}])
 """

@@ -14,7 +14,7 @@ from hybridppo.distributions.state_dependent import ExplorationLayout, StateDepe
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import BoxKind
 from hybridppo.spaces.checks import REMEDY, UnsupportedSpaceError, can_be_scaled_to, unsupported
-from hybridppo.spaces.choices import DiscreteKind, MultiBinaryKind, MultiDiscreteKind
+from hybridppo.spaces.choices import ChoicesKind, DiscreteKind, MultiBinaryKind
 from hybridppo.spaces.kinds import CompositeKind, kind_of
 
 
@@ -76,7 +76,7 @@ def _(kind: DiscreteKind, squash: bool) -> Distribution:
 
 
 @distribution_of.register
-def _(kind: MultiDiscreteKind, squash: bool) -> Distribution:
+def _(kind: ChoicesKind, squash: bool) -> Distribution:
     return Categorical(kind.space.nvec, kind.space.start, kind.space.dtype)
 
 

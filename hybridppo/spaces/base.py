@@ -1,13 +1,12 @@
-"""The interface of a kind of space: its observations, masks and JSON. Each kind is a class.
+"""The interface of a kind of space: its observations and masks. Each kind is a class.
 
-To add a kind, add a file with a subclass of `Kind`, and its name to `KINDS` in `kinds.py`. A kind of actions also needs
-a distribution, in `distributions/of_space.py`.
+To add a kind, add a file with a subclass of `Kind`, and its name to `KINDS` in `kinds.py`. It also needs a line in
+`serialization.py`, and a kind of actions a distribution in `distributions/of_space.py`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gymnasium as gym
@@ -19,10 +18,8 @@ from hybridppo.spaces.rows import ImageLayout
 
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
-Json = dict[str, Any]
 
-
-class Kind(ABC, Generic[SpaceT]):
+class Kind(Generic[SpaceT]):
     """The handling of one space of a kind.
 
     A kind that cannot be an observation does not define `write` and `checked`. A kind whose actions cannot be masked
@@ -33,8 +30,6 @@ class Kind(ABC, Generic[SpaceT]):
         path: where the space is within the whole space, for messages; "" for the whole space.
     """
 
-    type_name: ClassVar[str]
-    """The `type` in its JSON form."""
     of: ClassVar[type[gym.Space[Any]]]
     """The class of its spaces."""
     size: int = 0
@@ -89,10 +84,9 @@ class Kind(ABC, Generic[SpaceT]):
 
     # As an action
 
-    @property
-    def each(self) -> Callable[[Any], Iterable[Any]]:
-        """A function that iterates over a batch, of actions or observations, in gymnasium's vector form."""
-        return iter
+    def each(self, batch: Any) -> Iterable[Any]:
+        """The single actions or observations of a batch in gymnasium's vector form."""
+        return batch  # type: ignore[no-any-return]
 
     @property
     def mask_parts(self) -> Sequence[tuple[str, int]]:
@@ -106,14 +100,3 @@ class Kind(ABC, Generic[SpaceT]):
             BadValueError: if it does not fit the space.
         """
         raise UnsupportedSpaceError(self.space, self.path)
-
-    # As JSON
-
-    @abstractmethod
-    def to_json(self) -> Json:
-        """The space as a JSON object, without `type`."""
-
-    @classmethod
-    @abstractmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:
-        """The space from the result of `to_json`."""

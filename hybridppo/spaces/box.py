@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.errors import BadValueError, ConfigurationError, EnvError
+from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Json, Kind
+from hybridppo.spaces.base import Kind
 from hybridppo.spaces.checks import UnsupportedSpaceError, as_numbers, require_finite, reshaped, unsupported
 from hybridppo.spaces.rows import SMALLEST, ImageLayout
 
-MOST_NUMBERS = 2**26
-"""The largest space that is read from a file: a larger size is damage, and would only fill the memory."""
 A_LITTLE = 0.1
 """How far a number of a first observation may lie out of its bounds, as a share of their width. Bounds are often
 careless, so a small excess is only a warning; a larger one means that the space does not belong to the observation."""
@@ -27,7 +24,6 @@ careless, so a small excess is only a warning; a larger one means that the space
 class BoxKind(Kind[gym.spaces.Box]):
     """Flattened to float32; images (`ImageLayout`) stay bytes. Actions are drawn from normal distributions."""
 
-    type_name = "Box"
     of: ClassVar[type[gym.Space[Any]]] = gym.spaces.Box
     is_measured = True
 
@@ -76,41 +72,15 @@ class BoxKind(Kind[gym.spaces.Box]):
             low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
         return low, high
 
-    @property
-    def each(self) -> Callable[[Any], Iterable[Any]]:
-        """Gives arrays, also for actions without an axis, which plain iteration would make numbers."""
-        return iter if self.space.shape else partial(map, np.asarray)
+    def each(self, batch: Any) -> Iterable[Any]:
+        """Arrays, also for actions without an axis, which plain iteration would make numbers."""
+        return batch if self.space.shape else map(np.asarray, batch)
 
     def flat_mask(self, mask: Any) -> Array:
         """An empty mask: numbers cannot be forbidden, so gymnasium's mask for them is None."""
         if mask is not None:
             raise BadValueError(f"its action mask{self.path} must be None, for a Box has no choices to allow")
         return np.zeros(0, np.float32)
-
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        # As text: JSON has no infinity, and not every reader of it keeps 64 bits.
-        bounds = {name: [str(x) for x in self._bound(name)] for name in ("low", "high")}
-        return {"shape": list(self.space.shape), "dtype": str(np.dtype(self.space.dtype)), **bounds}
-
-    def _bound(self, name: str) -> list[Any]:
-        """The bound of each number; only one number for an image whose bounds are all equal."""
-        bound: Array = getattr(self.space, name).ravel()
-        is_same = self.image is not None and bool((bound == bound[0]).all())
-        return list(bound[:1].tolist() if is_same else bound.tolist())
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        dtype = np.dtype(json["dtype"])
-        number: Any = {"f": dtype.type, "b": "True".__eq__}.get(dtype.kind, int)
-        shape = tuple(json["shape"])
-        if math.prod(shape) > MOST_NUMBERS:
-            raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")
-
-        def bound(values: list[str]) -> Array:
-            array = np.array([number(x) for x in values], dtype=dtype)
-            return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape)
-
-        return gym.spaces.Box(bound(json["low"]), bound(json["high"]), dtype=dtype.type)
 
 
 def is_outside(array: Array, low: Array, high: Array, share: float = 0.0) -> Array:
@@ -239,25 +209,12 @@ class StackedFrames(gym.spaces.Box):
 class StackedFramesKind(BoxKind):
     """Rows like those of a `Box`; the axis of the channels follows from a frame."""
 
-    type_name = "StackedFrames"
     of: ClassVar[type[gym.Space[Any]]] = StackedFrames
-
-    def __init__(self, space: gym.spaces.Box, path: str) -> None:
-        super().__init__(space, path)
-        assert isinstance(space, StackedFrames)  # by its class
-        self._frame, self._num_frames = BoxKind(space.frame, path), space.num_frames
 
     def _image_of(self, space: gym.spaces.Box) -> ImageLayout | None:
         assert isinstance(space, StackedFrames)  # by its class
         image = space.frames.image
         return None if image is None else replace(image, channels=space.num_frames * image.channels)
-
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        return {"frame": {"type": BoxKind.type_name, **self._frame.to_json()}, "num_frames": self._num_frames}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return StackedFrames(BoxKind.from_json(json["frame"]), int(json["num_frames"]))
 
 
 def frames_of(space: gym.Space[Any]) -> FrameLayout | None:

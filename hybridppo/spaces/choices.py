@@ -2,114 +2,35 @@
 
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.errors import BadValueError, ConfigurationError
+from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Json, Kind
-from hybridppo.spaces.box import MOST_NUMBERS
-from hybridppo.spaces.checks import as_numbers, as_scalar, as_truths, checked_whole, require_finite, write_one_hot
+from hybridppo.spaces.base import Kind
+from hybridppo.spaces.checks import as_numbers, as_scalar, as_truths, checked_whole, write_one_hot
 
 
-class DiscreteKind(Kind["gym.spaces.Discrete[Any]"]):  # not generic in older releases of gymnasium
-    """One-hot in a row. A mask has a boolean for each option."""
+class ChoicesKind(Kind[Any]):
+    """One or several choices, one-hot in a row, one after the other.
 
-    type_name = "Discrete"
-    of = gym.spaces.Discrete
+    A mask has a truth for each option; that of several choices is a tuple with a mask for each, or flat.
+    """
 
-    def __init__(self, space: "gym.spaces.Discrete[Any]", path: str) -> None:
+    of: ClassVar[type[gym.Space[Any]]] = gym.spaces.MultiDiscrete
+
+    def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
-        self.size, self._start = int(space.n), int(space.start)
-
-    def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
-        if rows.ndim == 1:  # a single observation is written at every step: this is five times as fast
-            number = observations
-            if type(number) is not int:
-                number = self._whole(as_scalar(f"its observation{self.path}", np.asarray(observations)))
-            index = number - self._start
-            if not 0 <= index < self.size:
-                raise self._no_choice(number)
-            rows.fill(0.0)
-            rows[index] = 1.0
-            return
-        array = as_numbers(f"its observation{self.path}", observations)
-        bad = write_one_hot(array.reshape(rows.shape[:-1]) - self._start, rows)
-        if bad is not None:
-            raise self._no_choice(array.ravel()[bad])
-
-    def _whole(self, number: Any) -> int:
-        if type(number) not in (int, bool) and not (type(number) is float and number.is_integer()):
-            raise self._no_choice(number)
-        return int(number)
-
-    def _no_choice(self, number: Any) -> BadValueError:
-        return BadValueError(f"its observation{self.path} is {number}, which is not one of its space, {self.space}")
-
-    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
-        name = f"its observation{self.path}"
-        array = as_numbers(name, observation)
-        require_finite(name, array)
-        number = as_scalar(name, array)
-        if number != int(number) or not self._start <= number < self._start + self.size:
-            raise self._no_choice(number)
-        return np.asarray(int(number))
-
-    @property
-    def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
-        return [(self.path, self.size)]
-
-    def flat_mask(self, mask: Any) -> Array:
-        """`[n]`; None allows everything, as in gymnasium."""
-        if mask is None:
-            return np.ones(self.size, np.float32)
-        return as_truths(mask, (self.size,), f"its action mask{self.path}", "one for each action")
-
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        dtype = np.dtype(self.space.dtype)
-        return {"n": self.size, "start": self._start, **({} if dtype == np.int64 else {"dtype": str(dtype)})}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        # Older releases of gymnasium have no argument `dtype`.
-        own: dict[str, Any] = {"dtype": np.dtype(json["dtype"])} if "dtype" in json else {}
-        return gym.spaces.Discrete(json["n"], start=json["start"], **own)
-
-
-class _SeveralChoices(Kind[Any]):
-    """The common part of spaces with several choices."""
-
-    _sizes: list[int]
-    """Number of options of each choice."""
-
-    def checked(self, observation: Any, *, bounds: bool = True) -> Array:
-        self.write(observation, np.empty(self.size, np.float32))
-        return np.asarray(observation).astype(self.space.dtype).reshape(self.space.shape)
-
-    @property
-    def mask_parts(self) -> list[tuple[str, int]]:
-        places = np.ndindex(*self.space.shape)
-        return [
-            (self.path + "".join(f"[{i}]" for i in place), size)
-            for place, size in zip(places, self._sizes, strict=True)
-        ]
-
-
-class MultiDiscreteKind(_SeveralChoices):
-    """One-hot in a row, one choice after the other. A mask is a tuple with a mask for each choice, or flat."""
-
-    type_name = "MultiDiscrete"
-    of = gym.spaces.MultiDiscrete
-
-    def __init__(self, space: "gym.spaces.MultiDiscrete[Any]", path: str) -> None:
-        super().__init__(space, path)
-        self._sizes = space.nvec.ravel().tolist()
-        self._starts = space.start.ravel().astype(np.int64)
+        self._sizes, self._starts = self._options()
+        """Number of options of each choice, and the number of its first option."""
         self.size = sum(self._sizes)
         ends = np.cumsum([0, *self._sizes]).tolist()
         self._slices = [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+    def _options(self) -> tuple[list[int], Array]:
+        return self.space.nvec.ravel().tolist(), self.space.start.ravel().astype(np.int64)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
         array = checked_whole(observations, (*rows.shape[:-1], *self.space.shape), f"its observation{self.path}")
@@ -118,55 +39,86 @@ class MultiDiscreteKind(_SeveralChoices):
         for i, part in enumerate(self._slices):
             bad = write_one_hot(indices[..., i], rows[..., part])
             if bad is not None:
-                number = (indices[..., i] + self._starts[i]).ravel()[bad]
-                at = "".join(f"[{index}]" for index in np.unravel_index(i, self.space.shape))
-                raise BadValueError(
-                    f"its observation{self.path}{at} is {number}, which is not one of its space, {self.space}"
-                )
+                raise self._no_choice((indices[..., i] + self._starts[i]).ravel()[bad], self.mask_parts[i][0])
+
+    def _no_choice(self, number: Any, path: str) -> BadValueError:
+        return BadValueError(f"its observation{path} is {number}, which is not one of its space, {self.space}")
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
+        self.write(observation, np.empty(self.size, np.float32))
+        return np.asarray(observation).astype(self.space.dtype).reshape(self.space.shape)
+
+    @property
+    def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
+        paths = [self.path + "".join(f"[{i}]" for i in place) for place in np.ndindex(*self.space.shape)]
+        return list(zip(paths, self._sizes, strict=True))
 
     def flat_mask(self, mask: Any) -> Array:
-        """`[sum(nvec)]`: from nested tuples as `sample` takes them, or from such an array; None allows everything."""
+        """`[sum(sizes)]`: from nested tuples as `sample` takes them, or from such an array; None allows everything."""
         if mask is None:
-            return np.ones(self.size, np.float32)
-        if isinstance(mask, np.ndarray) or (isinstance(mask, list) and all(np.ndim(part) == 0 for part in mask)):
-            return as_truths(
-                mask, (self.size,), f"its action mask{self.path}", f"those of all choices in turn, of {self._sizes}"
-            )
-        parts = self._flattened(mask, self.space.shape, f"its action mask{self.path}")
-        return np.concatenate(
-            [
-                as_truths(part, (size,), f"its action mask{place}", "one for each action")
-                for part, (place, size) in zip(parts, self.mask_parts, strict=True)
-            ]
-        )
+            return np.ones(sum(self._sizes), np.float32)
+        is_flat = isinstance(mask, np.ndarray) or (isinstance(mask, list) and all(np.ndim(part) == 0 for part in mask))
+        if self.space.shape and is_flat:
+            which = f"those of all choices in turn, of {self._sizes}"
+            return as_truths(mask, (sum(self._sizes),), f"its action mask{self.path}", which)
+        parts = zip(self._masks(mask, self.space.shape, self.path), self.mask_parts, strict=True)
+        which = "one for each action"
+        return np.concatenate([as_truths(part, (n,), f"its action mask{path}", which) for part, (path, n) in parts])
 
-    def _flattened(self, mask: Any, shape: tuple[int, ...], name: str) -> list[Any]:
+    def _masks(self, mask: Any, shape: tuple[int, ...], path: str) -> list[Any]:
+        """The masks of all choices in turn."""
         if not shape:
             return [mask]
         if not isinstance(mask, (tuple, list)) or len(mask) != shape[0]:
             found = f"{len(mask)} of them" if isinstance(mask, (tuple, list)) else f"a {type(mask).__name__}"
-            raise BadValueError(f"{name} must be a tuple of {shape[0]} masks, one for each choice, and is {found}")
-        return [leaf for i, part in enumerate(mask) for leaf in self._flattened(part, shape[1:], f"{name}[{i}]")]
-
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        space = self.space
-        return {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "dtype": str(np.dtype(space.dtype))}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.MultiDiscrete(json["nvec"], dtype=np.dtype(json["dtype"]).type, start=json["start"])
+            raise BadValueError(
+                f"its action mask{path} must be a tuple of {shape[0]} masks, one for each choice, and is {found}"
+            )
+        return [leaf for i, part in enumerate(mask) for leaf in self._masks(part, shape[1:], f"{path}[{i}]")]
 
 
-class MultiBinaryKind(_SeveralChoices):
+class DiscreteKind(ChoicesKind):
+    """A choice."""
+
+    of = gym.spaces.Discrete
+
+    def _options(self) -> tuple[list[int], Array]:
+        self._start = int(self.space.start)
+        return [int(self.space.n)], np.array([self._start])
+
+    def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
+        if rows.ndim == 1:  # a single observation is written at every step: this is five times as fast
+            number = observations
+            if type(number) is not int:
+                number = self._whole(as_scalar(f"its observation{self.path}", np.asarray(observations)))
+            index = number - self._start
+            if not 0 <= index < self.size:
+                raise self._no_choice(number, self.path)
+            rows.fill(0.0)
+            rows[index] = 1.0
+            return
+        array = as_numbers(f"its observation{self.path}", observations)
+        bad = write_one_hot(array.reshape(rows.shape[:-1]) - self._start, rows)
+        if bad is not None:
+            raise self._no_choice(array.ravel()[bad], self.path)
+
+    def _whole(self, number: Any) -> int:
+        if type(number) not in (int, bool) and not (type(number) is float and number.is_integer()):
+            raise self._no_choice(number, self.path)
+        return int(number)
+
+
+class MultiBinaryKind(ChoicesKind):
     """Each binary choice is one number in a row. A mask has 0 or 1 for a value that is required, and 2 for either."""
 
-    type_name = "MultiBinary"
     of = gym.spaces.MultiBinary
 
     def __init__(self, space: gym.spaces.MultiBinary, path: str) -> None:
         super().__init__(space, path)
         self.size = math.prod(space.shape)
-        self._sizes = [2] * self.size
+
+    def _options(self) -> tuple[list[int], Array]:
+        return [2] * math.prod(self.space.shape), np.zeros(math.prod(self.space.shape), np.int64)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
         array = checked_whole(observations, (*rows.shape[:-1], *self.space.shape), f"its observation{self.path}")
@@ -189,13 +141,3 @@ class MultiBinaryKind(_SeveralChoices):
             )
         # [size] -> [size, 2]: whether 0 is allowed, whether 1 is allowed
         return np.stack((array != 1, array != 0), axis=-1).ravel().astype(np.float32)
-
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        return {"shape": list(self.space.shape)}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        shape = json["shape"]
-        if math.prod(shape) > MOST_NUMBERS:
-            raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")
-        return gym.spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)

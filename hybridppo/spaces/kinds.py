@@ -4,23 +4,21 @@ A new kind is a new file, and its name in `KINDS`.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from typing_extensions import Self
 
-from hybridppo.errors import BadValueError, ConfigurationError, shown
+from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.arrays import Array
-from hybridppo.spaces.base import Json, Kind
+from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import BoxKind, StackedFramesKind
 from hybridppo.spaces.checks import UnsupportedSpaceError
-from hybridppo.spaces.choices import DiscreteKind, MultiBinaryKind, MultiDiscreteKind
+from hybridppo.spaces.choices import ChoicesKind, DiscreteKind, MultiBinaryKind
 
 
 def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
@@ -30,19 +28,22 @@ def map_parts(function: Callable[[Any], Any], value: Any) -> Any:
     return tuple(map_parts(function, part) for part in value) if isinstance(value, tuple) else function(value)
 
 
+def parts_of(space: Any) -> list[tuple[Any, gym.Space[Any]]]:
+    """The parts of a `Dict` or `Tuple` with their keys, sorted: spaces with another order of keys are equal."""
+    items = list(space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces))
+    with contextlib.suppress(TypeError):  # keys that cannot be sorted
+        items.sort(key=lambda item: item[0])
+    return items
+
+
 class CompositeKind(Kind[Any]):
     """The common part of `Dict` and `Tuple`: parts with keys. A mask is a container of one mask for each part."""
 
-    type_name = ""
     container: type[Any] = object
 
     def __init__(self, space: Any, path: str) -> None:
         super().__init__(space, path)
-        items = list(space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces))
-        # Spaces with another order of keys are equal, so their rows must be, too.
-        with contextlib.suppress(TypeError):  # keys that cannot be sorted
-            items.sort(key=lambda item: item[0])
-        self._parts: dict[Any, Kind[Any]] = {key: kind_of(part, f"{path}[{key!r}]") for key, part in items}
+        self._parts: dict[Any, Kind[Any]] = {key: kind_of(part, f"{path}[{key!r}]") for key, part in parts_of(space)}
         if not self._parts:
             raise UnsupportedSpaceError(space, path, "it has no parts")
         self._leaves = [leaf for part in self._parts.values() for leaf in part.leaves]
@@ -90,11 +91,7 @@ class CompositeKind(Kind[Any]):
         items = self._items(observation, "its observation")
         return self.joined([part.checked(value, bounds=bounds) for part, value in items])
 
-    @property
-    def each(self) -> Callable[[Any], Iterator[Any]]:  # noqa: D102 - as in the base
-        return self._each
-
-    def _each(self, batch: Any) -> Iterator[Any]:
+    def each(self, batch: Any) -> Iterator[Any]:  # noqa: D102 - as in the base
         singles = [part.each(batch[key]) for key, part in self._parts.items()]
         return (self.joined(values) for values in zip(*singles, strict=True))
 
@@ -112,26 +109,16 @@ class CompositeKind(Kind[Any]):
 class DictKind(CompositeKind):
     """Parts by name."""
 
-    type_name = "Dict"
     of = gym.spaces.Dict
     container = dict
 
     def joined(self, parts: Sequence[Any]) -> Any:  # noqa: D102 - as in the base
         return dict(zip(self._parts, parts, strict=True))
 
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        parts = self._parts.items()
-        return {"spaces": [[_key_to_json(key), kind_to_json(part)] for key, part in parts]}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.Dict([(_key_from_json(key), space_of_kind(part)) for key, part in json["spaces"]])
-
 
 class TupleKind(CompositeKind):
     """Parts by number."""
 
-    type_name = "Tuple"
     of = gym.spaces.Tuple
     container = tuple
 
@@ -139,37 +126,12 @@ class TupleKind(CompositeKind):
         found = dict(zip(self._parts, parts, strict=True))
         return tuple(found.get(number) for number in range(len(self.space.spaces)))
 
-    def to_json(self) -> Json:  # noqa: D102 - as in the base
-        return {"spaces": [kind_to_json(part) for part in self._parts.values()]}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.Tuple([space_of_kind(part) for part in json["spaces"]])
-
-
-def _key_to_json(key: Any) -> Any:
-    """A key as JSON.
-
-    Raises:
-        ConfigurationError: for a key that JSON cannot hold.
-    """
-    key = key.item() if isinstance(key, np.generic) else key
-    if isinstance(key, tuple):
-        return [_key_to_json(part) for part in key]
-    if not isinstance(key, (str, int, float)) or key != key or key in (math.inf, -math.inf):
-        raise ConfigurationError(f"the key {shown(key)} of a Dict space cannot be saved: use text, numbers, or tuples")
-    return key
-
-
-def _key_from_json(key: Any) -> Any:
-    return tuple(map(_key_from_json, key)) if isinstance(key, list) else key
-
 
 KINDS: list[type[Kind[Any]]] = [
     StackedFramesKind,
     BoxKind,
     DiscreteKind,
-    MultiDiscreteKind,
+    ChoicesKind,
     MultiBinaryKind,
     DictKind,
     TupleKind,
@@ -200,22 +162,4 @@ def each_of(space: gym.Space[Any]) -> Callable[[Any], Iterable[Any]]:
 def first_of(space: gym.Space[Any]) -> Callable[[Any], Any]:
     """A function that returns the first action of such a batch."""
     each = each_of(space)
-    return itemgetter(0) if each is iter else lambda batch: next(iter(each(batch)))
-
-
-def kind_to_json(kind: Kind[Any]) -> Json:
-    """A space as a JSON object."""
-    return {"type": kind.type_name, **kind.to_json()}
-
-
-def space_of_kind(json: Json) -> gym.Space[Any]:
-    """The space from the result of `kind_to_json`.
-
-    Raises:
-        ConfigurationError: if the type is unknown, or the space is implausibly large.
-    """
-    for kind in KINDS:
-        if json["type"] == kind.type_name:
-            return kind.from_json(json)
-    known = ", ".join(kind.type_name for kind in KINDS)
-    raise ConfigurationError(f"there is no space of type {shown(json['type'])}: the types are {known}")
+    return lambda batch: next(iter(each(batch)))

@@ -11,7 +11,7 @@ import numpy as np
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.base import Kind
-from hybridppo.spaces.box import MOST_NUMBERS, frames_of, is_outside
+from hybridppo.spaces.box import frames_of, is_outside
 from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test, unsupported
 from hybridppo.spaces.kinds import CompositeKind, kind_of
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart
@@ -22,6 +22,8 @@ REMEDY = (
 )
 
 
+MOST_NUMBERS = 2**26
+"""The largest part of a row: a larger one would only fill the memory."""
 MOST_KNOWN = 256
 """If a space has at most this number of options, their encoded rows are kept."""
 

@@ -26,9 +26,8 @@ from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, ImageNetwork
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
-from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.observations import MOST_NUMBERS, ObservationEncoder
 from hybridppo.spaces.rows import ImageLayout
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 

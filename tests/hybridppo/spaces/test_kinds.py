@@ -13,10 +13,10 @@ from hybridppo.distributions.categorical import Categorical
 from hybridppo.distributions.of_space import distribution_for, distribution_of
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces import kinds
-from hybridppo.spaces.base import Json, Kind
+from hybridppo.spaces.base import Kind
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.serialization import space_from_json, space_to_json
+from hybridppo.spaces.serialization import FORMATS, space_from_json, space_to_json
 
 VECTORS = Dict(
     speed=Box(-1.0, 1.0, (2,)), gear=Discrete(3, start=1), keys=Tuple((MultiBinary(2), MultiDiscrete([2, 2])))
@@ -258,7 +258,7 @@ class Angle(gym.Space):
 class AngleKind(Kind[Angle]):
     """Sine and cosine; as an action, one of four directions."""
 
-    type_name, of, size = "Angle", Angle, 2
+    of, size = Angle, 2
 
     def write(self, observations: Any, rows: np.ndarray) -> None:
         radians = np.deg2rad(np.asarray(observations))
@@ -269,19 +269,13 @@ class AngleKind(Kind[Angle]):
             raise BadValueError(f"its observation{self.path} is {observation}, which is no angle")
         return observation
 
-    def to_json(self) -> Json:
-        return {}
-
-    @classmethod
-    def from_json(cls, json: Json) -> gym.Space:
-        return Angle()
-
 
 def test_a_further_kind_is_one_class_and_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     space = Dict(wind=Angle(), speed=Box(-1.0, 1.0, (1,)))
     with pytest.raises(EnvError, match=r"which is at \['wind'\]"):
         ObservationEncoder(space)
     monkeypatch.setattr(kinds, "KINDS", [*kinds.KINDS, AngleKind])
+    monkeypatch.setitem(FORMATS, "Angle", (Angle, lambda angle: {}, lambda json: Angle()))
     distribution_of.register(AngleKind, lambda kind, squash: Categorical(4))
     encode = ObservationEncoder(space)
     np.testing.assert_allclose(encode.one({"wind": 90, "speed": [0.5]}), [0.5, 1.0, 0.0], atol=1e-6)

@@ -213,10 +213,14 @@ def test_frozen_parameters_stay_and_the_others_learn() -> None:
 
 def test_smoothing_noise_is_drawn_for_td3_alone_and_by_its_owner() -> None:
     for name, is_noisy in (("ddpg", False), ("td3", True)):
-        agent = agent_of(CONFIGS[name])
-        noise = agent._target_noise(np.random.default_rng(0), (200, 50))
+        agent = agent_of(replace(CONFIGS[name], batch_size=50, gradient_steps=200, buffer_size=1_000))
+        replay = agent.new_replay()
+        replay._valid[:], replay._num_valid[:], replay.total = True, replay.capacity, replay.capacity
+        for array in replay.arrays.values():
+            array.zero_()
+        noise = torch.cat([part.noise for part in agent.minibatches(replay)])
         assert noise.shape == (200, 50, 2)
-        assert (noise.std() == pytest.approx(0.2, rel=0.05)) if is_noisy else not noise.any()
+        assert (float(noise.std()) == pytest.approx(0.2, rel=0.05)) if is_noisy else not noise.any()
 
 
 # What it is for, and what it is not

@@ -395,10 +395,10 @@ def test_turns_that_are_paused_and_loaded_go_on_with_what_they_remembered(paused
         whole.collect(actor)
         expected = whole.collect(actor)
         paused.collect(actor)
-        paused._stop = StopsAt(paused_at)
+        paused._environments.stop = StopsAt(paused_at)
         with pytest.raises(Stopped):
             paused.collect(actor)
-        paused._stop = bytearray(1)
+        paused._environments.stop = bytearray(1)
         assert loaded.load_state(*paused.state(), env_seed=0) is None
         found = loaded.collect(actor)
     for name, tensor in expected.tensors().items():

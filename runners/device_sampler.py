@@ -18,9 +18,8 @@ from hybridppo.environments.tensor_agents import TensorStep
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import DeviceError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.rollouts.on_device import DeviceRollout
+from hybridppo.rollouts.on_device import DeviceRollout, TensorStatistics
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.sampler import BaseSampler, RolloutPlan, UnfinishedRollout, require_like, warned_of_bounds
 from hybridppo.spaces.on_tensors import numbers_of

@@ -26,7 +26,7 @@ from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.rollouts.page_locking import allocate
+from hybridppo.rollouts.on_device import allocate
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled

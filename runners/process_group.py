@@ -25,8 +25,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from hybridppo.errors import ConfigurationError, DistributedError, HybridPPOError, LearnerLostError
 from hybridppo.interfaces import agents_of
 from hybridppo.reporting.callbacks import TrainingRun
-from hybridppo.rollouts.parts import in_parts, joined
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import Rollout, in_parts, joined
 from hybridppo.system.signals import Interruption, give_up_if_stopped
 from hybridppo.system.validation import part_of
 

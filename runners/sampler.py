@@ -22,12 +22,11 @@ from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import Metrics, SamplingActor
-from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer, steps_by_turns
 from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.page_locking import allocate
+from hybridppo.rollouts.on_device import allocate
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.rollouts.turns import steps_by_turns
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.filling import Flag, Stepper
 from hybridppo.spaces.arrays import Array

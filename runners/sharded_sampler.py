@@ -14,7 +14,7 @@ from hybridppo.environments.steering import Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.episodes import EpisodeStatistics
-from hybridppo.rollouts.parts import RolloutParts, in_parts
+from hybridppo.rollouts.rollout import RolloutParts, in_parts
 from hybridppo.runners.counts import Counts, InfoMetrics
 from hybridppo.runners.process_group import SingleProcess, on_host
 from hybridppo.runners.processes import WorkerLostError

@@ -25,7 +25,7 @@ from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
 from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
 from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
-from hybridppo.rollouts.page_locking import PageLock, allocate
+from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError, name_of
 from hybridppo.runners.sampler import RolloutPlan

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.loss import advantage_sums, explained_variance, normalize
 from hybridppo.networks.recurrent import Segments
-from hybridppo.rollouts.columns import Columns
+from hybridppo.rollouts.buffer import Columns
 from hybridppo.spaces.box import FrameLayout
 from hybridppo.system.devices import sent
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import LagCorrection
-from hybridppo.rollouts.parts import in_parts
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.rollout import Rollout, in_parts
 
 LEARNING_RATE_STEP = 0.03
 """By how much the actor's learning rate is reduced after an update that went too far (appendix of the paper,

@@ -1,19 +1,34 @@
-"""The tensors of a rollout that stays on the actor's device."""
+"""Rollouts and devices: tensors of a rollout that stays on a device, their episodes, and page-locked arrays.
 
+A GPU copies from page-locked memory directly, and without making the host wait.
+"""
+
+import logging
+import mmap
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.errors import DeviceError
+from hybridppo.rollouts.buffer import Columns, Layout, RolloutBuffer, arrays_in, size_of
+from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.system.devices import Accelerator, accelerator_of
+
+logger = logging.getLogger(__name__)
 
 TensorLayout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and type of each tensor, by name."""
 
 
 @dataclass(frozen=True)
-class DeviceRollout:
+class DeviceRollout(Columns):
     """The tensors of one rollout, time-major, on one device, as in `RolloutBuffer`."""
 
     observations: Tensor
@@ -79,7 +94,7 @@ class DeviceRollout:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that there are, by name."""
-        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+        return self.columns()
 
     def with_finals(self) -> "DeviceRollout":
         """The rollout with room for final observations; those of earlier steps are the observations before them."""
@@ -89,3 +104,128 @@ class DeviceRollout:
         """The rows that a checkpoint needs if `filled` are filled, as views."""
         lengths = {"observations": filled + 1, "states": memory.num_sequences(filled) if memory is not None else 0}
         return {name: rows[: lengths.get(name, filled)] for name, rows in self.tensors.items() if len(rows)}
+
+
+class TensorStatistics(EpisodeStatistics):
+    """`EpisodeStatistics` of rollouts on a device; only the latest episodes are copied to the host.
+
+    Args:
+        num_envs: `N`.
+        device: device of the rollouts.
+        window: number of latest episodes for the means.
+    """
+
+    def __init__(self, num_envs: int, device: torch.device, window: int = 100) -> None:
+        super().__init__(num_envs, window)
+        self._window = window
+        precise = torch.float32 if device.type == "mps" else torch.float64  # which has no other
+        self._sums = torch.zeros(num_envs, dtype=precise, device=device)
+        self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def measured(self, rewards: Tensor, ended: Tensor, valid: Tensor) -> Tensor:
+        """Count a block of steps; return one tensor of numbers for `read`.
+
+        Args:
+            rewards: `[T, N]`.
+            ended: `[T, N]` bool; only for steps.
+            valid: `[T, N]` bool, which rows are steps.
+        """
+        num_steps, num_envs = rewards.shape
+        rows = torch.arange(num_steps, device=rewards.device)[:, None]
+        # Sums of each column up to each row, as if no episode had ended in the block.
+        sums = self._sums + (rewards * valid).to(self._sums.dtype).cumsum(0)
+        counts = self._counts + valid.cumsum(0)
+        ends = torch.where(ended, rows, -1).cummax(0).values  # the last end up to each row, or -1
+        before = torch.cat((torch.full_like(ends[:1], -1), ends[:-1]))
+        is_later, index = before >= 0, before.clamp(min=0)
+        # The sum of an episode is the difference between its end and the end before.
+        returns = sums - torch.where(is_later, sums.gather(0, index), 0.0)
+        lengths = counts - torch.where(is_later, counts.gather(0, index), 0)
+        has_ended, last = ends[-1] >= 0, ends[-1:].clamp(min=0)
+        self._sums = sums[-1] - torch.where(has_ended, sums.gather(0, last)[0], 0.0)
+        self._counts = counts[-1] - torch.where(has_ended, counts.gather(0, last)[0], 0)
+        # The latest episodes in the order of their ends: rows before columns.
+        places = torch.arange(num_steps * num_envs, device=rewards.device)
+        order = torch.where(ended.flatten(), places, -1).topk(min(self._window, len(places))).values
+        latest = order.clamp(min=0)
+        found = (ended.sum().reshape(1), returns.flatten()[latest], lengths.flatten()[latest])
+        return torch.cat([numbers.to(self._sums.dtype) for numbers in found])
+
+    def read(self, numbers: list[float]) -> None:
+        """Read the result of `measured` on the host."""
+        num_ended, size = int(numbers[0]), (len(numbers) - 1) // 2
+        known = min(num_ended, size)
+        returns, lengths = numbers[1 : 1 + known][::-1], numbers[1 + size : 1 + size + known][::-1]
+        self.add_ended(returns, [int(length) for length in lengths], num_ended)
+
+    def drop_running(self, envs: slice | NDArray[Any] = slice(None)) -> None:  # noqa: D102 - as in the base
+        columns = envs if isinstance(envs, slice) else torch.tensor(envs, device=self._sums.device)
+        self._sums[columns] = 0.0
+        self._counts[columns] = 0
+
+    def state(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        self._running_return = np.array(self._sums.tolist())
+        self._running_length = np.array(self._counts.tolist(), dtype=np.int64)
+        return super().state()
+
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        super().load_state(state)
+        self._sums.copy_(torch.from_numpy(self._running_return))
+        self._counts.copy_(torch.from_numpy(self._running_length))
+
+
+class PageLock:
+    """Keeps the pages of an array locked until closed.
+
+    Args:
+        array: a contiguous array; its memory must outlive the lock.
+        accelerator: the device that copies from it.
+
+    Raises:
+        DeviceError: if the pages cannot be locked.
+    """
+
+    def __init__(self, array: NDArray[Any], accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._address = array.ctypes.data
+        error = accelerator.lock_pages(self._address, array.nbytes)
+        self._is_locked = error == 0
+        if error:  # no slower run without a lock: the next CUDA call would report the error again
+            raise DeviceError(
+                f"rollouts ({array.nbytes / 1e6:.1f} MB) could not be locked in memory (CUDA error {error}): free "
+                "memory, or lower num_envs or num_steps"
+            )
+
+    def close(self) -> None:
+        """Unlock the pages; a second call does nothing."""
+        if self._is_locked:
+            self._is_locked = False
+            error = self._accelerator.unlock_pages(self._address)
+            if error:
+                logger.warning("the memory of rollouts could not be unlocked (CUDA error %d)", error)
+
+
+def allocate(layout: Layout, pin_for: torch.device | None) -> RolloutBuffer:
+    """The arrays of a rollout in one block of memory, all zeros.
+
+    Args:
+        layout: as `RolloutBuffer.layout`.
+        pin_for: the device that copies from it, if page-locked memory makes its copies faster; else None.
+    """
+    size = size_of(layout)
+    memory = np.zeros(size, np.uint8) if pin_for is None else page_locked_bytes(size, accelerator_of(pin_for))
+    return RolloutBuffer(**arrays_in(memory, layout))
+
+
+def page_locked_bytes(size: int, accelerator: Accelerator) -> NDArray[np.uint8]:
+    """Page-locked memory of exactly `size` bytes, which is unlocked when nothing refers to it any more.
+
+    torch allocates page-locked memory in powers of two, up to twice what a rollout needs.
+
+    Raises:
+        DeviceError: if the pages cannot be locked.
+    """
+    # From mmap, whose pages hold nothing else: no page may be locked twice.
+    memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    weakref.finalize(memory, PageLock(memory, accelerator).close)
+    return memory

@@ -9,7 +9,7 @@ is only appended to. Episode ends are those of the rollout: a truncated step is 
 Rows that are not steps (resets, or steps of an episode that was broken off) stay in their place, but are never drawn.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.rollouts.buffer import Columns
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.devices import sent
@@ -24,7 +25,7 @@ from hybridppo.system.validation import whole
 
 
 @dataclass(frozen=True)
-class Transitions:
+class Transitions(Columns):
     """Minibatches of transitions, `[..., B]`, over one or several steps."""
 
     observations: Tensor
@@ -43,19 +44,10 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.returns)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Transitions":
-        """The transitions with `function` applied to each of their tensors."""
-        return Transitions(*map(function, vars(self).values()))
-
     def unbind(self) -> "Iterator[Transitions]":
         """The minibatches one after the other, as views."""
         columns = (column.unbind() for column in vars(self).values())
         return (Transitions(*column) for column in zip(*columns, strict=True))
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all tensors together."""
-        return sum(int(column.nbytes) for column in vars(self).values())
 
 
 class Replay:

@@ -12,7 +12,7 @@ import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.errors import DeviceError, EnvError
 from hybridppo.rollouts import page_locking
-from hybridppo.rollouts.page_locking import PageLock, allocate
+from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners import workers
 from hybridppo.system.devices import Accelerator, accelerator_of
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hybridppo.rollouts.episodes import EpisodeStatistics
-from hybridppo.rollouts.tensor_episodes import TensorStatistics
+from hybridppo.rollouts.on_device import TensorStatistics
 
 CPU = torch.device("cpu")
 

@@ -17,12 +17,11 @@ from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
+from hybridppo.environments.multi_agent import is_parallel, takes_turns
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
 from hybridppo.environments.packages import env_of_id, is_atari, note_of, package_of, require_package
-from hybridppo.environments.parallel import is_parallel
 from hybridppo.environments.registration import import_modules, source_of, spec_of
 from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
 from hybridppo.spaces.box import num_frames_of

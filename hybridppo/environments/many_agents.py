@@ -13,11 +13,10 @@ import numpy as np
 
 from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.multi_agent import MultiAgentEnvironment, multi_agent_environment
 from hybridppo.environments.options import OnEnvError, SeatOptions
-from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import seat_environment
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
-from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
@@ -55,16 +54,19 @@ class ManyAgents(SubEnvironments):
         critic_observes: ObservesOfAgents = "own",
         seats: SeatOptions | None = None,
     ) -> None:
-        makes: list[Callable[[], Any]] = [partial(agents_environment, make, action_masks, critic_observes)] * num_envs
+        makes: list[Callable[[], Any]] = [
+            partial(multi_agent_environment, make, action_masks, critic_observes)
+        ] * num_envs
         if seats is not None:
             makes = [partial(seat_environment, make, seats, []) for _ in range(num_envs)]
         sub_environments = made_alike(makes, _require_alike, first, on_error, has_agents=True)
-        model = cast(ParallelEnvironment, sub_environments[0].env)
+        model = cast(MultiAgentEnvironment, sub_environments[0].env)
         num_agents = len(model.agents)
         super().__init__(sub_environments, num_agents, model.agent.observation_space, model.agent.action_space)
         self.agents = tuple(map(str, model.agents))
         space = model.agent.action_space
-        self._each_action = _as_list if isinstance(space, SpacesOfAgents) else each_of(space)
+        each = None if isinstance(space, SpacesOfAgents) else each_of(space)
+        self._each_action = lambda actions: actions if isinstance(actions, list) or each is None else each(actions)
         self._rows = np.zeros((self.num_envs, *self.encode.shape), self.encode.dtype)
         self._rewards = np.zeros(self.num_envs, np.float32)
         self._terminated, self._truncated, self._present, self._absent = (
@@ -95,7 +97,7 @@ class ManyAgents(SubEnvironments):
         finals_of: list[int] = []
         finals: list[Array] = []
         for i, (sub_env, columns) in enumerate(zip(self.sub_environments, self._columns, strict=True)):
-            parallel = cast(ParallelEnvironment, sub_env.env)
+            parallel = cast(MultiAgentEnvironment, sub_env.env)
             try:
                 rows, rewards, terminated, truncated, _ = parallel.step(each[columns])
                 if self._infos is not None:
@@ -112,7 +114,7 @@ class ManyAgents(SubEnvironments):
         if not isfinite(self._sum_of_rows(self._rows.reshape(-1)) + self._sum_of_rewards(self._rewards)):
             finals_of, finals = self._recover_from_numbers(each, finals_of, finals)
         for i, sub_env in enumerate(self.sub_environments):
-            if cast(ParallelEnvironment, sub_env.env).is_over:
+            if cast(MultiAgentEnvironment, sub_env.env).is_over:
                 self._reset(i)
         self._terminated |= self._absent
         return self._rows, self._rewards, self._terminated, self._truncated, finals_of, finals
@@ -133,7 +135,7 @@ class ManyAgents(SubEnvironments):
             self._present[self._columns[i]] = present
             self._parallel(i).put_present(np.array(present))
 
-    def _sum_infos(self, i: int, parallel: ParallelEnvironment) -> None:
+    def _sum_infos(self, i: int, parallel: MultiAgentEnvironment) -> None:
         """Sum up the infos of the agents that were present; an agent that takes turns has its info at its next turn."""
         assert self._infos is not None
         columns, infos = self._columns[i], parallel.infos
@@ -144,8 +146,8 @@ class ManyAgents(SubEnvironments):
                 if parallel.terminated[slot] or parallel.truncated[slot]:
                     self._infos.end(columns.start + slot)
 
-    def _parallel(self, i: int) -> ParallelEnvironment:
-        return cast(ParallelEnvironment, self.sub_environments[i].env)
+    def _parallel(self, i: int) -> MultiAgentEnvironment:
+        return cast(MultiAgentEnvironment, self.sub_environments[i].env)
 
     def _recover(self, i: int, action: Any, error: BaseException) -> None:
         """As in the base; the error names the actions of the agents that acted."""
@@ -173,12 +175,8 @@ class ManyAgents(SubEnvironments):
         return [column for column, _ in kept], [final for _, final in kept]
 
 
-def _as_list(actions: list[Any]) -> list[Any]:
-    return actions
-
-
 def _require_alike(
-    ours: ParallelEnvironment, theirs: ParallelEnvironment, our_name: str, their_name: str, num_envs: int
+    ours: MultiAgentEnvironment, theirs: MultiAgentEnvironment, our_name: str, their_name: str, num_envs: int
 ) -> None:
     """Refuse environments that differ in their agents or a space, with an `EnvError`."""
     if ours.agents != theirs.agents:

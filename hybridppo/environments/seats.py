@@ -7,12 +7,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
 
 from hybridppo.environments.action_masks import mask_for_sample
+from hybridppo.environments.multi_agent import MultiAgentEnvironment, multi_agent_environment
 from hybridppo.environments.options import SeatOptions
-from hybridppo.environments.parallel import ParallelEnvironment
-from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.of_agents import SpacesOfAgents
@@ -43,8 +41,8 @@ class _Memory:
         for a draw, else 0."""
 
 
-class Seat(gym.Env[Any, Any]):
-    """Like `ParallelEnvironment` with the learner as its agent, whose seat is drawn in each episode.
+class Seat:
+    """Like `MultiAgentEnvironment` with the learner as its agent, whose seat is drawn in each episode.
 
     If there are several policies, one is drawn in each episode and learns in all its seats. All agents are then
     columns, and the columns of opponents are absent.
@@ -60,7 +58,7 @@ class Seat(gym.Env[Any, Any]):
 
     turn = 0
 
-    def __init__(self, inner: ParallelEnvironment, options: SeatOptions, results: list[list[Any]]) -> None:
+    def __init__(self, inner: MultiAgentEnvironment, options: SeatOptions, results: list[list[Any]]) -> None:
         self._inner, self._results = inner, results
         self._opponent_of: Callable[[Path], Opponent] = options.opponent_of
         self.agents, self.agent = ("learner",), inner.agent
@@ -84,8 +82,6 @@ class Seat(gym.Env[Any, Any]):
         self.terminated, self.truncated, self.present = (np.zeros(len(self.agents), np.bool_) for _ in range(3))
         self.is_over = False
         self.finals: list[tuple[int, Array]] = []
-        low, high = (0, 255) if self._rows.dtype == np.uint8 else (-np.inf, np.inf)
-        self.observation_space = Box(low, high, self._rows.shape, dtype=self._rows.dtype.type)
         actions: Any = inner.action_space
         self._random_actions: Any = deepcopy(actions)  # to seed them; the game may draw from its own
         self.action_space = gym.spaces.Tuple([actions[column] for column in range(len(self.agents))])
@@ -152,7 +148,7 @@ class Seat(gym.Env[Any, Any]):
         return self._rows, {}
 
     def step(self, action: Any) -> Any:
-        """As `ParallelEnvironment.step`, up to the learner's next turn or the end of its episode."""
+        """As `MultiAgentEnvironment.step`, up to the learner's next turn or the end of its episode."""
         inner = self._inner
         self.finals, self.infos = [], {}
         for array in (self.rewards, self.terminated, self.truncated):
@@ -167,11 +163,11 @@ class Seat(gym.Env[Any, Any]):
         return self._rows, self.rewards, self.terminated, self.truncated, {}
 
     def require_finite(self) -> None:
-        """As in `ParallelEnvironment`."""
+        """As in `MultiAgentEnvironment`."""
         self._inner.require_finite()
 
     def put_present(self, present: Array) -> None:
-        """As in `ParallelEnvironment`."""
+        """As in `MultiAgentEnvironment`."""
         self.present[:] = present
         memory, inner = self._memory, self._inner
         self._opponents.clear()
@@ -261,7 +257,7 @@ class Seat(gym.Env[Any, Any]):
         return found
 
 
-def _require_seats(inner: ParallelEnvironment) -> None:
+def _require_seats(inner: MultiAgentEnvironment) -> None:
     """Refuse a game that one policy cannot play against itself, with an `EnvError`."""
     spaces = inner.agent.observation_space, inner.agent.action_space
     if len(inner.agents) < 2 or any(isinstance(space, SpacesOfAgents) for space in spaces):
@@ -274,4 +270,4 @@ def _require_seats(inner: ParallelEnvironment) -> None:
 
 def seat_environment(make: Callable[[], Any], options: SeatOptions, results: list[list[Any]]) -> Seat:
     """The environment that `make` makes, as the learner's seats."""
-    return Seat(agents_environment(make, options.action_masks, options.critic_observes), options, results)
+    return Seat(multi_agent_environment(make, options.action_masks, options.critic_observes), options, results)

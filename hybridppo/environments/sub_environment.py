@@ -49,7 +49,7 @@ class SubEnvironment:
         index: its number among the environments of the run.
         on_error: "raise" an error, or "restart" the environment.
         gives_rows: whether observations of any space but a `Box` are returned as encoded rows.
-        has_agents: whether `make` makes a `ParallelEnvironment` or a `Seat`.
+        has_agents: whether `make` makes a `MultiAgentEnvironment` or a `Seat`.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class SubEnvironment:
     ) -> None:
         self.env = make()
         self.index = index
-        self._encode = ObservationEncoder(self.env.observation_space)
         self._has_agents = has_agents
+        self._encode = ObservationEncoder(self.spaces.observation_space)
         self._gives_rows = gives_rows and not self._encode.is_array
         self._row = self._encode.row_maker()
         self.seed: int | None = None
@@ -207,20 +207,25 @@ class SubEnvironment:
 
     def _restart(self) -> Any:
         self.times_restarted += 1
-        spaces = self.env.observation_space, self.env.action_space
+        before = self.spaces
         self.close()
         self.env = self._make()
         for steering in self.steering:
             steering.apply(self.env)
-        if (self.env.observation_space, self.env.action_space) != spaces:
-            raise BadValueError(
-                f"its spaces are {self.env.observation_space} and {self.env.action_space}, not {spaces}"
-            )
+        was, found = ((each.observation_space, each.action_space) for each in (before, self.spaces))
+        if found != was:
+            raise BadValueError(f"its spaces are {found[0]} and {found[1]}, not {was}")
         self._is_checked, self.step, self._resets = False, self._first_step, 0
         # The old seed might lead to the same failure. The new seed follows from the old one alone, so that an episode
         # that is sampled again after a resume is the same.
         self.seed = int(np.random.SeedSequence([self.seed or 0, 1]).generate_state(1)[0] >> 1)
         return self._reset(self.seed)
+
+    @property
+    def spaces(self) -> Any:
+        """The object that has the observation space and the action space, of one agent if there are several."""
+        env: Any = self.env
+        return env.agent if self._has_agents else env
 
     @property
     def walked(self) -> object:
@@ -242,6 +247,8 @@ class SubEnvironment:
         result = self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
+        if self._has_agents:  # rows, which are checked
+            return result[0]
         encode = self._encode
         observation: Any
         if not self._is_checked:

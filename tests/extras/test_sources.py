@@ -27,7 +27,7 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError, SingleDevice
 from hybridppo.commands.main import main
 from hybridppo.environments.making import make_environments, to_send
-from hybridppo.environments.turns import TurnEnvironment
+from hybridppo.environments.multi_agent import TurnBasedEnvironment
 
 pytestmark = [
     pytest.mark.extras,
@@ -311,7 +311,9 @@ def test_a_card_game_of_pettingzoo_is_played_in_turns() -> None:
 
 
 def test_what_wrappers_say_of_a_turn_is_asked_within() -> None:
-    environment = TurnEnvironment(pytest.importorskip("pettingzoo.classic.connect_four_v3").env(), action_masks=True)
+    environment = TurnBasedEnvironment(
+        pytest.importorskip("pettingzoo.classic.connect_four_v3").env(), action_masks=True
+    )
     environment.reset(seed=0)
     assert environment._game is not environment.env
     for _ in range(7):

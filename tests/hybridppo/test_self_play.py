@@ -25,11 +25,10 @@ from toy_combined import ToyAgents
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
 from hybridppo.environments.many_agents import ManyAgents
+from hybridppo.environments.multi_agent import ParallelEnvironment, TurnBasedEnvironment
 from hybridppo.environments.options import SeatOptions
-from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.seats import Seat
 from hybridppo.environments.steering import Steering
-from hybridppo.environments.turns import TurnEnvironment
 from hybridppo.self_play import FIRST_RATING, STEP, OpponentPools, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
@@ -211,7 +210,7 @@ def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
 
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
-    seat = Seat(TurnEnvironment(Counting()), SeatOptions(opponent_of=Plays(0)), [])  # takes one
+    seat = Seat(TurnBasedEnvironment(Counting()), SeatOptions(opponent_of=Plays(0)), [])  # takes one
     seat.set_opponents({"": (["somebody"], [1.0])}, {})
     begun = {}
     for episode in range(8):
@@ -234,7 +233,7 @@ def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
         def action_space(self, agent: str) -> Any:
             return space
 
-    seat = Seat(TurnEnvironment(Shared()), SeatOptions(opponent_of=Plays(0)), [])
+    seat = Seat(TurnBasedEnvironment(Shared()), SeatOptions(opponent_of=Plays(0)), [])
     seat.reset(seed=0)
     seat.step([0])
     assert space._np_random is None

@@ -357,7 +357,7 @@ class Faulty(Game):
         ("returns", "its reset returned something, and that of pettingzoo.AECEnv returns None"),
         ("nobody", "its reset left no agents to act"),
         ("nan", r"agent 'a': its observation\[0\] is nan"),
-        ("reward", "agent 'a': its reward"),
+        ("reward", "agent 'b': its reward"),
         ("few", r"its last\(\) did not return five values"),
         ("raises", r"failed in step 3 of its episode, 3 after the first reset, action \{'a': .*the board has fallen"),
         ("stays", "do not leave when they are stepped with None"),

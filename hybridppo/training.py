@@ -62,7 +62,7 @@ from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory, require_free
 from hybridppo.runners.checkpointing import Checkpointing
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluator import EvaluationDuringTraining, evaluation_line, make_evaluator, returns_by_policy
+from hybridppo.runners.evaluator import EvaluationDuringTraining, Evaluator, evaluation_line, returns_by_policy
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
@@ -502,7 +502,7 @@ def _callbacks(
         return found
     evaluator = None
     if run.evaluate_every:
-        evaluator = make_evaluator(
+        evaluator = Evaluator(
             plan.env,
             plan.agent,
             plan.placement,

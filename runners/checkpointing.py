@@ -94,23 +94,19 @@ class Checkpointing(Callback):
         runner, directory = self._runner, self._directory
         if directory is None or (runner.group.has_left and runner.sampler.failure is None):
             return
+        self.is_saved, is_new = False, False
         try:
-            runner.data.before_checkpoint(directory, self._keep)
-        except OSError as error:
-            directory.save_failed(error)
-            self.is_saved = False
-            return
-        tensors, state = runner.group.call("collected")
-        state |= {name: each.state() for name, each in self.further.items()}
-        folder = directory.checkpoint(self.number)
-        is_new, score = not folder.exists(), runner.sampler.counts.statistics.score
-        self.is_saved = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
-        try:
-            runner.data.after_checkpoint(self.is_saved)
-        except OSError as error:
+            runner.data.before_checkpoint(directory)
+            tensors, state = runner.group.call("collected")
+            state |= {name: each.state() for name, each in self.further.items()}
+            is_new, score = not directory.checkpoint(self.number).exists(), runner.sampler.counts.statistics.score
+            self.is_saved = directory.save_checkpoint(self.number, tensors, state, self._keep, score=score)
+            if self.is_saved:
+                runner.data.after_checkpoint(self._keep)
+        except OSError as error:  # of the files of a replay buffer
             directory.save_failed(error)
         if self.is_saved and is_new:
-            runner.callbacks.tell("on_checkpoint", folder)
+            runner.callbacks.tell("on_checkpoint", directory.checkpoint(self.number))
 
     def _collected(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and the state of a checkpoint, of all processes."""

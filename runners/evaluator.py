@@ -23,7 +23,6 @@ from hybridppo.errors import CheckpointError, ConfigurationError, EnvError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
 from hybridppo.networks.mlp import twin_of
 from hybridppo.networks.numpy_mlp import ArrayActor
-from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
 from hybridppo.placements.placement import Placement, snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import say
@@ -44,36 +43,70 @@ class Evaluator:
     """Runs the episodes of an evaluation, in this process or in another one, which does not load torch.
 
     Args:
-        episodes: the episodes of every evaluation.
+        source: makes the training's environments; evaluations make new ones from it.
+        agent: the agent, prepared by the placement.
+        placement: the placement.
+        options: how environments are made.
+        beside: whether to use another process; None if sampling and learning overlap, and NumPy can act.
+        num_envs: number of environments of the training, which a function may need to make a vector.
+        episodes: episodes of an evaluation.
+        seed: seed of every evaluation.
         interruption: stops an evaluation.
-        form: the NumPy form of the actor, for another process; None for this process.
 
     Raises:
+        ConfigurationError: for environments that cannot be made again, or for `beside` if NumPy cannot act.
         EnvError: if the other process fails, dies or hangs; raised when an evaluation begins or its result is needed.
     """
 
     def __init__(
-        self, episodes: Episodes, interruption: Interruption, form: NumpyTwin | PoliciesTwin | None = None
+        self,
+        source: EnvSource,
+        agent: Agent,
+        placement: Placement,
+        options: EnvironmentOptions,
+        *,
+        beside: bool | None,
+        num_envs: int,
+        episodes: int,
+        seed: int,
+        interruption: Interruption,
     ) -> None:
-        self._episodes, self._interruption = episodes, interruption
+        if is_tensor_env(source):
+            raise ConfigurationError(
+                f"evaluate_every needs environments of its own, and {type(source).__name__} is what the training "
+                "steps: pass a function that makes one"
+            )
+        num_envs = num_envs_of(source, num_envs, episodes)
+        options = replace(options, episodic_life=False)  # clipped rewards are for learning only
+        spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
+        self._episodes = Episodes(source, num_envs, options, spaces, agent.distribution, episodes, seed, agent.memory)
+        self._interruption = interruption
         self._result: Evaluation | None = None
         self._is_ready = self._is_running = False
         self._pool: LocalProcesses | None = None
-        if form is None:
-            self._environments = episodes.make()
+        device = placement.sampling_device
+        twin = twin_of(agent.actor) if device.type == "cpu" else None
+        if beside and twin is None:
+            has = "networks that NumPy has not (one's own, or with layer_norm or impala convolutions)"
+            why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
+            raise ConfigurationError(
+                f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out"
+            )
+        if twin is None or not (placement.max_lag > 0 if beside is None else beside):
+            self._environments = self._episodes.make()
             return
         self._pool = LocalProcesses(
             "hybridppo.runners.evaluator_process",
             "evaluator",
-            [slice(0, episodes.num_envs)],
-            {**vars(episodes), "source": to_send(episodes.source), "form": form},
-            episodes.options.worker_timeout,
+            [slice(0, num_envs)],
+            {**vars(self._episodes), "source": to_send(source), "form": twin},
+            options.worker_timeout,
             restarts=False,
             otherwise=", or evaluate in this process, with evaluate_beside=False",
         )
         self._stop = self._pool.arrays["stop"]
         try:
-            self._pool.start(0, episodes.seed)  # it imports its modules while the training begins
+            self._pool.start(0, seed)  # it imports its modules while the training begins
         except BaseException:
             self.close()
             raise
@@ -124,53 +157,6 @@ class Evaluator:
         else:
             self._request_stop()
             self._pool.close()
-
-
-def make_evaluator(
-    source: EnvSource,
-    agent: Agent,
-    placement: Placement,
-    options: EnvironmentOptions,
-    *,
-    beside: bool | None,
-    num_envs: int,
-    episodes: int,
-    seed: int,
-    interruption: Interruption,
-) -> Evaluator:
-    """The evaluator of a training.
-
-    Args:
-        source: makes the training's environments; evaluations make new ones from it.
-        agent: the agent, prepared by the placement.
-        placement: the placement.
-        options: how environments are made.
-        beside: whether to use another process; None if sampling and learning overlap, and NumPy can act.
-        num_envs: number of environments of the training, which a function may need to make a vector.
-        episodes: episodes of an evaluation.
-        seed: seed of every evaluation.
-        interruption: stops an evaluation.
-
-    Raises:
-        ConfigurationError: for environments that cannot be made again, or for `beside` if NumPy cannot act.
-    """
-    if is_tensor_env(source):
-        raise ConfigurationError(
-            f"evaluate_every needs environments of its own, and {type(source).__name__} is what the training steps: "
-            "pass a function that makes one"
-        )
-    device = placement.sampling_device
-    form = twin_of(agent.actor) if device.type == "cpu" else None
-    if beside and form is None:
-        has = "networks that NumPy has not (one's own, or with layer_norm or impala convolutions)"
-        why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
-        raise ConfigurationError(f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out")
-    num_envs = num_envs_of(source, num_envs, episodes)
-    options = replace(options, episodic_life=False)  # clipped rewards are for learning only
-    spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
-    evaluated = Episodes(source, num_envs, options, spaces, agent.distribution, episodes, seed, agent.memory)
-    in_another = placement.max_lag > 0 if beside is None else beside
-    return Evaluator(evaluated, interruption, form if in_another else None)
 
 
 class EvaluationDuringTraining(Callback):

@@ -86,11 +86,11 @@ class OnPolicyData:
         is_of_another = isinstance(error, DistributedError) and not isinstance(error, LearnerLostError)
         return is_of_environments or (is_of_another and not self.is_due)
 
-    def before_checkpoint(self, directory: Any, keep: int) -> None:
+    def before_checkpoint(self, directory: Any) -> None:
         """Write what belongs to the next checkpoint and stands in files beside it. Here, there is nothing."""
 
-    def after_checkpoint(self, is_saved: bool) -> None:
-        """Delete what no kept checkpoint needs, if the checkpoint is on the disk."""
+    def after_checkpoint(self, keep: int) -> None:
+        """A checkpoint is on the disk: delete what the newest `keep` do not need."""
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state for `load_state`: tensors of all processes, and a JSON object."""
@@ -199,7 +199,7 @@ class OffPolicyData(OnPolicyData):
         """Time rows of the replay buffer, of all processes."""
         return self._of_all(self.replay.rows(start, end))
 
-    def before_checkpoint(self, directory: RunDirectory, keep: int) -> None:
+    def before_checkpoint(self, directory: RunDirectory) -> None:
         """Write the new rows.
 
         Raises:
@@ -209,26 +209,25 @@ class OffPolicyData(OnPolicyData):
         if self._files is None:
             self._open(directory, [])  # without the rest of a process that was killed before its first checkpoint
         assert self._files is not None
-        files, total = self._files, self.replay.total
         bytes_per_row = self.replay.bytes_per_row * self._sampler.num_envs // self.replay.num_envs
-        start = max(files.end, total - self.replay.size)
-        files.append(start, total, partial(self._group.call, "rows"), bytes_per_row)
-        self._before = self._needed_from, files.pieces
-        if not self._needed_from or self._needed_from[-1] != total:
-            self._needed_from = [*self._needed_from, total][-keep:]
-        files.pieces = files.needed_since(self._needed_from[0] - self.replay.capacity)
+        start = max(self._files.end, self.replay.total - self.replay.size)
+        self._files.append(start, self.replay.total, partial(self._group.call, "rows"), bytes_per_row)
 
-    def after_checkpoint(self, is_saved: bool) -> None:
+    def after_checkpoint(self, keep: int) -> None:
         """Delete rows that no kept checkpoint needs.
 
         Raises:
             OSError: if they cannot be deleted.
         """
         assert self._files is not None  # `before_checkpoint` has made it
-        if is_saved:
-            self._files.remove_others()
-        else:
-            self._needed_from, self._files.pieces = self._before
+        self._count_checkpoint()
+        self._needed_from = self._needed_from[-keep:]
+        self._files.pieces = self._files.needed_since(self._needed_from[0] - self.replay.capacity)
+        self._files.remove_others()
+
+    def _count_checkpoint(self) -> None:
+        if self.replay.total not in self._needed_from:
+            self._needed_from.append(self.replay.total)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As in the base. The rows are in the files, of which the state names the pieces."""
@@ -257,6 +256,7 @@ class OffPolicyData(OnPolicyData):
             ((first, {name: rows[:, own] for name, rows in piece.items()}) for first, piece in pieces),
         )
         self._needed_from = [whole({"total": total}, "total") for total in replay["needed_from"]]
+        self._count_checkpoint()
         self.lag, self._is_due = whole(state, "lag"), bool(state["is_update_due"])
         self._restarts_seen = whole(state, "restarts_seen")
 

@@ -25,8 +25,9 @@ from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, Sin
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.directory import CHECKPOINT_LOST
 from hybridppo.run_directory.replay_rows import ReplayRows
-from hybridppo.runners import turns
+from hybridppo.runners import runner
 from hybridppo.runners.runner import Runner
+from hybridppo.runners.schedule import Schedule
 
 CONFIG = DDPGConfig(
     num_envs=2, train_frequency=5, gradient_steps=2, batch_size=8, buffer_size=100, learning_starts=20,
@@ -145,12 +146,10 @@ def test_files_of_rows_that_no_checkpoint_needs_go(tmp_path: Path) -> None:
     train(run_dir=run_dir, total_steps=1_000, checkpoint_seconds=0.0, keep_checkpoints=2)
     replay = replay_of(run_dir)
     assert replay["total"] == 500
-    first = min(piece["first"] for piece in replay["pieces"])
+    files = sorted(path.stem for path in run_dir.glob("replay/*"))
     # A buffer of 50 rows, the checkpoint before at 475, and a file for each checkpoint.
-    assert 475 - 50 - 25 <= first <= 475 - 50
-    assert {path.name for path in run_dir.glob("replay/*")} == {
-        f"{piece['first']:012d}.safetensors" for piece in replay["pieces"]
-    }
+    assert 475 - 50 - 25 <= int(files[0]) <= 475 - 50
+    assert files == sorted(f"{piece['first']:012d}" for piece in replay["pieces"])[-len(files) :]
     # The checkpoint before the last goes on as well.
     path, _ = load_latest(run_dir / "checkpoints")
     (path / "state.json").write_text("{}")
@@ -315,7 +314,7 @@ def test_an_environment_that_fails_is_named() -> None:
         train(env=Fails, total_steps=400)
 
 
-class Sudden(turns.ByTurns):
+class Sudden(Schedule):
     """Reports for each rollout that an environment was restarted before it."""
 
     restarts = 0
@@ -328,8 +327,8 @@ class Sudden(turns.ByTurns):
 def test_restarts_between_rollouts_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     # As when a worker process is lost between two, or a rollout is lost entirely: no row tells of it.
     begins: list[list[bool]] = []
-    for kind in (turns.ByTurns, Sudden):
-        monkeypatch.setattr(turns, "ByTurns", kind)
+    for kind in (Schedule, Sudden):
+        monkeypatch.setattr(runner, "Schedule", kind)
         monkeypatch.setattr(Runner, "_completed", watch(begins))
         train(total_steps=50)
     expected = [i % 8 == 0 for i in range(25)]  # episodes of 8 steps, turns of 5
@@ -347,12 +346,14 @@ def watch(begins: list[list[bool]]) -> Any:
     return completed
 
 
-class Secretive(IdentityBox):
-    """Its state cannot be saved: a Python generator is not plain data."""
+RANDOM = np.random.default_rng(0)
 
-    def reset(self, **options: Any) -> Any:
-        self.secret = (i for i in range(3))
-        return super().reset(**options)
+
+class Secretive(IdentityBox):
+    """An episode is not repeated: its observations are random numbers that are not its own."""
+
+    def step(self, action: Any) -> Any:
+        return RANDOM.uniform(-1.0, 1.0, (1,)).astype(np.float32), *super().step(action)[1:]
 
 
 def test_where_environments_start_anew_nothing_reaches_across(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

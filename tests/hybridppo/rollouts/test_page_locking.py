@@ -11,7 +11,7 @@ from processes import worker_processes
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.errors import DeviceError, EnvError
-from hybridppo.rollouts import page_locking
+from hybridppo.rollouts import on_device
 from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners import workers
 from hybridppo.system.devices import Accelerator, accelerator_of
@@ -52,7 +52,7 @@ def test_an_arrays_pages_are_locked_until_closed() -> None:
 
 def test_a_rollouts_arrays_are_one_block_that_is_locked_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = FakeAccelerator()
-    monkeypatch.setattr(page_locking, "accelerator_of", lambda device: registrar)
+    monkeypatch.setattr(on_device, "accelerator_of", lambda device: registrar)
     names = [
         "observations",
         "outputs",

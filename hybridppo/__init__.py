@@ -67,50 +67,8 @@ if TYPE_CHECKING:
     from hybridppo.training import TrainResult as TrainResult
     from hybridppo.training import train as train
 
-_NAMES = {
-    "hybridppo.agents.ddpg.config": "DDPGConfig TD3Config",
-    "hybridppo.agents.ddpg.ddpg": "DDPG TD3",
-    "hybridppo.agents.ppo.config": "PPOConfig",
-    "hybridppo.agents.ppo.ppo": "PPO",
-    "hybridppo.auto.auto": "Auto",
-    "hybridppo.tools.check": "check_env",
-    "hybridppo.environments.frame_stack": "FrameStack",
-    "hybridppo.environments.packages": "make_env",
-    "hybridppo.environments.two_players": "TwoPlayers",
-    "hybridppo.errors": (
-        "CallbackError CheckpointError ConfigurationError DeviceError DistributedError EnvError "
-        "HybridPPOError OutOfMemoryError RunDirectoryError TrainingError TrainingInterrupted"
-    ),
-    "hybridppo.placements.placement": "Placement",
-    "hybridppo.placements.migrating": "Migrating",
-    "hybridppo.placements.mirrored": "Mirrored",
-    "hybridppo.placements.single_device": "SingleDevice",
-    "hybridppo.reporting.callbacks": "Callback",
-    "hybridppo.reporting.loggers": "Logger",
-    "hybridppo.distributed_policies": (
-        "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
-    ),
-    "hybridppo.loading": "load load_policies",
-    "hybridppo.options": "SelfPlay",
-    "hybridppo.tools.compare": "compare_placements",
-    "hybridppo.tools.doctor": "diagnose",
-    "hybridppo.tools.tune": "tune",
-    "hybridppo.tools.benchmark": "run_benchmark",
-    "hybridppo.tools.hyperparameters": "tuned",
-    "hybridppo.tools.export": "export",
-    "hybridppo.tools.gallery": "pretrained",
-    "hybridppo.tools.play": "play",
-    "hybridppo.tools.plot": "plot_runs",
-    "hybridppo.tools.report": "write_report",
-    "hybridppo.evaluating": "evaluate evaluate_agent evaluate_policies",
-    "hybridppo.self_play": "round_robin",
-    "hybridppo.resuming": "resume",
-    "hybridppo.training": "TrainResult train",
-}
-"""The public names by the module that has them, which is imported when one is first used."""
-
-__all__ = sorted(["__version__", "tensors", *" ".join(_NAMES.values()).split()])
-__getattr__ = lazy_attributes(__name__, _NAMES)
+_names, __getattr__ = lazy_attributes(__name__, __file__)
+__all__ = ["__version__", "tensors", *_names]
 
 
 def __dir__() -> list[str]:

@@ -1,21 +1,26 @@
 """Names that are imported when they are first used, so that a worker process can load the package without torch."""
 
+import ast
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
-def lazy_attributes(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module-level `__getattr__` (PEP 562) that imports a name when it is first used.
+def lazy_attributes(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
+    """The names that a package imports for type checkers, and its `__getattr__` (PEP 562), which imports them on use.
 
     Args:
-        package: the module that has the names.
-        names: the names, separated by spaces, by the module to import them from.
+        package: the package.
+        file: its source, which has the imports in a block `if TYPE_CHECKING`.
     """
-    modules = {name: module for module, group in names.items() for name in group.split()}
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
+    modules = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> Any:
         if name not in modules:
@@ -23,7 +28,7 @@ def lazy_attributes(package: str, names: Mapping[str, str]) -> Callable[[str], A
         with importing_torch():
             return getattr(importlib.import_module(modules[name]), name)
 
-    return find
+    return sorted(modules), find
 
 
 @contextmanager

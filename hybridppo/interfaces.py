@@ -1,15 +1,13 @@
 """Protocols between the parts, so that neither agent nor placement knows its caller."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 from torch import Tensor, nn
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.distributions.deterministic import GaussianExploration
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.replay import Replay
 from hybridppo.spaces.arrays import Array
 
 Metrics = dict[str, float]
@@ -127,60 +125,3 @@ def has_policies(agent: Agent) -> TypeGuard[AgentOfPolicies]:
 def agents_of(agent: Agent) -> list[AgentOfOnePolicy]:
     """The agents of all policies; the agent itself if it has one policy."""
     return list(agent.agents.values()) if has_policies(agent) else [cast(AgentOfOnePolicy, agent)]
-
-
-class ReplaySettings(Protocol):
-    """The fields of an off-policy agent's configuration that its runner uses."""
-
-    @property
-    def num_envs(self) -> int:
-        """Environments that are stepped together."""
-
-    @property
-    def learning_starts(self) -> int:
-        """Environment steps before the first update."""
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Environment steps for each line of metrics."""
-
-    @property
-    def n_steps(self) -> int:
-        """How many steps a target adds up."""
-
-
-class OffPolicyAgent(AgentOfOnePolicy, Protocol):
-    """An agent that learns from a replay buffer; see `runners/training_data.py`."""
-
-    @property
-    def config(self) -> ReplaySettings:
-        """The settings."""
-
-    @property
-    def exploration(self) -> GaussianExploration:
-        """The distribution that a sampler draws actions from, in place of `distribution`."""
-
-    def new_replay(self, num_envs: int, num_parts: int) -> Replay:
-        """An empty replay buffer (`Replay`) of so many environments; call it after the placement was prepared."""
-
-    def minibatches(self, replay: Replay, /) -> "Iterator[Experience]":
-        """The minibatches of an update, on the device of the replay buffer; none if a part of it is empty."""
-
-    def require_finite(self) -> object:
-        """Refuse an agent with numbers that are not finite.
-
-        Raises:
-            TrainingError: if a loss or a parameter is not finite.
-        """
-
-    def take_metrics(self) -> Metrics:
-        """The metrics since the last call.
-
-        Raises:
-            TrainingError: as for `require_finite`.
-        """
-
-
-def learns_from_replay(agent: Agent) -> TypeGuard[OffPolicyAgent]:
-    """Whether an agent learns from a replay buffer."""
-    return hasattr(agent, "new_replay")

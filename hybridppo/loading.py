@@ -4,11 +4,11 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 from torch import Tensor, nn
 
 from hybridppo.agents.policies import ALIKE, PoliciesConfig
@@ -24,20 +24,19 @@ from hybridppo.agents.registry import (
     make_agent,
 )
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
+from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, shown
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint, read_agent_file
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.checkpointing import Checkpointing
 from hybridppo.runners.runner import Runner
-from hybridppo.settings import Settings
+from hybridppo.settings import Settings, require_own
 from hybridppo.spaces.serialization import space_from_json
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole
 
 logger = logging.getLogger(__name__)
 
-SPACES = ("observation_space", "action_space")
 PARTS = ("actor", "critic")
 """The parts that `start_from` takes; optimizer, generators and counters start anew."""
 MEANINGS = ("activation", "squash_actions", "actor_keys", "critic_keys")
@@ -75,15 +74,9 @@ def load(
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory, or its own networks are missing.
     """
-    if is_agent_file(run_dir):
-        return _agent_in_file(Path(run_dir), agent, networks, modules)
-    directory = RunDirectory.open(run_dir)
-    settings = Settings.read(directory)
-    settings.require_own(networks=networks)
-    if modules is not None:
-        settings.require_own(modules=modules)
-    found = directory.load_checkpoint(checkpoint)
-    return agent_of(settings, found, agent=agent, networks=networks, modules=modules)
+    saved = SavedAgent.read(run_dir, checkpoint)
+    require_own(saved.own, networks=networks, **({} if modules is None else {"modules": modules}))
+    return saved.made(agent, networks=networks, modules=modules)
 
 
 def is_agent_file(path: object) -> bool:
@@ -116,66 +109,82 @@ def policies_of_run(run_dir: str | Path, agent: AnyAgent) -> dict[str, AnyAgent]
     return agents_by_policy(agent, Settings.read(RunDirectory.open(run_dir)).policy)
 
 
-def agent_of(
-    settings: Settings, checkpoint: Checkpoint | None, *, agent: type[AnyAgent] | None = None, **parts: Any
+@dataclass(frozen=True)
+class SavedAgent:
+    """An agent as a run's checkpoint or an agent's file describes it."""
+
+    config: AnyConfig
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    own: Mapping[str, str]
+    """The names of the user's own parts."""
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    described_by: str
+    """What describes it, for messages."""
+    seed: int = 0
+
+    @classmethod
+    def read(cls, path: str | Path, checkpoint: WhichCheckpoint = "latest") -> "SavedAgent":
+        """Read an agent; arguments are as for `load`.
+
+        Raises:
+            CheckpointError: if no checkpoint is whole, or the file is damaged.
+            RunDirectoryError: if `path` is no run directory.
+        """
+        if not is_agent_file(path):
+            directory = RunDirectory.open(path)
+            return cls.of_run(Settings.read(directory), directory.load_checkpoint(checkpoint))
+        tensors, description = read_agent_file(Path(path))
+        described_by = f"what {path} says of it"
+        with fitting(described_by):
+            config = config_from_json(description["agent"], description["config"])
+            observation, action = (space_from_json(description[f"{name}_space"]) for name in ("observation", "action"))
+            return cls(config, observation, action, description["own"], tensors, description["state"], described_by)
+
+    @classmethod
+    def of_run(cls, settings: Settings, checkpoint: Checkpoint) -> "SavedAgent":
+        """The agent of a run at a checkpoint."""
+        spaces, described_by = (settings.observation_space, settings.action_space), "the network in config.json"
+        tensors, state = tensors_of_agent(checkpoint), checkpoint.state["agent"]
+        seed = seed_of(settings.seed, "agent")
+        return cls(settings.config, *spaces, settings.own, tensors, state, described_by, seed)
+
+    def made(self, agent: type[AnyAgent] | None = None, **parts: Any) -> AnyAgent:
+        """The agent, with its own parts. Without its modules, it can act and not learn.
+
+        Raises:
+            CheckpointError: if its tensors do not fit.
+        """
+        made = new_agent(self, agent, seed=self.seed, **parts)
+        tensors, described_by = self.tensors, self.described_by
+        if parts.get("modules") is None and "modules" in self.own:
+            tensors = {n: t for n, t in tensors.items() if n.partition(".")[0] not in ("modules", "optimizer")}
+        if "agent" in self.own and agent is None:
+            described_by += f" (of the library's agent; it had one of its own, {self.own['agent']!r}: pass agent=...)"
+        with fitting(described_by):
+            made.load_state(tensors, self.state)
+        return made
+
+
+def new_agent(
+    saved: SavedAgent | Settings, agent: type[AnyAgent] | None = None, *, seed: int, **parts: Any
 ) -> AnyAgent:
-    """The agent of a run at a checkpoint, with its own parts; None for a new agent."""
-    spaces, config = (settings.observation_space, settings.action_space), settings.config
-    kind = agent if agent is not None else agent_class(config)
+    """A new agent for the spaces and the configuration of another.
+
+    Raises:
+        ConfigurationError: if `agent` is not the class of an agent.
+    """
+    kind = agent if agent is not None else agent_class(saved.config)
     if not (isinstance(kind, type) and issubclass(kind, AnyAgent)):
         raise ConfigurationError(f"agent must be the class that was trained, got {shown(kind)}")
     with explaining_memory():
-        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
-    if checkpoint is None:
-        return made
-    with fitting(f"the network that config.json describes{_without_own(settings.own, agent)}"):
-        tensors = _tensors_for(parts.get("modules"), settings.own, tensors_of_agent(checkpoint))
-        made.load_state(tensors, checkpoint.state["agent"])
-    return made
-
-
-def _without_own(own: Mapping[str, str], agent: type[AnyAgent] | None) -> str:
-    """The remedy for an error if the library's agent takes the place of a user's; else nothing."""
-    is_missing = "agent" in own and agent is None
-    return f" (of the library's agent; it had one of its own, {own['agent']!r}: pass agent=...)" if is_missing else ""
+        return make_agent(kind, saved.observation_space, saved.action_space, saved.config, seed=seed, **parts)
 
 
 def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The agent's tensors of a checkpoint."""
     return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
-
-
-def _tensors_for(modules: object, own: Mapping[str, str], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """An agent's tensors; without its modules, only those that acting needs."""
-    if modules is not None or "modules" not in own:
-        return tensors
-    return {name: t for name, t in tensors.items() if name.partition(".")[0] not in ("modules", "optimizer")}
-
-
-def _agent_in_file(
-    path: Path, given: type[AnyAgent] | None, networks: Networks | None, modules: Mapping[str, nn.Module] | None
-) -> AnyAgent:
-    tensors, description = read_agent_file(path)
-    with fitting(f"what {path} says of it"):
-        config = config_from_json(description["agent"], description["config"])
-        own = description["own"]
-        if "networks" in own and networks is None:
-            raise RunDirectoryError(
-                f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
-            )
-        spaces = spaces_in(description)
-        kind = given if given is not None else agent_class(config)
-        made = make_agent(
-            kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks, modules=modules
-        )
-        with fitting(f"what {path} says of it{_without_own(own, given)}"):
-            made.load_state(_tensors_for(modules, own, tensors), description["state"])
-    return made
-
-
-def spaces_in(description: dict[str, Any]) -> SimpleNamespace:
-    """The `observation_space` and `action_space` in the description of an agent's file."""
-    return SimpleNamespace(**{name: space_from_json(description[name]) for name in SPACES})
 
 
 def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
@@ -188,17 +197,8 @@ def start_agent_from(agent: AnyAgent, path: str | Path) -> None:
     Raises:
         CheckpointError: if the spaces or the networks differ, or there are none.
     """
-    path = Path(path)
-    if path.exists() and not is_agent_file(path):
-        directory = RunDirectory.open(path)
-        before: Any = Settings.read(directory)
-        config = before.config
-        found = tensors_of_agent(directory.load_checkpoint())
-    else:
-        found, description = read_agent_file(path)
-        with fitting(f"what {path} says of it"):
-            before = spaces_in(description)
-            config = config_from_json(description["agent"], description["config"])
+    before = SavedAgent.read(path)
+    config, found = before.config, before.tensors
     try:
         remedy = " (docs/runs.md, other observations: copy what fits into a new agent)"
         require_spaces_of(before, agent, error=CheckpointError, remedy=remedy)

@@ -20,7 +20,7 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource, OnEnvError
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
-from hybridppo.loading import agent_of, rewind_to, start_agent_from
+from hybridppo.loading import SavedAgent, new_agent, rewind_to, start_agent_from
 from hybridppo.networks.making import Networks
 from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
@@ -32,8 +32,9 @@ from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.settings import Settings
-from hybridppo.system.threads import VARIABLE, has_both, kernels_taken
+from hybridppo.settings import Settings, require_own
+from hybridppo.system.seeds import seed_of
+from hybridppo.system.threads import kernels_taken
 from hybridppo.system.validation import require_bools
 from hybridppo.training import OnInterrupt, TrainResult, finished, require_on_interrupt, run_to_the_end
 
@@ -168,7 +169,7 @@ def resume(
             "modules": modules,
             "schedules": _functions(schedules, settings),
         }
-        settings.require_own(**parts)
+        require_own(settings.own, **parts)
         source = settings.source(env)
         where = _own_placement(settings) if placement is None else resolve_placement(placement)
         checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
@@ -207,10 +208,13 @@ def _resumed(
     require_spaces_of(settings, preparation.environments, error=CheckpointError)
     if isinstance(settings.config, PoliciesConfig):
         settings.config.require_agents(preparation.environments.agents, CheckpointError)
-    agent = agent_of(settings, checkpoint, **parts)
+    if checkpoint is None:
+        agent = new_agent(settings, seed=seed_of(settings.seed, "agent"), **parts)
+    else:
+        agent = SavedAgent.of_run(settings, checkpoint).made(**parts)
     done = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
     choice = preparation.choose(agent, max(1, settings.run.total_steps - done))
-    _tell_of_kernels(directory.config.get("versions"))
+    _warn_of_kernels(directory.config.get("versions"))
     # Changed options are saved for the next resume; the placement stays the run's own, and so does its goal if the new
     # one is behind it: there is nothing to train, and the next resume trains on.
     goal = settings.run.total_steps if settings.run.total_steps > done else before.run.total_steps
@@ -241,7 +245,7 @@ def _go_back(
     """Remove what the run has written after its checkpoint; without a checkpoint, begin anew."""
     if checkpoint is not None:
         done, goal = rewind_to(directory, checkpoint), settings.run.total_steps
-        _tell_of_schedules(before, settings, done)
+        _warn_of_schedules(before, settings, done)
         if goal <= done and before.run.total_steps != goal:  # a finished run is no surprise otherwise
             logger.warning(
                 "total_steps=%d counts from the beginning of the run, which has made %d steps: nothing to train",
@@ -282,35 +286,29 @@ def _learning(config: AnyConfig) -> list[Any]:
     return [each for name, each in config.policies.items() if name not in config.played]
 
 
-def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
+def _warn_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
     """Warn if another goal changes schedules, which end at the goal."""
     was, goal = before.run.total_steps, now.run.total_steps
     named = {field: name for config in _learning(now.config) for field, name in config.named_schedules.items()}
-    lowered = {field: name for field, name in named.items() if name != ADAPTIVE and share_left(name, 1.0) < 1.0}
-    if not lowered or was == goal or env_steps >= goal:
-        return
-    (field, name), *_ = lowered.items()
-    shares = [share_left(name, min(1.0, env_steps / steps)) for steps in (was, goal)]
-    has_schedule = any(field in parsed(config.schedules) for config in _learning(now.config))
-    option = "its schedule" if has_schedule else f"anneal_{field} (--no-anneal-{field.replace('_', '-')})"
-    logger.warning(
-        "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
-        "it had been on its way to the new goal from the beginning. A run that is to be prolonged learns better "
-        "without %s, or with its last goal from the beginning, stopped by Ctrl-C and resumed",
-        f"{was:,}", f"{goal:,}", field.replace("_", " "), 100 * shares[1], 100 * shares[0], option,
-    )  # fmt: skip
+    for field, name in named.items() if was != goal and env_steps < goal else ():
+        if name != ADAPTIVE and share_left(name, 1.0) < 1.0:
+            shares = [100 * share_left(name, min(1.0, env_steps / steps)) for steps in (was, goal)]
+            logger.warning(
+                "the schedule of %s was stretched to the new total_steps, %s instead of %s: it jumps from %.0f %% to "
+                "%.0f %% of its start",
+                *(field, f"{goal:,}", f"{was:,}", *shares),
+            )
 
 
-def _tell_of_kernels(versions: Any) -> None:
+def _warn_of_kernels(versions: Any) -> None:
     """Warn if NumPy rounds otherwise than when the run began."""
     was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
     if isinstance(was, str) and was and now and was != now:
         logger.warning(
             "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
-            "goes on as well, and not to the same bits%s",
+            "goes on as well, and not to the same bits",
             was,
             now,
-            f" ({VARIABLE}={was}, set before NumPy is loaded, takes those here, too)" if has_both(now, was) else "",
         )
 
 

@@ -172,26 +172,27 @@ class Settings:
             )
         return env
 
-    def require_own(self, **given: object) -> None:
-        """Refuse to resume a run without its custom parts, or with parts that it did not have.
 
-        Raises:
-            RunDirectoryError: if a part is missing.
-            CheckpointError: if a part is given that the run did not have.
-        """
-        for what, value in given.items():
-            name = self.own.get(what)
-            if name is not None and value is None:
-                raise RunDirectoryError(f"the run has its own {what}, {name!r}: pass it again in Python, as {what}=...")
-            if name is None and value is not None:
-                raise CheckpointError(f"the run was begun without its own {what}: leave {what}=... out")
-            if not isinstance(value, Mapping):
-                continue
-            names, given_names = str(name).split(", "), [*map(str, value)]
-            if what == "schedules":  # of which the order says nothing
-                names, given_names = sorted(names), sorted(given_names)
-            if names != given_names:
-                raise CheckpointError(f"{what} of the run were of {name}, got those of {name_of_source(value)}")
+def require_own(own: Mapping[str, str], **given: object) -> None:
+    """Refuse to go on without a run's or an agent's own parts, or with others.
+
+    Raises:
+        RunDirectoryError: if a part is missing.
+        CheckpointError: if a part is given that the run did not have.
+    """
+    for what, value in given.items():
+        name = own.get(what)
+        if name is not None and value is None:
+            raise RunDirectoryError(f"the run has its own {what}, {name!r}: pass it again in Python, as {what}=...")
+        if name is None and value is not None:
+            raise CheckpointError(f"the run was begun without its own {what}: leave {what}=... out")
+        if not isinstance(value, Mapping):
+            continue
+        names, given_names = str(name).split(", "), [*map(str, value)]
+        if what == "schedules":  # of which the order says nothing
+            names, given_names = sorted(names), sorted(given_names)
+        if names != given_names:
+            raise CheckpointError(f"{what} of the run were of {name}, got those of {name_of_source(value)}")
 
 
 def origin() -> dict[str, Any]:

@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING
 from hybridppo._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from hybridppo.environments.from_jax import Brax, Playground
-    from hybridppo.environments.simulators import IsaacLab, Mjlab
-    from hybridppo.environments.tensors import TensorEnv
-    from hybridppo.environments.torch_cartpole import TorchCartPole
+    from hybridppo.environments.from_jax import Brax as Brax
+    from hybridppo.environments.from_jax import Playground as Playground
+    from hybridppo.environments.simulators import IsaacLab as IsaacLab
+    from hybridppo.environments.simulators import Mjlab as Mjlab
+    from hybridppo.environments.tensors import TensorEnv as TensorEnv
+    from hybridppo.environments.torch_cartpole import TorchCartPole as TorchCartPole
 
-__all__ = ["Brax", "IsaacLab", "Mjlab", "Playground", "TensorEnv", "TorchCartPole"]
-
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "hybridppo.environments.from_jax": "Brax Playground",
-        "hybridppo.environments.simulators": "IsaacLab Mjlab",
-        "hybridppo.environments.tensors": "TensorEnv",
-        "hybridppo.environments.torch_cartpole": "TorchCartPole",
-    },
-)
+__all__, __getattr__ = lazy_attributes(__name__, __file__)

@@ -26,7 +26,6 @@ from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed_policies import Distributed
 from hybridppo.environments.action_masks import has_mask
-from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import doubts_about
 from hybridppo.environments.options import (
     AutoresetName,
@@ -409,8 +408,6 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(plan, strategy)
         stack.callback(sampler.close)
-        if sampler.steps_here and settings.run.distributed == "local":
-            _warn_of_unused(settings.environment, plan.environments)
         run = _training_run(plan)
         runner = strategy.runner(
             agent,
@@ -463,21 +460,6 @@ def _sampler(plan: Plan, strategy: Strategy) -> BaseSampler:
         env_seed=seed_of(settings.seed, "environments"),
         noise=np.random.default_rng(seed_of(settings.seed, "noise")),
     )
-
-
-def _warn_of_unused(options: EnvironmentOptions, environments: Environments) -> None:
-    """Warn of options without an effect on environments that this process steps."""
-    if options.env_threads > 1 and not environments.is_compiled:
-        logger.warning(
-            "env_threads=%d has no effect on environments that are not compiled: use num_workers (--num-workers)",
-            options.env_threads,
-        )
-    if options.worker_timeout != EnvironmentOptions().worker_timeout:
-        logger.warning(
-            "worker_timeout=%g does not end a step that hangs, because this process steps the environments: "
-            "num_workers=1 (--num-workers 1) steps them in a worker",
-            options.worker_timeout,
-        )
 
 
 def _training_run(plan: Plan) -> TrainingRun:

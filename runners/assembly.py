@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
+from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.placement import Placement, available_device
 from hybridppo.runners.lagging_sampler import LaggingSampler
@@ -74,7 +75,7 @@ def make_sampler(
     """
     columns = num_envs if num_envs is not None else environments.num_envs // environments.num_agents
     plan = RolloutPlan(
-        agent.exploration.share(shards) if learns_from_replay(agent) else agent.distribution, noise, env_seed,
+        agent.exploration.share(shards) if isinstance(agent, DDPG) else agent.distribution, noise, env_seed,
         num_steps=num_steps, num_episodes=num_episodes, memory=agent.memory,
         pin_for=placement.learning_device if placement.pins_rollouts else None,
         discounts=_discounts(agent, environments, placement, columns),
@@ -91,7 +92,7 @@ def make_sampler(
             environments.close()
             of_workers: dict[str, Any] = {"num_envs": columns, "num_workers": num_workers, "options": options}
             of_workers |= {"source": source, "template": environments, "network": agent.actor, "transport": transport}
-            sampler = _in_workers(plan, placement.max_lag, drops=not learns_from_replay(agent), **of_workers)
+            sampler = _in_workers(plan, placement.max_lag, drops=not isinstance(agent, DDPG), **of_workers)
         else:
             may_choose = num_episodes is not None and options.vectorization == "auto"
             if may_choose and not isinstance(environments, SyncEnvironments):
@@ -213,7 +214,7 @@ def _require_turns_there(
         f"max_lag={placement.max_lag}": (placement.max_lag > 0, "sampling and learning take turns on their device"),
         f"num_workers={num_workers}": (bool(num_workers), "they step themselves, all at once"),
         f"episodes_per_rollout={num_episodes}": (num_episodes is not None, "rollouts are num_steps of all of them"),
-        f"a {type(agent).__name__}": (learns_from_replay(agent), "only PPO learns in them (PPOConfig)"),
+        f"a {type(agent).__name__}": (isinstance(agent, DDPG), "only PPO learns in them (PPOConfig)"),
     }
     for what, (is_asked_for, why) in refused.items():
         if is_asked_for:
@@ -247,7 +248,7 @@ def _fits_device(environments: Environments, agent: Agent, placement: Placement,
         "the actor has a memory": agent.memory is not None,
         "sampling and learning overlap": placement.max_lag > 0,
         "rollouts are whole episodes": plan.num_episodes is not None,
-        "the agent learns from a replay buffer": learns_from_replay(agent),
+        "the agent learns from a replay buffer": isinstance(agent, DDPG),
         "actions are squashed, or explore by the state": not is_drawn(agent.distribution),
     }
     against = [reason for reason, holds in reasons.items() if holds]

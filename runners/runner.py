@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.environments.steering import Steering, refused
-from hybridppo.interfaces import Agent, Metrics, learns_from_replay
+from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.runners.process_group import SingleProcess
@@ -56,7 +57,7 @@ class Runner:
         self.callbacks = callbacks if callbacks is not None else Callbacks((), TrainingRun(agent, {}))
         self.group = group if group is not None else SingleProcess()
         self.group.offer(steered=self._steered)
-        if learns_from_replay(agent):
+        if isinstance(agent, DDPG):
             self.data: OnPolicyData = OffPolicyData(agent, sampler, placement, self.group)
         else:
             self.data = OnPolicyData(agent, sampler, placement, self.group)

@@ -99,7 +99,6 @@ class BaseSampler:
 
     rows_are: ClassVar[str] = "on the host"
     """Where the rows of an unfinished rollout are, for messages: another kind of sampler cannot continue it."""
-    steps_here = False
     """Whether this process steps the environments, so that a step that hangs cannot be ended."""
 
     def __init__(self, environments: Any, counts: Counts[Any], plan: RolloutPlan, stop: Flag | None = None) -> None:
@@ -391,7 +390,6 @@ class Sampler(BaseSampler):
         num_columns = self._buffers[0].rewards.shape[1]
         super().__init__(filler, Counts(filler, num_columns, EpisodeStatistics, plan.discounts), plan, filler.stop)
         filler.counts = self.counts
-        self.steps_here = isinstance(filler, LocalFiller)
         self._turn, self._has_warned = 0, False
 
     def _begin(self) -> RolloutBuffer:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, LearnerLostError
-from hybridppo.interfaces import Agent, Metrics, OffPolicyAgent
+from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
@@ -116,9 +117,9 @@ class OffPolicyData(OnPolicyData):
         group: the other processes that train together with this one.
     """
 
-    _agent: OffPolicyAgent
+    _agent: DDPG
 
-    def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement, group: SingleProcess) -> None:
+    def __init__(self, agent: DDPG, sampler: BaseSampler, placement: Placement, group: SingleProcess) -> None:
         super().__init__(agent, sampler, placement, group)
         if agent.config.num_envs != sampler.num_envs:
             raise ConfigurationError(

@@ -183,14 +183,6 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert importlib.metadata.version("hybridppo") == hybridppo.__version__
 
 
-def test_type_checkers_see_every_public_name() -> None:
-    tree = ast.parse((ROOT / "hybridppo" / "__init__.py").read_text(encoding="utf-8"))
-    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    found = {alias.asname: node.module for node in imported for alias in node.names if alias.asname == alias.name}
-    names = {name: module for module, names in hybridppo._NAMES.items() for name in names.split()}
-    assert found == {**names, "tensors": "hybridppo", "__version__": "hybridppo._version"}
-
-
 @pytest.mark.parametrize("name", hybridppo.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(hybridppo, name) is not None

@@ -21,15 +21,10 @@ from typing import TYPE_CHECKING
 from hybridppo._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from hybridppo.compiled.definition import Definition, environment
-    from hybridppo.compiled.random_numbers import integers, normal, uniform
+    from hybridppo.compiled.definition import Definition as Definition
+    from hybridppo.compiled.definition import environment as environment
+    from hybridppo.compiled.random_numbers import integers as integers
+    from hybridppo.compiled.random_numbers import normal as normal
+    from hybridppo.compiled.random_numbers import uniform as uniform
 
-__all__ = ["Definition", "environment", "integers", "normal", "uniform"]
-
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "hybridppo.compiled.definition": "Definition environment",
-        "hybridppo.compiled.random_numbers": "integers normal uniform",
-    },
-)
+__all__, __getattr__ = lazy_attributes(__name__, __file__)

@@ -26,6 +26,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
@@ -39,7 +40,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import ALONE, pack
 from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributedError
-from hybridppo.interfaces import Agent, agents_of, has_policies, learns_from_replay
+from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.options import RunOptions
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
@@ -355,7 +356,7 @@ class MultiLearnerStrategy(Strategy):
                 envs_per_shard=share,
                 group=self.group,
                 noise=noise,
-                exploration=agent.exploration if learns_from_replay(agent) else None,
+                exploration=agent.exploration if isinstance(agent, DDPG) else None,
             )
         except BaseException:
             for each in samplers:

@@ -25,8 +25,6 @@ AVX_512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
 KERNELS_OF_AVX_512 = "SkylakeX"
 HAVE_AVX_512 = frozenset({"SkylakeX", "Cooperlake", "Sapphirerapids"})
 """Kernels that use AVX-512."""
-BEFORE_AVX_512 = frozenset({"Haswell", "Zen"})
-"""Kernels that run on every processor with AVX-512."""
 
 
 def choose_kernels() -> None:
@@ -71,23 +69,16 @@ def kernels_taken() -> str:
     return ", ".join(sorted(filter(None, names)))
 
 
-def has_both(taken: str, others: str) -> bool:
-    """Whether a processor that runs the kernels `taken` can also run `others`, which might crash the process if not."""
-    return taken in HAVE_AVX_512 and others in BEFORE_AVX_512
-
-
 def advice() -> str:
     """Advice if this process has loaded slower kernels than the processor can run; else ""."""
-    return advice_for(kernels_taken(), _processor(), os.environ.get(VARIABLE))
+    return advice_for(kernels_taken(), _processor())
 
 
-def advice_for(taken: str, processor: str, asked_for: str | None) -> str:
-    """`advice` for the kernels taken, the text of `/proc/cpuinfo`, and the user's choice."""
+def advice_for(taken: str, processor: str) -> str:
+    """`advice` for the kernels taken and the text of `/proc/cpuinfo`."""
     better = kernels_for(processor)
     if better is None or not taken or set(taken.split(", ")) & HAVE_AVX_512:
         return ""
-    if asked_for is not None and asked_for.lower() == taken.lower():
-        return f"{VARIABLE}={asked_for} holds it below what the processor can: {better}"
     return f"the processor can do more: set {VARIABLE}={better} before NumPy is loaded, as the command line does"
 
 

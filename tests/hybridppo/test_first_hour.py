@@ -28,7 +28,7 @@ from toy_environments import IdentityDiscrete
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
-from hybridppo.stage import Stage
+from hybridppo.preparing import Preparation
 from hybridppo.system.messages import markdown_table
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
@@ -300,7 +300,7 @@ def test_an_agent_of_networks_of_ones_own_needs_them_again(tmp_path: Path) -> No
 
     agent = train(networks=networks).agent
     path = agent.save(tmp_path / "agent")
-    with pytest.raises(RunDirectoryError, match=r"the agent has networks of its own, .*networks=\.\.\."):
+    with pytest.raises(RunDirectoryError, match=r"has its own networks, .*networks=\.\.\."):
         hybridppo.load(path)
     assert torch.equal(parameters(hybridppo.load(path, networks=networks)), parameters(agent))
 
@@ -375,7 +375,7 @@ def test_networks_of_other_sizes_are_refused_with_the_difference(
 def test_an_agent_that_is_not_there_is_an_error_before_any_trial(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Stage, "choose", lambda *arguments: pytest.fail("a placement was chosen"))
+    monkeypatch.setattr(Preparation, "choose", lambda *arguments: pytest.fail("a placement was chosen"))
     with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):
         train(start_from=tmp_path / "nothing")
 
@@ -422,12 +422,10 @@ def test_another_goal_says_what_it_does_to_what_is_annealed(
     config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, hidden_sizes=(8,), anneal_learning_rate=anneals)
     train(run_dir=tmp_path / "run", config=config)
     hybridppo.resume(tmp_path / "run", total_steps=4 * BATCH, progress=False)
-    told = [message for message in caplog.messages if "total_steps was 64 and is 128" in message]
+    told = [message for message in caplog.messages if "the new total_steps, 128 instead of 64" in message]
     assert len(told) == anneals
     if anneals:
-        assert "the annealed learning rate goes on at 50 % of its start, where it was at 0 %" in told[0]
-        assert "without anneal_learning_rate (--no-anneal-learning-rate), or" in told[0]
-        assert "\n" not in told[0]
+        assert "it jumps from 0 % to 50 % of its start" in told[0]
 
 
 # What the command line shows

@@ -672,15 +672,6 @@ def test_slow_steps_are_no_hang() -> None:
     train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=1.5, total_steps=96)
 
 
-@pytest.mark.parametrize(("num_workers", "timeout", "warns"), [(0, 60.0, True), (0, 300.0, False), (1, 60.0, False)])
-def test_a_timeout_without_workers_is_a_warning(
-    num_workers: int, timeout: float, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    train("CartPole-v1", num_workers=num_workers, worker_timeout=timeout, total_steps=96, env_threads=2)
-    assert ("worker_timeout=60 does not end a step that hangs" in caplog.text) == warns
-    assert ("env_threads=2 has no effect" in caplog.text) == (num_workers == 0)
-
-
 @pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan])
 def test_step_hangs_timeout_must_be_positive(timeout: float) -> None:
     with pytest.raises(ConfigurationError, match="worker_timeout must be positive"):

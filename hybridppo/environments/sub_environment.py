@@ -183,9 +183,8 @@ class SubEnvironment:
         if actions is None:
             raise EnvStateError(problem)
         if not has_begun and started["seed"] is None and not started["random"]:
-            raise EnvStateError(
-                f"it has no random generator that the library knows, and {saved['hidden'][0]}: {REMEDY}"
-            )
+            reason = saved["hidden"][0] if saved["hidden"] else problem
+            raise EnvStateError(f"it has no random generator that the library knows, and {reason}: {REMEDY}")
         try:
             if not has_begun:
                 for path, owner, key in generators_of(self.walked):

@@ -376,7 +376,7 @@ def test_an_agent_that_is_not_there_is_an_error_before_any_trial(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Preparation, "choose", lambda *arguments: pytest.fail("a placement was chosen"))
-    with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):
+    with pytest.raises(RunDirectoryError, match="is no run directory"):
         train(start_from=tmp_path / "nothing")
 
 

@@ -361,7 +361,8 @@ class TensorSampler(BaseDeviceSampler):
         self._actions = distribution.on(environments.device)
         row = environments.encode.shape, environments.on_device.dtype
         layout = DeviceRollout.layout(
-            plan.num_steps, num_envs, row=row, num_outputs=distribution.output_size, finals=(0, num_envs, *row[0]),
+            plan.num_steps, num_envs, row=row, num_outputs=distribution.output_size,
+            finals=(plan.num_steps, num_envs, *row[0]),
             action=(distribution.action_shape, getattr(torch, np.dtype(distribution.action_dtype).name)),
             can_be_absent=bool(environments.agents), memory=plan.memory,
         )  # fmt: skip
@@ -371,7 +372,8 @@ class TensorSampler(BaseDeviceSampler):
         self._number = 0
         self._observation: Tensor
         self._state_of_actor: Tensor
-        self._finals_given: list[bool] = []
+        self._without_finals: list[int] = []
+        """The rows of this rollout for which the environment gave no final observations."""
         self._has_warned = False
         self.restart(plan.env_seed)
 
@@ -379,6 +381,7 @@ class TensorSampler(BaseDeviceSampler):
 
     def _begin(self) -> DeviceRollout:
         self._number += 1
+        self._without_finals = []
         return super()._begin()
 
     def _draw_noise(self) -> None:
@@ -391,7 +394,6 @@ class TensorSampler(BaseDeviceSampler):
 
     def _fill(self, actor: ActorOnDevice, first: int) -> int:
         block, actions = self._block, self._actions
-        del self._finals_given[first:]
         block.observations[first].copy_(self._observation)
         filled: int = self.num_steps
         for t in range(first, self.num_steps):
@@ -429,13 +431,9 @@ class TensorSampler(BaseDeviceSampler):
         if block.absent is not None:
             assert step.absent is not None  # of environments with agents
             block.absent[t].copy_(step.absent)
-        self._finals_given.append(step.finals is not None)
-        if step.finals is not None:
-            if not len(block.finals):
-                self._block = block = block.with_finals()
-            block.finals[t].copy_(step.finals)
-        elif len(block.finals):
-            block.finals[t].copy_(block.observations[t])
+        if step.finals is None:
+            self._without_finals.append(t)
+        block.finals[t].copy_(block.observations[t] if step.finals is None else step.finals)
         if self._plan.memory is not None:
             self._starts = step.terminated | step.truncated
 
@@ -445,9 +443,8 @@ class TensorSampler(BaseDeviceSampler):
         block, environments = self._block, self._environments
         is_cut = block.truncated & ~block.terminated
         layout = environments.encode.layout
-        finals = block.finals if len(block.finals) else block.observations[:-1]
-        rows_unknown = [t for t, is_given in enumerate(self._finals_given) if not is_given]
-        is_unknown = is_cut
+        finals = block.finals
+        rows_unknown, is_unknown = self._without_finals, is_cut
         if len(rows_unknown) < self.num_steps:
             is_unknown = is_cut.index_select(0, self._all_rows.new_tensor(rows_unknown)) if rows_unknown else is_cut[:0]
         cut_finals = is_cut.reshape(*is_cut.shape, *([1] * (numbers_of(finals, layout).ndim - 2)))
@@ -507,10 +504,6 @@ class TensorSampler(BaseDeviceSampler):
             own |= {"memory.state": self._state_of_actor, "memory.starts": self._starts}
         return own
 
-    def _state_of_rows(self, unfinished: UnfinishedRollout) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        rows, _ = super()._state_of_rows(unfinished)
-        return rows, {"finals_given": self._finals_given[: unfinished.filled]}
-
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base, for a run in the same kind of environment."""
         if "key" not in state:
@@ -526,11 +519,5 @@ class TensorSampler(BaseDeviceSampler):
             load_into(name, mine, tensors.get(name))
 
     def _load_rows(self, rows: dict[str, Tensor], state: dict[str, Any], filled: int) -> None:
-        given = state["finals_given"]
-        if len(given) != filled:
-            raise ValueError(f"filled is {filled}, and finals_given has {len(given)}")
-        self._finals_given = [bool(value) for value in given]
-        if any(given) and not len(self._block.finals):
-            self._block = self._block.with_finals()
         super()._load_rows(rows, state, filled)
         self._draw_noise()

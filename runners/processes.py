@@ -60,6 +60,8 @@ def wait_for_ends(processes: Iterable["subprocess.Popen[bytes]"], seconds: float
 
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
+"""The environment of processes with one thread each, because the processes are the parallelism."""
 
 SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -398,14 +400,7 @@ class LocalProcesses(Pool):
     def start(self, worker: int, env_seed: int) -> None:
         """Start a worker's process, which loads its modules meanwhile. See `connect`."""
         key = secrets.token_bytes(32)
-        # One thread each, because the processes are the parallelism.
-        environment = {
-            **os.environ,
-            KEY_VARIABLE: key.hex(),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-        }
+        environment = {**os.environ, **ONE_THREAD, KEY_VARIABLE: key.hex()}
         address = _address_without_a_file()
         listener = Listener(address, authkey=key)
         address = address or str(listener.address)

@@ -7,7 +7,7 @@ import logging
 import mmap
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class DeviceRollout(Columns):
     terminated: Tensor
     truncated: Tensor
     finals: Tensor
-    """`[T, N, *row]`, the observation after each step if it was truncated; other sizes if none are kept."""
+    """`[T, N, *row]`, the observation after each step if it was truncated; other rows do not matter."""
     absent: Tensor | None = None
     starts: Tensor | None = None
     states: Tensor | None = None
@@ -95,10 +95,6 @@ class DeviceRollout(Columns):
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that there are, by name."""
         return self.columns()
-
-    def with_finals(self) -> "DeviceRollout":
-        """The rollout with room for final observations; those of earlier steps are the observations before them."""
-        return replace(self, finals=self.observations[:-1].clone())
 
     def rows_that_matter(self, filled: int, memory: MemoryLayout | None) -> dict[str, Tensor]:
         """The rows that a checkpoint needs if `filled` are filled, as views."""

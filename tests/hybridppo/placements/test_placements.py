@@ -440,7 +440,7 @@ def test_only_the_placement_moves_things() -> None:
         "runners/device_sampler.py": {".cpu()"},
         # Files are written from the host.
         "hybridppo/run_directory/checkpoints.py": {copied},
-        "hybridppo/tools/exported_policy.py": {".cpu()"},
+        "hybridppo/tools/export.py": {".cpu()"},
     }
 
 

@@ -22,6 +22,7 @@ from toy_environments import IdentityBox
 
 import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
+from hybridppo.environments import replay
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.directory import CHECKPOINT_LOST
 from hybridppo.run_directory.replay_rows import ReplayRows
@@ -144,12 +145,12 @@ def test_a_checkpoint_appends_what_is_new_and_rewrites_nothing(tmp_path: Path) -
 def test_files_of_rows_that_no_checkpoint_needs_go(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(run_dir=run_dir, total_steps=1_000, checkpoint_seconds=0.0, keep_checkpoints=2)
-    replay = replay_of(run_dir)
-    assert replay["total"] == 500
+    rows = replay_of(run_dir)
+    assert rows["total"] == 500
     files = sorted(path.stem for path in run_dir.glob("replay/*"))
     # A buffer of 50 rows, the checkpoint before at 475, and a file for each checkpoint.
     assert 475 - 50 - 25 <= int(files[0]) <= 475 - 50
-    assert files == sorted(f"{piece['first']:012d}" for piece in replay["pieces"])[-len(files) :]
+    assert files == sorted(f"{piece['first']:012d}" for piece in rows["pieces"])[-len(files) :]
     # The checkpoint before the last goes on as well.
     path, _ = load_latest(run_dir / "checkpoints")
     (path / "state.json").write_text("{}")
@@ -346,17 +347,18 @@ def watch(begins: list[list[bool]]) -> Any:
     return completed
 
 
-RANDOM = np.random.default_rng(0)
-
-
 class Secretive(IdentityBox):
-    """An episode is not repeated: its observations are random numbers that are not its own."""
+    """Its state cannot be saved: a Python generator is not plain data."""
 
-    def step(self, action: Any) -> Any:
-        return RANDOM.uniform(-1.0, 1.0, (1,)).astype(np.float32), *super().step(action)[1:]
+    def reset(self, **options: Any) -> Any:
+        self.secret = (i for i in range(3))
+        return super().reset(**options)
 
 
-def test_where_environments_start_anew_nothing_reaches_across(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_environments_start_anew_nothing_reaches_across(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "MAX_SECONDS", 0.0)  # no episode is replayed
     config = replace(CONFIG, buffer_size=1_000, n_steps=3)
     train(config, env=Secretive, run_dir=tmp_path / "run", total_steps=60)  # 30 steps each: in a fourth episode of 8
     with caplog.at_level(logging.INFO):

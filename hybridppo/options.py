@@ -107,9 +107,9 @@ class RunOptions:
     have their own environments and do not change the training. They then decide which checkpoint is the best."""
     evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
     """Deterministic episodes in each evaluation during training; every evaluation has the same seeds."""
-    evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
-    """Whether evaluations during training run in their own process beside the training, and are reported when the next
-    one is due. None: only if sampling and learning overlap."""
+    evaluate_async: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
+    """Whether evaluations during training run in another process while the training continues, and are reported when
+    the next one is due. None: only if sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
     """Mean return at which to stop: the mean of an evaluation during training if there are any, else of the latest 100
     episodes, once 100 episodes have ended."""
@@ -144,8 +144,8 @@ class RunOptions:
                 object.__setattr__(self, name, 0)
         self._require_whole("evaluation_episodes", "evaluate_every", minimum=0)
         self._require_whole("evaluate_episodes")
-        if self.evaluate_beside is not None and not isinstance(self.evaluate_beside, bool):
-            raise ConfigurationError(f"evaluate_beside must be True, False or None, got {shown(self.evaluate_beside)}")
+        if self.evaluate_async is not None and not isinstance(self.evaluate_async, bool):
+            raise ConfigurationError(f"evaluate_async must be True, False or None, got {shown(self.evaluate_async)}")
         self._require_whole("total_episodes", may_be_none=True)
         self._require_whole("num_workers", minimum=0, may_be_none=True)
         self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)

@@ -64,7 +64,7 @@ def resume(
     evaluation_episodes: int | None = None,
     evaluate_every: int | None = None,
     evaluate_episodes: int | None = None,
-    evaluate_beside: bool | None = None,
+    evaluate_async: bool | None = None,
     target_return: float | None = None,
     track: str | None = None,
     checkpoint_seconds: float | None = None,
@@ -108,7 +108,7 @@ def resume(
             checkpoint is the best.
         evaluate_episodes: Deterministic episodes in each evaluation during training; every evaluation has the same
             seeds.
-        evaluate_beside: Whether evaluations during training run in their own process beside the training, and are
+        evaluate_async: Whether evaluations during training run in another process while the training continues, and are
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
             the latest 100 episodes, once 100 episodes have ended.
@@ -147,7 +147,7 @@ def resume(
             evaluation_episodes=evaluation_episodes,
             evaluate_every=evaluate_every,
             evaluate_episodes=evaluate_episodes,
-            evaluate_beside=evaluate_beside,
+            evaluate_async=evaluate_async,
             target_return=target_return,
             track=track,
             checkpoint_seconds=checkpoint_seconds,

@@ -334,5 +334,5 @@ class OpponentPools(Callback):
             policy: [list(pool.snapshots), pool.weights(latest, prioritised=prioritised)]
             for policy, pool in self.pools.items()
         }
-        ladder = {policy: {"rating": pool.rating, "snapshots": pool.snapshots} for policy, pool in self.pools.items()}
-        self._sampler.steer(Steering("seat", "set_opponents", [opponents, ladder]))
+        ratings = {policy: {"rating": pool.rating, "snapshots": pool.snapshots} for policy, pool in self.pools.items()}
+        self._sampler.steer(Steering("seat", "set_opponents", [opponents, ratings]))

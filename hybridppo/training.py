@@ -137,7 +137,7 @@ def train(
     evaluation_episodes: int = 0,
     evaluate_every: int = 0,
     evaluate_episodes: int = 10,
-    evaluate_beside: bool | None = None,
+    evaluate_async: bool | None = None,
     target_return: float | None = None,
     track: str = "",
     start_from: str | Path | None = None,
@@ -207,7 +207,7 @@ def train(
             checkpoint is the best.
         evaluate_episodes: Deterministic episodes in each evaluation during training; every evaluation has the same
             seeds.
-        evaluate_beside: Whether evaluations during training run in their own process beside the training, and are
+        evaluate_async: Whether evaluations during training run in another process while the training continues, and are
             reported when the next one is due. None: only if sampling and learning overlap.
         target_return: Mean return at which to stop: the mean of an evaluation during training if there are any, else of
             the latest 100 episodes, once 100 episodes have ended.
@@ -268,7 +268,7 @@ def train(
         evaluation_episodes=evaluation_episodes,
         evaluate_every=evaluate_every,
         evaluate_episodes=evaluate_episodes,
-        evaluate_beside=evaluate_beside,
+        evaluate_async=evaluate_async,
         target_return=target_return,
         track=track,
         start_from=start_from,  # type: ignore[arg-type]  # the options hold it as text, as the next
@@ -376,9 +376,9 @@ def _warn_of_doubts(preparation: Preparation, *, has_own_networks: bool) -> None
             "observations have an action_mask, and action_masks is False: agents may choose what the mask forbids, and "
             "see it as numbers; action_masks=True (--action-masks) obeys it"
         )
-    if not run.evaluate_every and (run.evaluate_episodes != RunOptions.evaluate_episodes or run.evaluate_beside):
+    if not run.evaluate_every and (run.evaluate_episodes != RunOptions.evaluate_episodes or run.evaluate_async):
         logger.warning(
-            "evaluate_episodes and evaluate_beside have no effect without evaluate_every (--evaluate-every STEPS); "
+            "evaluate_episodes and evaluate_async have no effect without evaluate_every (--evaluate-every STEPS); "
             "evaluation_episodes evaluates once, after the training"
         )
     for doubt in doubts_about(environments, has_own_networks=has_own_networks):
@@ -489,7 +489,7 @@ def _callbacks(
             plan.agent,
             plan.placement,
             settings.environment,
-            beside=run.evaluate_beside,
+            in_another_process=run.evaluate_async,
             num_envs=plan.agent.config.num_envs,
             episodes=run.evaluate_episodes,
             seed=seed_of(settings.seed, "evaluation during training"),

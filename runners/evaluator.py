@@ -47,14 +47,14 @@ class Evaluator:
         agent: the agent, prepared by the placement.
         placement: the placement.
         options: how environments are made.
-        beside: whether to use another process; None if sampling and learning overlap, and NumPy can act.
+        in_another_process: whether to use one; None if sampling and learning overlap, and NumPy can act.
         num_envs: number of environments of the training, which a function may need to make a vector.
         episodes: episodes of an evaluation.
         seed: seed of every evaluation.
         interruption: stops an evaluation.
 
     Raises:
-        ConfigurationError: for environments that cannot be made again, or for `beside` if NumPy cannot act.
+        ConfigurationError: for environments that cannot be made again, or for another process if NumPy cannot act.
         EnvError: if the other process fails, dies or hangs; raised when an evaluation begins or its result is needed.
     """
 
@@ -65,7 +65,7 @@ class Evaluator:
         placement: Placement,
         options: EnvironmentOptions,
         *,
-        beside: bool | None,
+        in_another_process: bool | None,
         num_envs: int,
         episodes: int,
         seed: int,
@@ -86,13 +86,13 @@ class Evaluator:
         self._pool: LocalProcesses | None = None
         device = placement.sampling_device
         twin = twin_of(agent.actor) if device.type == "cpu" else None
-        if beside and twin is None:
+        if in_another_process and twin is None:
             has = "networks that NumPy has not (one's own, or with layer_norm or impala convolutions)"
             why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
             raise ConfigurationError(
-                f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out"
+                f"evaluate_async needs a policy that acts in NumPy, on the CPU: {why}. Leave it out"
             )
-        if twin is None or not (placement.max_lag > 0 if beside is None else beside):
+        if twin is None or not (placement.max_lag > 0 if in_another_process is None else in_another_process):
             self._environments = self._episodes.make()
             return
         self._pool = LocalProcesses(
@@ -102,7 +102,7 @@ class Evaluator:
             {**vars(self._episodes), "source": to_send(source), "form": twin},
             options.worker_timeout,
             restarts=False,
-            otherwise=", or evaluate in this process, with evaluate_beside=False",
+            otherwise=", or evaluate in this process, with evaluate_async=False",
         )
         self._stop = self._pool.arrays["stop"]
         try:

@@ -100,10 +100,10 @@ class Seat:
         self._folder = Path(folder)
         self._opponents.clear()
 
-    def set_opponents(self, pools: Mapping[str, tuple[list[str], list[float]]], ladder: Mapping[str, Any]) -> None:
+    def set_opponents(self, pools: Mapping[str, tuple[list[str], list[float]]], ratings: Mapping[str, Any]) -> None:
         """Draw the opponents of each policy by these names and weights from the next episode on.
 
-        `ladder` is not used here.
+        `ratings` is not used here.
         """
         self._pools = pools
 

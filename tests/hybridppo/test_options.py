@@ -38,7 +38,7 @@ SOME: dict[str, Any] = {
     "evaluation_episodes": 1,
     "evaluate_every": 1_000_000,
     "evaluate_episodes": 2,
-    "evaluate_beside": True,
+    "evaluate_async": True,
     "target_return": 1e6,
     "track": "",
     "start_from": None,
@@ -85,7 +85,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         "evaluation_episodes": 1,
         "evaluate_every": 16,
         "evaluate_episodes": 1,
-        "evaluate_beside": False,
+        "evaluate_async": False,
         "track": None,
         "checkpoint_seconds": 0.0,
         "keep_checkpoints": 1,
@@ -117,7 +117,7 @@ def test_every_option_says_whether_it_can_change_a_result(group: type) -> None:
     options = fields_of(group)
     can, cannot = set(CHANGES_RESULT[group].split()), set(SAME_RESULT[group])
     assert can | cannot == options.keys()
-    with_a_target = {"evaluate_every", "evaluate_episodes", "evaluate_beside"} & cannot
+    with_a_target = {"evaluate_every", "evaluate_episodes", "evaluate_async"} & cannot
     assert {name for name, option in options.items() if can_change_result(option, {})} == can
     found = {name for name, option in options.items() if can_change_result(option, {"target_return": 1.0})}
     assert found == can | with_a_target
@@ -278,7 +278,7 @@ WRONG = [
     (RunOptions, {"total_steps": 1, "checkpoint_seconds": float("nan")}, "checkpoint_seconds must be"),
     (RunOptions, {"total_steps": 1, "evaluate_every": -1}, "evaluate_every must be"),
     (RunOptions, {"total_steps": 1, "evaluate_episodes": 0}, "evaluate_episodes must be"),
-    (RunOptions, {"total_steps": 1, "evaluate_beside": "yes"}, "evaluate_beside must be True, .* got 'yes'"),
+    (RunOptions, {"total_steps": 1, "evaluate_async": "yes"}, "evaluate_async must be True, .* got 'yes'"),
     (RunOptions, {"total_steps": 1, "target_return": "high"}, "target_return must be a finite number, got 'high'"),
     (RunOptions, {"total_steps": 1, "target_return": float("inf")}, "target_return must be a finite number"),
     (RunOptions, {"total_steps": 1, "track": "tensorbord"}, "track must name .* did you mean tensorboard"),

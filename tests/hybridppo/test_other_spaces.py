@@ -121,7 +121,7 @@ class ChangesItsMind:
 @pytest.mark.parametrize("beside", [False, True])
 def test_an_evaluation_during_training_is_in_the_same_spaces(beside: bool) -> None:
     with pytest.raises(HybridPPOError, match="not the one that was trained in: observation_space was"):
-        train(ChangesItsMind(2), evaluate_every=8, evaluate_beside=beside)
+        train(ChangesItsMind(2), evaluate_every=8, evaluate_async=beside)
 
 
 def test_spaces_that_read_alike_are_told_apart(run_dir: Path) -> None:

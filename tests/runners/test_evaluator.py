@@ -32,7 +32,7 @@ CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, h
 BATCH = CONFIG.batch_size
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"placement": "cpu"},
-    "cpu, beside": {"placement": "cpu", "evaluate_beside": True},
+    "cpu, beside": {"placement": "cpu", "evaluate_async": True},
     "workers": {"placement": "cpu", "num_workers": 2},
     "mirrored": {"placement": "mirrored"},
     "overlap": {"placement": "overlap"},
@@ -116,14 +116,14 @@ def test_each_checkpoint_gives_what_was_evaluated(way: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("way", ["cpu", "overlap"])
 def test_both_ways_give_the_same_evaluations_of_the_same_agents(way: str, tmp_path: Path) -> None:
     for beside in (True, False):
-        train(run_dir=tmp_path / str(beside), **EVERY, **{**WAYS[way], "evaluate_beside": beside})
+        train(run_dir=tmp_path / str(beside), **EVERY, **{**WAYS[way], "evaluate_async": beside})
     assert timeless(evaluated(tmp_path / "True")) == timeless(evaluated(tmp_path / "False"))
 
 
 def test_another_agents_is_evaluated_beside_it(tmp_path: Path) -> None:
     config = hybridppo.TD3Config(hidden_sizes=(8,), num_envs=2, batch_size=16, learning_starts=32, buffer_size=512)
     for beside in (True, False):
-        options = {"config": config, "evaluate_beside": beside, "run_dir": tmp_path / str(beside)}
+        options = {"config": config, "evaluate_async": beside, "run_dir": tmp_path / str(beside)}
         train(env="Pendulum-v1", iterations=4, **EVERY, **options)
     there = evaluated(tmp_path / "True")
     assert there
@@ -261,7 +261,7 @@ class Tiring(gym.Env[Any, Any]):
 
 
 def test_the_best_stays_if_its_result_comes_when_many_checkpoints_are_newer(tmp_path: Path) -> None:
-    path, options = tmp_path / "run", {"keep_checkpoints": 1, "checkpoint_seconds": 0.0, "evaluate_beside": True}
+    path, options = tmp_path / "run", {"keep_checkpoints": 1, "checkpoint_seconds": 0.0, "evaluate_async": True}
     train(env=Tiring, run_dir=path, evaluate_every=2 * BATCH, evaluate_episodes=1, **options)
     assert [line["evaluation_return_mean"] for line in evaluated(path)] == [-1, -2, -3]
     best = checkpoints.load_best(path / "checkpoints")[1]
@@ -315,7 +315,7 @@ def test_a_stopped_run_has_the_evaluations_of_one_that_was_not(way: str, iterati
 
 
 def test_an_evaluation_of_several_policies_that_was_under_way_is_made_when_resumed(tmp_path: Path) -> None:
-    options = {"env": Unlike, "config": {"sign": CONFIG, "pointer": CONFIG}, "evaluate_beside": True, **EVERY}
+    options = {"env": Unlike, "config": {"sign": CONFIG, "pointer": CONFIG}, "evaluate_async": True, **EVERY}
     train(run_dir=tmp_path / "whole", **options)
     with pytest.raises(TrainingInterrupted):
         train(run_dir=tmp_path / "run", on_iteration=at(2, interrupt), **options)
@@ -418,7 +418,7 @@ class Slow(Interrupting):
 
 def test_a_stop_while_the_training_waits_at_its_end_for_an_evaluation_beside_it_ends_both(tmp_path: Path) -> None:
     stop = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
-    options = {"env": Slow, "evaluate_beside": True, "evaluate_every": 3 * BATCH, "worker_timeout": 30.0}
+    options = {"env": Slow, "evaluate_async": True, "evaluate_every": 3 * BATCH, "worker_timeout": 30.0}
     begun = time.monotonic()
     with pytest.raises(TrainingInterrupted):
         train(run_dir=tmp_path / "run", on_iteration=at(5, stop.start), **options)
@@ -523,12 +523,12 @@ def test_networks_that_numpy_cannot_stand_in_for_are_evaluated_in_between(tmp_pa
     assert torch.equal(parameters(with_it.agent), parameters(train(**options).agent))
     assert len(evaluated(tmp_path / "run")) == 3
     with pytest.raises(hybridppo.ConfigurationError, match=r"acts in NumPy.*networks that NumPy has not"):
-        train(**EVERY, **{**options, "evaluate_beside": True})
+        train(**EVERY, **{**options, "evaluate_async": True})
     with pytest.raises(hybridppo.ConfigurationError, match=r"acts in NumPy.*layer_norm"):
-        train(**EVERY, evaluate_beside=True, config=ppo_config(num_envs=2, num_steps=16, layer_norm=True))
+        train(**EVERY, evaluate_async=True, config=ppo_config(num_envs=2, num_steps=16, layer_norm=True))
 
 
 def test_an_environment_that_cannot_be_sent_to_an_evaluator_may_be_evaluated_here() -> None:
     lock = threading.Lock()
-    with pytest.raises(EnvError, match=r"'lock' is a lock, .* or evaluate in this process, with evaluate_beside=False"):
-        train(env=lambda: (lock, gym.make("CartPole-v1"))[1], evaluate_beside=True, **EVERY)
+    with pytest.raises(EnvError, match=r"'lock' is a lock, .* or evaluate in this process, with evaluate_async=False"):
+        train(env=lambda: (lock, gym.make("CartPole-v1"))[1], evaluate_async=True, **EVERY)

@@ -266,7 +266,7 @@ def test_tensors_log_them() -> None:
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_evaluations_have_them_too(beside: bool) -> None:
-    metrics = train(evaluate_every=64, evaluation_episodes=3, evaluate_beside=beside)
+    metrics = train(evaluate_every=64, evaluation_episodes=3, evaluate_async=beside)
     of_evaluations = {name: value for name, value in metrics[-1].items() if name.startswith("evaluation_")}
     assert of_evaluations["evaluation_info/profit"] == pytest.approx(3.0)
     assert of_evaluations["evaluation_episode_info/profit"] == 5.0

@@ -201,8 +201,8 @@ def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "options",
     [
-        {"evaluate_every": 3 * BATCH, "evaluate_beside": False},
-        {"evaluate_every": 3 * BATCH, "evaluate_beside": True},
+        {"evaluate_every": 3 * BATCH, "evaluate_async": False},
+        {"evaluate_every": 3 * BATCH, "evaluate_async": True},
         {"evaluation_episodes": 2, "total_steps": 4 * BATCH},
     ],
     ids=["in between", "beside", "after"],
@@ -235,7 +235,7 @@ class Asks(hybridppo.Callback):
 
 
 WAITING: dict[str, dict[str, Any]] = {
-    "evaluation": {"evaluate_every": 1, "evaluate_episodes": 1, "evaluate_beside": False},
+    "evaluation": {"evaluate_every": 1, "evaluate_episodes": 1, "evaluate_async": False},
     "call": {"callbacks": [Asks()]},
 }
 

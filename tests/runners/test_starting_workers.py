@@ -82,7 +82,7 @@ class Importing(gym.Env[Any, Any]):
         {"num_workers": 1},
         # Torch is imported anew in a learner.
         pytest.param({"distributed": "multi:2"}, marks=pytest.mark.extras),
-        {"evaluate_every": 32, "evaluate_beside": True},
+        {"evaluate_every": 32, "evaluate_async": True},
     ],
     ids=str,
 )

@@ -209,7 +209,7 @@ def test_normalised_observations_are_filled_row_by_row() -> None:
         {"placement": Migrating("cpu", "cpu", force_copy=True)},
         {"placement": "auto"},
         {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluation_episodes": 2},
-        {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluate_beside": True},
+        {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluate_async": True},
         {"callbacks": [hybridppo.Callback()], "target_return": 1e9, "total_episodes": 10**9},
         {"distributed": SingleLearnerCoarse(2)},
     ],

@@ -36,7 +36,7 @@ def reachable() -> set[tuple[str, str]]:
     ("distributed", "options"),
     [
         ("local", {"num_workers": 2}),
-        ("local", {"evaluate_every": 64, "evaluate_beside": True}),
+        ("local", {"evaluate_every": 64, "evaluate_async": True}),
         ("multi:2", {}),
         ("gpu:2", {}),
         ("central:2", {}),

@@ -130,7 +130,7 @@ def test_within_a_worker_process_all_are_new() -> None:
 
 def test_an_evaluation_beside_has_new_ones() -> None:
     with pytest.raises(EnvError, match=TWICE):
-        train(SameInWorkers(), evaluate_every=16, evaluate_beside=True)
+        train(SameInWorkers(), evaluate_every=16, evaluate_async=True)
 
 
 def test_a_check_steps_new_ones() -> None:

@@ -102,7 +102,7 @@ def test_an_evaluation_of_several_policies_is_sent_once() -> None:
 @pytest.mark.parametrize("has_directory", [True, False])
 def test_the_evaluation_after_the_training_comes_last(has_directory: bool, tmp_path: Path) -> None:
     logger, run_dir = Memory(), tmp_path / "run" if has_directory else None
-    often = {"evaluate_every": BATCH, "evaluate_episodes": 2, "evaluate_beside": False}
+    often = {"evaluate_every": BATCH, "evaluate_episodes": 2, "evaluate_async": False}
     result = train(loggers=logger, run_dir=run_dir, evaluation_episodes=3, **often)
     assert result.evaluation is not None
     steps, values = logger.rows[-1]

@@ -34,8 +34,7 @@ class GaussianActor(nn.Module):
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of its network, which takes one more array."""
-        twin: NumpyTwin | None = twin_within(self.mean)
-        return twin
+        return twin_within(self.mean)
 
 
 class MaskedActor(nn.Module):
@@ -61,7 +60,7 @@ class MaskedActor(nn.Module):
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of its network, with a mask."""
-        twin: NumpyTwin | None = twin_within(self.logits)
+        twin = twin_within(self.logits)
         return None if twin is None else replace(twin, mask_size=self.num_actions)
 
 
@@ -101,7 +100,7 @@ class StateDependentActor(nn.Module):
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of its layers, which explores."""
-        twin: NumpyTwin | None = twin_within(self.feature_layers)
+        twin = twin_within(self.feature_layers)
         return None if twin is None else replace(twin, explores=True)
 
     def scaled(self, noise: Tensor) -> Tensor:
@@ -157,8 +156,7 @@ class HeadedNetwork(nn.Module):
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of all its layers."""
-        twin: NumpyTwin | None = twin_within(self.trunk.network)
-        return twin
+        return twin_within(self.trunk.network)
 
 
 def shared_trunk_of(network: nn.Module) -> SharedTrunk | None:
@@ -207,8 +205,8 @@ class PoliciesActor(nn.Module):
 
     def numpy_twin(self) -> PoliciesTwin | None:
         """The twin of all its actors, if each has one."""
-        twins = [twin_within(actor) for actor in self.actors]
-        if any(twin is None for twin in twins):
+        twins = [twin for twin in map(twin_within, self.actors) if twin is not None]
+        if len(twins) < len(self.actors):
             return None
         num_arrays = tuple(len(arrays_of(actor)) for actor in self.actors)
         return PoliciesTwin(tuple(twins), num_arrays, self.agents, self.sizes)

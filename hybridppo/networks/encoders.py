@@ -122,7 +122,8 @@ def impala(
 def _same_size(
     kind: type[EmptyConvolution], channels: int, filters: int, generator: torch.Generator, initialise: Initialise
 ) -> nn.Module:
-    return initialise(kind(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
+    layer: nn.Module = initialise(kind(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
+    return layer
 
 
 CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
@@ -219,7 +220,7 @@ class EncodedNetwork(nn.Module):
 
 def _behind(network: "ImageNetwork | EncodedNetwork", mlp: nn.Module) -> NumpyTwin | None:
     """The twin of an MLP behind the layers of a network."""
-    twin: NumpyTwin | None = twin_within(mlp)
+    twin = twin_within(mlp)
     encoded = None if twin is None else network.encoded_twin(twin.activation)
     return None if twin is None or encoded is None else replace(twin, encoded=encoded, columns=None)
 

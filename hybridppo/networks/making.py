@@ -142,7 +142,8 @@ class _Parts:
 
     def head(self, outputs: int, gain: float) -> nn.Linear:
         """A last layer."""
-        return self._initialise(EmptyLinear(self._config.hidden_sizes[-1], outputs), gain, self._generator)
+        head: nn.Linear = self._initialise(EmptyLinear(self._config.hidden_sizes[-1], outputs), gain, self._generator)
+        return head
 
     def remembering(self, network: nn.Module) -> nn.Module:
         """The network behind a recurrent cell, if the configuration has one."""

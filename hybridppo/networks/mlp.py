@@ -1,14 +1,14 @@
 """Multilayer perceptrons, the initial weights of layers, and the NumPy twins of networks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
-from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin, twin_within
+from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -40,13 +40,8 @@ class EmptyConvolution(nn.Conv2d):
 
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-
-
-class Initialise(Protocol):
-    """Initialises a layer."""
-
-    def __call__(self, layer: Layer, gain: float, generator: torch.Generator) -> Layer:
-        """The layer, with weights drawn from `generator`."""
+Initialise = Callable[..., Any]
+"""Takes a layer, a gain and a generator, and returns the layer with initial weights."""
 
 
 def initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
@@ -124,8 +119,8 @@ def twin_of(network: nn.Module) -> NumpyTwin | PoliciesTwin | None:
         return None
     if any(each._forward_hooks or each._forward_pre_hooks for each in modules):
         return None
-    twin: NumpyTwin | PoliciesTwin | None = twin_within(network)
-    return twin
+    make: Callable[[], NumpyTwin | PoliciesTwin | None] = getattr(network, "numpy_twin", lambda: None)
+    return make()
 
 
 def mlp_twin(network: nn.Module) -> NumpyTwin:

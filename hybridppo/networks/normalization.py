@@ -121,7 +121,7 @@ class NormalizedNetwork(nn.Module):
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of its network, which normalises."""
-        twin: NumpyTwin | None = twin_within(self.network)
+        twin = twin_within(self.network)
         return None if twin is None else replace(twin, normalizes=self.normalizer.layout)
 
     def twin_arrays(self) -> list[Tensor]:

@@ -4,7 +4,7 @@ Worker processes and all placements that sample on the CPU use it, because for s
 overhead. Workers use this file without torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any
@@ -96,10 +96,10 @@ class PoliciesTwin:
         return actor
 
 
-def twin_within(module: Any) -> Any:
+def twin_within(module: Any) -> NumpyTwin | None:
     """The twin of a part of a network; None if it has none."""
-    make = getattr(module, "numpy_twin", None)
-    return None if make is None else make()
+    make: Callable[[], NumpyTwin | None] = getattr(module, "numpy_twin", lambda: None)
+    return make()
 
 
 class NormalizingActor(ArrayActor):

@@ -256,7 +256,7 @@ class RecurrentNetwork(nn.Module):
 
     def numpy_twin(self) -> NumpyTwin | None:
         """The twin of its network, behind its cell."""
-        twin: NumpyTwin | None = twin_within(self.network)
+        twin = twin_within(self.network)
         if twin is None or twin.encoded is not None:
             return None
         make = getattr(self.features, "encoded_twin", None)

@@ -133,7 +133,7 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
             return
         allowed = np.add.reduceat(mask, self._starts)
         if not allowed.all():
-            name = self._choices.mask_parts[int(np.flatnonzero(allowed == 0.0)[0])][0]
+            name = self._choices.mask_parts[int(allowed.argmin())][0]
             where = f" for {name}" if name else ""
             raise BadValueError(f"its action mask allows no action{where}, and the episode has not ended")
 
@@ -141,9 +141,9 @@ class MaskedObservation(gym.spaces.Box, HoldsRows):
         return f"MaskedObservation({self.observation}, {self._action})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaskedObservation) and (self.observation, self._action) == (
-            other.observation, other._action
-        )  # fmt: skip
+        if not isinstance(other, MaskedObservation):
+            return False
+        return (self.observation, self._action) == (other.observation, other._action)
 
     @property
     def _action(self) -> Any:

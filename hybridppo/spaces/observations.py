@@ -63,10 +63,10 @@ class ObservationEncoder:
             self._known = dict(zip(numbers, np.eye(int(space.n), dtype=np.float32), strict=True))
         self._is_leaf = self.is_array or self._kind.leaves[0] is self._kind
         self._takes_as_it_is = self.is_array and self.shape == space.shape
-        self.names, self.bounds = (rows.names, rows.bounds) if rows is not None else self._numbers()
-        """For each number of a row, its place in an observation; and the lower and upper bounds of all."""
-        self.measured: Array = rows.measured if rows is not None else self._measured()
-        """For each number of a row, whether it is a quantity; choices and masks are not."""
+        of_numbers = self._numbers() if rows is None else (rows.names, rows.bounds, rows.measured)
+        self.names, self.bounds, self.measured = of_numbers
+        """For each number of a row: its place in an observation, the lower and upper bounds, and whether it is a
+        quantity; choices and masks are not."""
 
     def seeing(self, keys: Sequence[str]) -> "ObservationEncoder":
         """A copy that takes the parts with these keys from a `Dict` or `Tuple`; the others are zeros in its rows."""
@@ -90,20 +90,19 @@ class ObservationEncoder:
             number, image = number + numbers, image + images
         return found
 
-    def _numbers(self) -> tuple[list[str], tuple[Array, Array]]:
-        leaves = [leaf for leaf, _ in self.parts if leaf.image is None]
+    def _numbers(self) -> tuple[list[str], tuple[Array, Array], Array]:
+        """The names, bounds and kinds of the numbers of a row."""
         names: list[str] = []
-        for leaf in leaves:
+        nothing = np.zeros(0, np.float32)
+        low, high, measured = [nothing], [nothing], [np.zeros(0, np.bool_)]
+        for leaf in (leaf for leaf, _ in self.parts if leaf.image is None):
             shape = leaf.space.shape if leaf.space.shape and math.prod(leaf.space.shape) == leaf.size else (leaf.size,)
             names += [f"{leaf.path}{list(place)}" for place in np.ndindex(*shape)]
-        bounds = [leaf.bounds() for leaf in leaves]
-        nothing = np.zeros(0, np.float32)
-        low, high = (np.concatenate([nothing, *(bound[end] for bound in bounds)]) for end in (0, 1))
-        return names, (low, high)
-
-    def _measured(self) -> Array:
-        leaves = [leaf for leaf, _ in self.parts if leaf.image is None]
-        return np.repeat([leaf.is_measured for leaf in leaves], [leaf.size for leaf in leaves]).astype(np.bool_)
+            of_leaf = leaf.bounds()
+            low.append(of_leaf[0])
+            high.append(of_leaf[1])
+            measured.append(np.full(leaf.size, leaf.is_measured))
+        return names, (np.concatenate(low), np.concatenate(high)), np.concatenate(measured)
 
     def _layout_of(self, kind: Kind[Any]) -> RowLayout:
         images = tuple(leaf.image for leaf in kind.leaves if leaf.image is not None)
@@ -117,15 +116,8 @@ class ObservationEncoder:
                     "choice as its digits, in a MultiDiscrete, or as numbers, in a Box"
                 )
                 raise UnsupportedSpaceError(leaf.space, leaf.path, reason)
-            if leaf.image is not None:
-                self.parts.append((leaf, next(slices)))
-            else:
-                self.parts.append((leaf, slice(end, end + leaf.size)))
-                end += leaf.size
-        leaf_writes = [type(leaf).write is not Kind.write for leaf in kind.leaves]
-        if not all(leaf_writes):
-            leaf = kind.leaves[leaf_writes.index(False)]
-            raise UnsupportedSpaceError(leaf.space, leaf.path)
+            self.parts.append((leaf, slice(end, end + leaf.size) if leaf.image is None else next(slices)))
+            end += leaf.size if leaf.image is None else 0
         return layout
 
     def __call__(self, observations: Any) -> Array:

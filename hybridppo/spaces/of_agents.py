@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,9 +18,6 @@ from hybridppo.errors import EnvError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder, encoders_of
 from hybridppo.spaces.rows import OWN, CriticObserves, HoldsRows, ObservesOfAgents, RowLayout
-
-if TYPE_CHECKING:
-    pass
 
 
 class SpacesOfAgents(gym.spaces.Dict, HoldsRows):

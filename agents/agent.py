@@ -1,5 +1,6 @@
 """The base class of PPO and DDPG: `act`, the optimisation loop, shared updates, noise of modules, and saving."""
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -248,9 +249,10 @@ class PolicyAgent:
         parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}
         return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
-    def like(self, config: Any, *, seed: int = 0, **changed: Any) -> Any:
-        """A new agent of the same class, with the same spaces and custom parts, except the changed ones."""
-        parts = {name: part for name, part in {**self.own, **changed}.items() if name != "agent"}
+    def like(self, config: Any, *, seed: int = 0) -> Any:
+        """A new agent of the same class, with the same spaces and custom parts, and a copy of a loss with a state."""
+        parts = {name: copy.deepcopy(part) if name == "loss" else part for name, part in self.own.items()}
+        parts.pop("agent", None)
         make: Callable[..., Any] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 

@@ -34,7 +34,7 @@ from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.on_tensors import own_rows
 from hybridppo.spaces.rows import CriticObserves, ObservesOfAgents
 from hybridppo.system.seeds import seed_of
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import part_of, whole
 
 PolicyOf = Callable[[str], str]
 """Maps the name of an agent to the name of its policy."""
@@ -152,9 +152,8 @@ def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | Non
         raise ConfigurationError(
             f"policy_of must be a function of an agent's name (whose.get for a dict), got {shown(policy_of)}"
         )
-    each: dict[str | None, CriticObserves] = {
-        name: getattr(config, "critic_observes", "own") for name, config in policies.items()
-    }
+    each: dict[str | None, CriticObserves]
+    each = {name: getattr(config, "critic_observes", "own") for name, config in policies.items()}
     found: CriticObserves = next(iter(each.values()), "own")
     return found if {*each.values()} <= {found} else partial(_critic_of, each, policy_of or policy_by_name)
 
@@ -448,12 +447,9 @@ class Policies:
         Raises:
             CheckpointError: if there are tensors of an unknown policy.
         """
-        parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.agents}
-        for name, tensor in tensors.items():
-            policy = next((each for each in parts if name.startswith(f"policies.{each}.")), None)
-            if policy is None:
-                raise CheckpointError(f"it has a tensor {name!r}: the policies are {', '.join(parts)}")
-            parts[policy][name.removeprefix(f"policies.{policy}.")] = tensor
+        parts = {name: part_of(tensors, f"policies.{name}.") for name in self.agents}
+        if sum(map(len, parts.values())) != len(tensors):
+            raise CheckpointError(f"it has tensors of others than the policies {', '.join(parts)}")
         for name, agent in self.agents.items():
             agent.load_state(parts[name], state["policies"][name])
         self.version = whole(state, "version")

@@ -53,11 +53,12 @@ class RecordedStep:
         self._last_number: Any = -1.0
         self._recordings: dict[Any, _Recording] = {}
         self._first_met: dict[Any, int] = {}
-        self._counts = _no_counts()
+        self.metrics()
 
     def metrics(self) -> dict[str, float]:
         """The number of steps since the last call that were recorded, that were replayed, and of all others."""
-        counts, self._counts = self._counts, _no_counts()
+        counts: dict[str, float] = vars(self).get("_counts", {})
+        self._counts = {"graph_recordings": 0.0, "graph_replays": 0.0, "graph_eager_steps": 0.0}
         return counts
 
     def __call__(self, minibatch: Any, passes: tuple[Any, ...]) -> list[Any]:
@@ -123,10 +124,6 @@ def padded_size(size: int, usual: int) -> int:
     step = max(1, (1 << (size - 1).bit_length()) // 8)
     found = -(-size // step) * step
     return min(found, usual) if size <= usual else found
-
-
-def _no_counts() -> dict[str, float]:
-    return {"graph_recordings": 0, "graph_replays": 0, "graph_eager_steps": 0}
 
 
 class _Recording:

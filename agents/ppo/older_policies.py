@@ -65,15 +65,13 @@ class Pool(nn.Module):
         self._kept = nn.ModuleList()  # modules, so that their buffers move with the agent
         self._count = 0
 
-    def rollouts(self, newest: Any, version: int) -> tuple[Sequence[Any], float | None]:
-        """The rollouts of an update, the newest first, and the share of the clip range; None without a pool.
+    def rollouts(self, newest: Any, version: int) -> tuple[list[Any], float]:
+        """The rollouts of an update, the newest first, and the share of the clip range.
 
         Args:
             newest: the newest rollout; the others are cut into as many parts.
             version: version of the agent's parameters.
         """
-        if self.size == 1:
-            return [newest], None
         num_parts = len(newest.parts)
         pooled = [newest, *(in_parts(kept.rollout(), num_parts) for kept in self._rollouts())][: self.size]
         self._count = len(pooled)
@@ -95,8 +93,6 @@ class Pool(nn.Module):
         Returns:
             Metrics.
         """
-        if self.size == 1:
-            return {}
         variation, share, weight = measured
         if variation > 0.5 * share * clip_range:
             self.rate /= 1.0 + LEARNING_RATE_STEP

@@ -213,13 +213,6 @@ class PPO(PolicyAgent):
                 f"{', '.join(steps)}"
             ) from error
 
-    def like(self, config: PPOConfig, *, seed: int = 0, **changed: Any) -> "PPO":
-        """A new agent of the same class, with the same spaces and custom parts, except the changed ones."""
-        if self._loss_has_state:  # because the new agent changes it
-            changed = {"loss": copy.deepcopy(self._loss), **changed}
-        made: PPO = super().like(config, seed=seed, **changed)
-        return made
-
     def _rows(self, observation: Any, action_mask: Any, batch: bool) -> Any:
         own = observation if self.config.critic_observes == "own" else {OWN: observation}
         return encoded_rows(own, action_mask, self.observation_space, self._encode, batch, self.config.actor_parts)
@@ -296,15 +289,17 @@ class PPO(PolicyAgent):
             "learning_rate": self.optimizer.learning_rates["actor"],
             # A learner that has had no row of this policy does not know the names yet.
             **dict(zip(loop.backend.extras.names, extras, strict=False)),
-            **self._schedules.metrics(self.current),
+            **(self._schedules.metrics(self.current) if self._schedules.fields else {}),
             **loop.metrics(),
-            **self._pool.learned(rollout, of_pool, self.current.clip_range),
+            **(self._pool.learned(rollout, of_pool, self.current.clip_range) if of_pool else {}),
         }
 
     @torch.no_grad()
     def batch_of(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
         """What the epochs learn from: the prepared steps of the rollout, and of the pool's older ones."""
-        rollouts, share = self._pool.rollouts(rollout, self.version)
+        rollouts, share = [rollout], None
+        if self.config.pool_size > 1:
+            rollouts, share = self._pool.rollouts(rollout, self.version)
         moments = loop.exchange.moments
         rewards = [self.normalization.of_rewards(one.parts, moments if one is rollout else None) for one in rollouts]
         is_current = share is not None or rollout.version == self.version

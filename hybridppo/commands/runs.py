@@ -120,8 +120,8 @@ class Plot(Command):
     confidence: float = 0.95
     """Confidence of the band."""
     label: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
-    """A label for the runs: one for each folder on the command line, or one for each configuration, in their order.
-    Without labels, the settings in which they differ name the runs."""
+    """A label for the runs of each folder on the command line, in their order. Without labels, the settings in which
+    they differ name the runs."""
 
     def run(self) -> None:
         """Draw, and list what was drawn."""
@@ -243,7 +243,7 @@ class Watch(Command):
 
     def run(self) -> None:
         """Watch until the run ends, or Ctrl-C."""
-        from hybridppo.tools.watch import watch
+        from hybridppo.tools.report import watch
 
         if not 0.0 < self.seconds < 3600.0:
             raise ConfigurationError(f"--seconds must be positive, and below 3600, got {self.seconds:g}")

@@ -5,7 +5,6 @@ hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +116,6 @@ def run_benchmark(
     cases = cases_of(suite, settings, total_steps)
     runs = {case.name: [_run(case, seed, output) for seed in range(seeds)] for case in cases}
     every = [run for of_a_case in runs.values() for run in of_a_case]
-    folders = Counter(of_a_case[0].run_dir for of_a_case in runs.values())
-    if (folder := folders.most_common(1)[0])[1] > 1:
-        names = " and ".join(repr(name) for name, of_a_case in runs.items() if of_a_case[0].run_dir == folder[0])
-        raise ConfigurationError(f"the cases {names} would have the same folder, {folder[0]}: rename one")
     with locked(output):
         for case in cases:
             for run in runs[case.name]:

@@ -195,21 +195,6 @@ def find_runs(path: str | Path, label: str = "") -> list[Run]:
     return begun or runs
 
 
-def labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
-    """The runs with labels, one for each configuration, in the order in which they come.
-
-    Raises:
-        ConfigurationError: if the numbers of labels and configurations differ.
-    """
-    alike = list(dict.fromkeys(run.settings_key for run in runs))
-    if len(labels) != len(alike):
-        raise ConfigurationError(
-            "there must be one label for each folder that is named, or one for each configuration among the runs "
-            f"({len(alike)}), got {len(labels)}: {', '.join(labels)}"
-        )
-    return [replace(run, label=labels[alike.index(run.settings_key)]) for run in runs]
-
-
 def groups_of(runs: Sequence[Run]) -> list[Group]:
     """Group the runs that have the same environment, label and settings; the groups' labels name their differences."""
     together: dict[tuple[str, str, str], list[Run]] = {}
@@ -315,8 +300,7 @@ def plot_runs(
         output: the picture; `.png`, `.svg` or `.pdf`.
         by: the horizontal axis: environment `steps`, or `seconds` of training.
         confidence: confidence of the band.
-        labels: a label for each of `run_dirs`, where runs with different labels are different groups; or one for each
-            configuration among the runs, in their order.
+        labels: a label for each of `run_dirs`; runs with different labels are different groups.
 
     Returns:
         The groups that were drawn.
@@ -325,24 +309,22 @@ def plot_runs(
         ConfigurationError: if matplotlib is not installed, or an argument is invalid.
         RunDirectoryError: if a folder has no run, or the picture cannot be written.
     """
-    if isinstance(run_dirs, str) or not isinstance(run_dirs, Iterable):
-        run_dirs = [run_dirs]
+    run_dirs = [run_dirs] if isinstance(run_dirs, str) or not isinstance(run_dirs, Iterable) else list(run_dirs)
     output = require_path("output", output)
     if by not in get_args(Axis):
         raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
     if not (is_number(confidence) and 0.0 < confidence < 1.0):
         raise ConfigurationError(f"confidence must be a number between 0 and 1, got {shown(confidence)}")
-    if not (isinstance(labels, (list, tuple)) and all(isinstance(label, str) for label in labels)):
-        raise ConfigurationError(f"labels must be a list of texts, got {shown(labels)}")
+    names = list(labels) or [""] * len(run_dirs)
+    if len(names) != len(run_dirs):
+        raise ConfigurationError(f"there must be a label for each of {len(run_dirs)} folders, got {', '.join(names)}")
     if output.suffix.lower() not in SUFFIXES:
         raise ConfigurationError(f"the picture must end with one of {', '.join(SUFFIXES)}, got {output.name!r}")
     require_matplotlib()
-    of_folders = labels if len(labels) == len(run_dirs) else [""] * len(run_dirs)
-    pairs = zip(run_dirs, of_folders, strict=True)
-    runs = list({(run.path, run.policy): run for path, label in pairs for run in find_runs(path, label)}.values())
-    if not runs:
+    every = [run for path, label in zip(run_dirs, names, strict=True) for run in find_runs(path, label)]
+    if not every:
         raise ConfigurationError("name at least one run directory")
-    groups = groups_of(labelled(runs, labels) if labels and of_folders is not labels else runs)
+    groups = groups_of(list({(run.path, run.policy): run for run in every}.values()))
     env_ids = list(dict.fromkeys(group.env_id for group in groups))
     panels, figure = panels_of(len(env_ids), width=5.5, height=3.6)
     for panel, env_id in zip(panels, env_ids, strict=True):

@@ -22,7 +22,7 @@ from hybridppo.commands.main import main
 from hybridppo.run_directory.files import append
 from hybridppo.tools import report
 from hybridppo.tools.plot import read_run
-from hybridppo.tools.watch import watch
+from hybridppo.tools.report import watch
 
 MISSING = "missing"
 """In place of the value of a field that is removed."""

@@ -15,7 +15,7 @@ import hybridppo
 from hybridppo import RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.run_directory.files import Tail
-from hybridppo.tools.watch import frame, watch
+from hybridppo.tools.report import frame, watch
 
 CONFIG = config_of_a_run(seed=4, placement={"name": "single", "device": "cpu"}, total_steps=1000)
 
@@ -197,7 +197,7 @@ def test_ctrl_c_leaves(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hybridppo.tools.watch.watch.__kwdefaults__", {
+    monkeypatch.setattr("hybridppo.tools.report.watch.__kwdefaults__", {
         "seconds": 1.0, "out": None, "wait": interrupted, "clock": lambda: 0.0,
     })  # fmt: skip
     with pytest.raises(SystemExit) as exited:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args
 from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.names import OF_CONFIGS, OF_TRAIN, meant_by
+from hybridppo.names import meant_by
 from hybridppo.reporting.loggers import logger_names
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
 
@@ -203,12 +203,11 @@ def changeable_names() -> list[str]:
 
 
 def is_kept(name: str) -> bool:
-    """Whether this name, or another library's, is of a setting or an option that `resume` cannot change."""
+    """Whether this is a setting or an option that `resume` cannot change."""
     from hybridppo.agents.registry import AGENTS
 
     settings = fields_of(*GROUPS, *(kind.config for kind in AGENTS.values()))
-    ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name, name)
-    return ours in {"config", *settings} - {*changeable_names()}
+    return name in {"config", *settings} - {*changeable_names()}
 
 
 def made(group: type[Group], options: dict[str, Any]) -> Group:
@@ -265,16 +264,15 @@ def _hint(name: str, ours: list[str]) -> str:
     """A hint for an unknown argument: another argument, or a setting of an agent."""
     from hybridppo.agents.registry import AGENTS
 
-    setting = OF_CONFIGS.get(name, name)
-    for kind in AGENTS.values():
-        if "config" in ours and setting in fields_of(kind.config):
-            return f": did you mean config={kind.config.__name__}({setting}=...)?"
-    if "run_dir" in ours and "config" not in ours and is_kept(name):  # of `resume`
+    configs = [kind.config for kind in AGENTS.values()] if "config" in ours else []
+    for config in configs:
+        if name in fields_of(config):
+            return f": did you mean config={config.__name__}({name}=...)?"
+    if "run_dir" in ours and not configs and is_kept(name):  # of `resume`
         return ": a run keeps it; hybridppo.train(ENV, start_from=RUN_DIR, ...) begins another one"
     if "placement" in ours and name in ("max_lag", "publish_every"):
         return f": did you mean placement=Mirrored(..., {name}=...)?"
-    settings = {each: kind.config for kind in [*AGENTS.values()][::-1] for each in fields_of(kind.config)}
-    near = meant_by(name, [*ours, *settings] if "config" in ours else ours)
-    if near in settings and near not in ours:
-        return f": did you mean config={settings[near].__name__}({near}=...)?"
+    near = meant_by(name, [*ours, *fields_of(*configs)])
+    if near is not None and near not in ours:
+        near = f"config={next(each for each in configs if near in fields_of(each)).__name__}({near}=...)"
     return f": did you mean {near}?" if near else ""

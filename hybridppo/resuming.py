@@ -136,29 +136,13 @@ def resume(
             its first checkpoint begins anew, and logs that.)
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
+    given = locals()  # the arguments, among which are the options that a run may change
     require_bools(progress=progress)
     require_on_interrupt(on_interrupt)
     with contextlib.closing(run_directory_of(run_dir, distributed)) as directory:
         before = Settings.read(directory)
-        settings = before.changed(
-            total_steps=total_steps,
-            total_episodes=total_episodes,
-            num_workers=num_workers,
-            evaluation_episodes=evaluation_episodes,
-            evaluate_every=evaluate_every,
-            evaluate_episodes=evaluate_episodes,
-            evaluate_async=evaluate_async,
-            target_return=target_return,
-            track=track,
-            checkpoint_seconds=checkpoint_seconds,
-            keep_checkpoints=keep_checkpoints,
-            distributed=distributed,
-            address=address,
-            env_threads=env_threads,
-            on_env_error=on_env_error,
-            worker_timeout=worker_timeout,
-        )
-        given = callbacks_given(
+        settings = before.changed(given)
+        own_callbacks = callbacks_given(
             run_dir, settings.run.track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks
         )
         parts: dict[str, Any] = {
@@ -178,7 +162,7 @@ def resume(
         try:
             with prepared(source, settings.config, settings.environment, settings.run, where) as preparation:
                 plan = _resumed(preparation, directory, before, settings, checkpoint, parts)
-                plan = replace(plan, progress=progress, callbacks=given)
+                plan = replace(plan, progress=progress, callbacks=own_callbacks)
                 return finished(run_to_the_end(plan, preparation.strategy), on_interrupt)
         except ConfigurationError:
             if folders(saved)[-1:] == newest:  # else the run has trained with the new options

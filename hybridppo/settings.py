@@ -78,7 +78,7 @@ class Settings:
         """Whether the file alone says how to make the environment."""
         return self.env_is_registered and "env_kwargs" not in self.own
 
-    def changed(self, **options: Any) -> "Settings":
+    def changed(self, options: dict[str, Any]) -> "Settings":
         """The settings with other values for some options of the run; None changes nothing."""
         return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))
 

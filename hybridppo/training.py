@@ -42,7 +42,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.loading import given_policies, go_on, put_networks, start_agent_from
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
-from hybridppo.options import RunOptions, SelfPlay, suggests_arguments
+from hybridppo.options import RunOptions, SelfPlay, made, suggests_arguments
 from hybridppo.placements.placement import Placement
 from hybridppo.plan import Plan
 from hybridppo.preparing import (
@@ -253,45 +253,16 @@ def train(
         HybridPPOError: if an argument or the environment is wrong, in one message.
         TrainingInterrupted: if a signal ended the training, unless `on_interrupt` is `return`.
     """
+    given = locals()  # the arguments, among which are those of both groups of options
     require_bools(compiled=compiled, profile=profile, progress=progress)
     require_on_interrupt(on_interrupt)
-    given = callbacks_given(run_dir, track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks)
+    own_callbacks = callbacks_given(run_dir, track, on_iteration=on_iteration, loggers=loggers, callbacks=callbacks)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     if run_dir is not None:
         require_free(run_dir)  # before `auto` measures
-    run = RunOptions(
-        total_steps=total_steps,
-        total_episodes=total_episodes,
-        seed=fresh_seed() if seed is None else seed,
-        num_workers=num_workers,
-        evaluation_episodes=evaluation_episodes,
-        evaluate_every=evaluate_every,
-        evaluate_episodes=evaluate_episodes,
-        evaluate_async=evaluate_async,
-        target_return=target_return,
-        track=track,
-        start_from=start_from,  # type: ignore[arg-type]  # the options hold it as text, as the next
-        checkpoint_seconds=checkpoint_seconds,
-        keep_checkpoints=keep_checkpoints,
-        distributed=distributed,  # type: ignore[arg-type]
-        address=address,
-        self_play=self_play,  # type: ignore[arg-type]
-    )
-    environment = EnvironmentOptions(
-        vectorization=vectorization,
-        env_threads=env_threads,
-        autoreset_mode=autoreset_mode,
-        on_env_error=on_env_error,
-        worker_timeout=worker_timeout,
-        env_kwargs=env_kwargs,
-        imports=imports,
-        action_masks=action_masks,
-        frame_stack=frame_stack,
-        clip_rewards=clip_rewards,
-        episodic_life=episodic_life,
-        info_metrics=info_metrics,
-    )
+    run = made(RunOptions, given | {"seed": fresh_seed() if seed is None else seed})
+    environment = made(EnvironmentOptions, given)
     named, functions = split_schedules(schedules)
     parts = {"loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions}
     policies: tuple[str, ...] = ()
@@ -343,7 +314,7 @@ def train(
             policy=policies[0] if len(policies) == 1 else "policy",
         )
         plan = Plan(env, settings, environments, trained, choice.placement, preparation.interruption)
-        plan = replace(plan, profile=profile, progress=progress, callbacks=given)
+        plan = replace(plan, profile=profile, progress=progress, callbacks=own_callbacks)
         if run_dir is None or strategy.rank > 0:
             result = run_to_the_end(plan, strategy)
         else:

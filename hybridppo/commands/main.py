@@ -42,7 +42,6 @@ from hybridppo.commands.parsing import (
     EXIT_USAGE,
     Command,
     parse,
-    plain_warnings,
 )
 from hybridppo.commands.runs import Agents, Evaluate, Export, Play, Plot, Report, Watch
 from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
@@ -97,7 +96,6 @@ def parse_command(arguments: Sequence[str]) -> Command:
     return command
 
 
-@plain_warnings()
 def run_command(parse: Callable[[], Command]) -> int:
     """Parse and run a command; its exit code, after one clear message if there is an error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")

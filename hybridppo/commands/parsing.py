@@ -1,21 +1,17 @@
 """What all commands share: exit codes, the base class, and parsing."""
 
-import contextlib
-import io
 import json
 import os
 import re
 import shutil
 import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.names import COMMANDS_ELSEWHERE, ELSEWHERE, OF_CONFIGS, OF_TRAIN
 from hybridppo.options import GROUPS, fields_of, is_kept
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -25,7 +21,6 @@ RunDir = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
 
 _JSON = dict[str, Any] | None
 """Options of this type are an object of JSON on the command line."""
-_COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,22 +43,6 @@ def has_colours() -> bool:
     """Whether text may be coloured: in a terminal, unless it is a dumb one or NO_COLOR is set (https://no-color.org)."""
     is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-@contextlib.contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Print warnings without colours unless `has_colours()`: gymnasium colours all of its own."""
-    before = warnings.formatwarning
-
-    def plain(*arguments: Any, **options: Any) -> str:
-        text = before(*arguments, **options)
-        return text if has_colours() else _COLOUR_CODES.sub("", text)
-
-    warnings.formatwarning = plain
-    try:
-        yield
-    finally:
-        warnings.formatwarning = before
 
 
 def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) -> Any:
@@ -92,42 +71,23 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
         return tyro.cli(kind, **options)
     except SystemExit as exited:
         if exited.code == EXIT_USAGE:
-            _say_what_was_meant(kind, options)
+            _say_what_was_meant(options["args"])
         raise
 
 
-def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
-    """Add to the error what was probably meant: our name for a command or a flag, or another way to write a number."""
-    command, *_ = options["args"] or [""]
-    if command in COMMANDS_ELSEWHERE:
-        print(f"hybridppo: {command} is the command {COMMANDS_ELSEWHERE[command]} here", file=sys.stderr)
-    if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
-        print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
-    names = [_name_of(argument) for argument in options["args"] if argument.startswith("--")]
-    for name in names if command == "train" else ():
-        if name in ELSEWHERE:
-            print(f"hybridppo: {ELSEWHERE[name]}", file=sys.stderr)
-    for number in filter(re.compile(r"\d+(\.\d+)?[eE]\+?\d+").fullmatch, options["args"]):
+def _say_what_was_meant(arguments: Sequence[str]) -> None:
+    """Add to the error what was probably meant: another command, or another way to write a number."""
+    for number in filter(re.compile(r"\d+(\.\d+)?[eE]\+?\d+").fullmatch, arguments):
         print(f"hybridppo: write a whole number such as {number} as {float(number):_.0f}", file=sys.stderr)
-    for numbers in filter(re.compile(r"[\[(]?\d+(, *\d+)+[\])]?").fullmatch, options["args"]):
+    for numbers in filter(re.compile(r"[\[(]?\d+(, *\d+)+[\])]?").fullmatch, arguments):
         spaced = " ".join(re.findall(r"\d+", numbers))
         print(f"hybridppo: write several numbers such as {numbers} as {spaced}", file=sys.stderr)
-    unknown: list[str] = []
-    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):  # what is wrong was reported
-        _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
-    for flag in unknown:
-        name = _name_of(flag)
-        ours = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
-        if flag.startswith("--") and command == "resume" and is_kept(name):
+    for flag in arguments if arguments[:1] == ["resume"] else ():
+        name = flag.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+        if flag.startswith("--") and is_kept(name):
             print(
                 f"hybridppo: a run keeps it: train ENV_ID --start-from RUN_DIR {flag} begins another", file=sys.stderr
             )
-        elif flag.startswith("--") and ours is not None:
-            print(f"hybridppo: --{name.replace('_', '-')} is --{ours.replace('_', '-')} here", file=sys.stderr)
-
-
-def _name_of(flag: str) -> str:
-    return flag.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:

@@ -168,14 +168,6 @@ def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "is no run directory" in capsys.readouterr().err
 
 
-def test_a_process_for_each_environment_is_refused_with_what_does_it_now(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(tmp_path / "run", "--vectorization", "async") == 2
-    assert "--vectorization async is --num-workers here" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
 def test_commands_that_begin_in_the_same_second_take_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,7 +527,6 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         (["resume"], "RUN_DIR"),
         (["evaluate"], "RUN_DIR"),
         (["placements"], "ENV_ID"),
-        (["video", "run"], "video is the command play here"),
         (["train", "CartPole-v1", "--total-steps", "1e6"], "write a whole number such as 1e6 as 1_000_000"),
         (["train", "CartPole-v1", "--hidden-sizes", "[64,32]"], "write several numbers such as [64,32] as 64 32"),
         (["resume", "run", "--learning-rate", "1"], "train ENV_ID --start-from RUN_DIR --learning-rate begins another"),
@@ -624,17 +615,10 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (f"hybridppo {hybridppo.__version__}\n", "")
 
 
-WARN = """
-import os, pty, sys, warnings
-from gymnasium import logger
-from hybridppo.commands.main import main, parse_command
-from hybridppo.commands.train import Train
+SPEAK = """
+import os, pty, sys
+from hybridppo.commands.main import main
 
-def run(self):
-    logger.warn("the motor is warm")
-    return 0
-
-Train.run = run
 if {in_terminal}:
     pid, terminal = pty.fork()
     if pid:
@@ -647,7 +631,7 @@ if {in_terminal}:
         os.waitpid(pid, 0)
         sys.stdout.buffer.write(said)
         sys.exit()
-for arguments in (["train", "--help"], ["train", "--no-such-flag"], ["train", "CartPole-v1"]):
+for arguments in (["train", "--help"], ["train", "--no-such-flag"]):
     for stream in (sys.stdout, sys.stderr):
         print("{mark}", file=stream, flush=True)
     try:
@@ -655,7 +639,7 @@ for arguments in (["train", "--help"], ["train", "--no-such-flag"], ["train", "C
     except SystemExit:
         pass
 """
-"""The command line, in a terminal or not, with a command that warns as environments do, in colors."""
+"""The command line, in a terminal or not."""
 MARK = "-- the next command --"
 
 
@@ -676,12 +660,12 @@ def test_colours_are_for_terminals_whose_users_want_them(
     if in_terminal:
         pytest.importorskip("pty", reason="there are no pseudo-terminals here")
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    code = WARN.format(in_terminal=in_terminal, mark=MARK)
+    code = SPEAK.format(in_terminal=in_terminal, mark=MARK)
     process = run_python("-c", code, env={**env, "TERM": "xterm", **variables})
     output, errors = (text.split(MARK)[1:] for text in (process.stdout, process.stderr))
     texts = [one + other for one, other in zip(output, errors, strict=True)] if errors else output[1::2]
-    assert len(texts) == 3
-    for said, text in zip(("total-steps", "helptext", "motor"), texts, strict=True):
+    assert len(texts) == 2
+    for said, text in zip(("total-steps", "helptext"), texts, strict=True):
         assert said in text
         assert ("\x1b[" in text) == has_colours, text
 

@@ -24,17 +24,18 @@ LEARNING_RATE_STEP = 0.03
 "adaptation")."""
 
 
-def corrected(batch: Batch, now: Tensor, share: float | None, correction: LagCorrection) -> tuple[Tensor, Batch]:
+def corrected(batch: Batch, backend: Any, share: float | None, correction: LagCorrection) -> tuple[Tensor, Batch]:
     """The ratios of the current policy to the one that acted, and a batch whose ratios are clipped around the former.
 
     V-trace clips ratios around the policy that acted, and leaves the batch as it is.
 
     Args:
-        batch: the steps.
-        now: the current log-probabilities of the actions, shaped as those of the batch.
+        batch: the steps, `[T, N, ...]`.
+        backend: computes the current log-probabilities of the actions.
         share: the share of the clip range; None without a pool.
         correction: how lag is corrected without a pool.
     """
+    now = backend.log_probs(batch.map(lambda column: column.flatten(0, 1))).view_as(batch.log_probs)
     ratios = (now - batch.log_probs).exp()
     if share is not None:
         return ratios, batch.with_columns(log_probs=now, weights=ratios, shares=torch.full_like(ratios, share))

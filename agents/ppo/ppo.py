@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.agent import PolicyAgent, encoded_rows
 from hybridppo.agents.loop import Exchange, OptimizationLoop
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.choosing import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
@@ -336,28 +336,43 @@ class PPO(PolicyAgent):
             pool_share: with a pool, the share of the clip range for this update.
         """
         observations, finals, stacks = self.normalization.of_observations(rollout)
-        batch = Batch(
+        steps = Batch(
             observations=observations[:-1], actions=rollout.actions, log_probs=rollout.log_probs, stacks=stacks
         )
         ratios, correction = None, self._correction_of(rollout)
         if pool_share is not None or correction != "none":
-            now = backend.log_probs(batch.map(lambda column: column.flatten(0, 1))).view_as(batch.log_probs)
-            ratios, batch = corrected(batch, now, pool_share, correction)
+            ratios, steps = corrected(steps, backend, pool_share, correction)
+        values, following = self.values(rollout, backend, observations, finals, stacks=stacks, columns=columns)
+        ends = {"terminated": rollout.terminated, "truncated": rollout.truncated}
+        advantages, returns = self.targets(ratios, rewards=rewards, values=values, next_values=following, **ends)
+        return steps.with_columns(values=values, advantages=advantages, returns=returns)
+
+    def values(
+        self,
+        rollout: Rollout,
+        backend: Backend,
+        observations: Tensor,
+        finals: Tensor,
+        *,
+        stacks: FrameStacks | None = None,
+        columns: slice = EVERY,
+    ) -> tuple[Tensor, Tensor]:
+        """The critic's values of the steps, and of what follows each step, `[T, N]`, without gradient.
+
+        Args:
+            rollout: the rollout, or a part of its environments.
+            backend: computes values.
+            observations: `[T + 1, N, *row]`, as the networks take them; with `stacks`, the numbers of frames.
+            finals: `[K, *row]`, the final observations.
+            stacks: makes stacks of frames.
+            columns: which environments these are among those of all parts.
+        """
         if self.critic_memory is None:
-            values, final_values = values_of_rows(backend, observations, finals, stacks)
+            values, of_finals = values_of_rows(backend, observations, finals, stacks)
         else:
-            values, final_values = self.critic_memory.values(backend.critic, observations, finals, rollout, columns)
-        advantages, returns = self.targets(
-            ratios,
-            rewards=rewards,
-            values=values[:-1],
-            next_values=next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            gamma=self.current.gamma,
-            gae_lambda=self.current.gae_lambda,
-        )
-        return batch.with_columns(values=values[:-1], advantages=advantages, returns=returns)
+            values, of_finals = self.critic_memory.values(backend.critic, observations, finals, rollout, columns)
+        following = next_values(values=values, final_rows=rollout.final_rows, final_values=of_finals)
+        return values[:-1], following
 
     def targets(self, ratios: Tensor | None, **steps: Any) -> tuple[Tensor, Tensor]:
         """The advantages and the returns, `[T, N]` each.
@@ -365,8 +380,9 @@ class PPO(PolicyAgent):
         Args:
             ratios: the current probabilities of the actions divided by those when they were taken, if that is corrected
                 by V-trace; a custom function of advantages is not corrected.
-            **steps: the arguments of `hybridppo.rollouts.advantages.gae`.
+            **steps: the arguments of `hybridppo.rollouts.advantages.gae`, except `gamma` and `gae_lambda`.
         """
+        steps |= {"gamma": self.current.gamma, "gae_lambda": self.current.gae_lambda}
         has_own = self._advantages is not gae or type(self).advantages is not PPO.advantages
         if ratios is not None and not has_own:
             return vtrace(weights=ratios, **steps)

@@ -218,6 +218,26 @@ def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> Batch:
     return batch
 
 
+@pytest.mark.parametrize("recurrent", [None, "lstm"])
+def test_a_column_of_a_subclass_follows_its_rows(recurrent: Any) -> None:
+    class Marking(PPO):
+        def prepared(self, *arguments: Any, **options: Any) -> Batch:
+            steps = super().prepared(*arguments, **options)
+            return steps.with_columns(marks=torch.stack((steps.log_probs, steps.values), -1))
+
+    agent, (rollout,) = rollouts_of(replace(SMALL, recurrent=recurrent), partial(TMaze, 3), 1)
+    marking = Marking(agent.observation_space, agent.action_space, agent.config, seed=1)
+    if marking.critic_memory is not None:
+        marking.critic_memory.fit(rollout.rewards.shape[1])
+    batch = marking.batch_of(rollout, marking.loop())
+    orders = batch.orders(np.random.default_rng(0), 2)
+    sizes = marking.minibatch_sizes(batch)
+    for epoch in batch.epochs(orders, sizes, normalizes=True):
+        for minibatch in epoch.split(sizes):
+            steps: Any = minibatch.steps()
+            assert torch.equal(steps.marks, torch.stack((steps.log_probs, steps.values), -1))
+
+
 def in_turns(scripts: Any = SCRIPTS[:3]) -> Any:
     return TakingTurns(ScriptedAgents(scripts))
 

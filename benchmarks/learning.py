@@ -20,7 +20,6 @@ from typing import Any
 import machine
 
 from hybridppo.tools.benchmark import run_benchmark
-from hybridppo.tools.hyperparameters import tuned_entry
 
 ASKED: dict[str, float] = {
     "CartPole-v1": 500.0,
@@ -41,19 +40,6 @@ ASKED: dict[str, float] = {
 """About what others have published for these steps; of `Reacher-v5` nobody has."""
 SEEDS = 3
 LONG = ("BipedalWalker-v3",)
-
-
-def suite(names: list[str]) -> dict[str, Any]:
-    """The trainings, as `hybridppo benchmark` reads them from a file."""
-    return {
-        name: {
-            "env_id": name,
-            "total_steps": entry.total_steps,
-            "config": entry.config.to_json(),
-            "published": entry.published_return,
-        }
-        for name, entry in ((name, tuned_entry(name)) for name in names)
-    }
 
 
 def as_markdown(rows: list[dict[str, Any]]) -> str:
@@ -94,10 +80,8 @@ def main() -> int:
     if unknown := set(names) - set(ASKED):
         parser.error(f"unknown cases {sorted(unknown)}: use {', '.join(ASKED)}")
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    path = arguments.runs / "suite.json"
-    path.write_text(json.dumps(suite(names), indent=1) + "\n", encoding="utf-8")
     found = run_benchmark(
-        path, seeds=arguments.seeds, output=arguments.runs, jobs=arguments.jobs, progress=sys.stderr.isatty()
+        ",".join(names), seeds=arguments.seeds, output=arguments.runs, jobs=arguments.jobs, progress=sys.stderr.isatty()
     )
     rows = [{**asdict(row), "asked": ASKED.get(row.case.name)} for row in found]
     print(as_markdown(rows))

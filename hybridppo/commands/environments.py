@@ -117,7 +117,7 @@ class Benchmark(Command):
     """Train a suite of environments on several seeds, side by side. If stopped, the same command continues it."""
 
     suite: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
-    """classic, box2d or mujoco; environment ids separated by commas; or a .json file with settings of your own."""
+    """classic, box2d or mujoco, or environment ids separated by commas."""
     seeds: int = 5
     """Runs for each environment."""
     settings: Literal["tuned", "defaults"] = "tuned"

@@ -4,22 +4,20 @@ hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 """
 
 import contextlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import AnyConfig, config_from_json, name_of
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.files import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
-from hybridppo.system.validation import is_number, require_bools, require_path, require_whole
+from hybridppo.system.validation import require_bools, require_path, require_whole
 from hybridppo.tools.hyperparameters import known_environments, tuned_entry
 from hybridppo.tools.jobs import Run, require_same, train_missing
 from hybridppo.tools.plot import bootstrap_interval, interquartile_mean, plot_runs
@@ -48,9 +46,9 @@ class Case:
     """A row of the table: a training, repeated on every seed."""
 
     name: str
-    env_id: str
+    """The environment's id."""
     total_steps: int
-    config: AnyConfig
+    config: PPOConfig
     published: float | None = None
     """The return that the source of the hyperparameters has published."""
 
@@ -70,14 +68,9 @@ class Row:
     high: float
     """The bounds of its 95 % confidence interval, by bootstrap over the seeds."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The row with the settings of its case."""
-        case = {**vars(self.case), "agent": name_of(self.case.config), "config": self.case.config.to_json()}
-        return {**vars(self), "case": case}
-
 
 def run_benchmark(
-    suite: str | Path,
+    suite: str,
     *,
     seeds: int = 5,
     settings: Settings = "tuned",
@@ -93,8 +86,7 @@ def run_benchmark(
     `curves.png`.
 
     Args:
-        suite: the name of a suite (`classic`, `box2d`, `mujoco`), environment ids separated by commas, or a JSON file
-            with `{"name": {"env_id": ..., "total_steps": ..., "agent": "ppo", "config": {...}}, ...}`.
+        suite: the name of a suite (`classic`, `box2d`, `mujoco`), or environment ids separated by commas.
         seeds: number of runs for each environment.
         settings: `tuned`, with the steps that the settings were made for, or the library's `defaults`.
         total_steps: steps of each run, in place of the tuned ones; needed with `defaults`.
@@ -119,18 +111,18 @@ def run_benchmark(
     with locked(output):
         for case in cases:
             for run in runs[case.name]:
-                expected = {"env_id": case.env_id, "total_steps": case.total_steps, "seed": run.seed}
+                expected = {"env_id": case.name, "total_steps": case.total_steps, "seed": run.seed}
                 require_same(run.run_dir / "config.json", {**expected, "config": case.config.to_json()})
         train_missing(every, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]
-        (output / "benchmark.json").write_text(as_json([row.to_json() for row in rows]), "utf-8")
+        (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
         (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
         with contextlib.suppress(ConfigurationError):  # matplotlib is not installed, or no episode has ended
             plot_runs([run.run_dir for run in every], output / "curves.png")
     return rows
 
 
-def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int | None = None) -> list[Case]:
+def cases_of(suite: str, settings: Settings = "tuned", total_steps: int | None = None) -> list[Case]:
     """The cases of a suite.
 
     Raises:
@@ -140,65 +132,30 @@ def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int |
         raise ConfigurationError(f"settings must be one of {', '.join(get_args(Settings))}, got {settings!r}")
     if total_steps is not None:
         total_steps = require_whole("total_steps", total_steps)
-    if Path(suite).suffix == ".json":
-        return _cases_in(Path(suite), total_steps)
-    env_ids = SUITES.get(str(suite)) or [name.strip() for name in str(suite).split(",") if name.strip()]
+    env_ids = SUITES.get(suite) or [name.strip() for name in suite.split(",") if name.strip()]
     if not env_ids:
-        raise ConfigurationError(f"a suite is one of {', '.join(SUITES)}, ids with commas between, or a .json file")
+        raise ConfigurationError(f"a suite is one of {', '.join(SUITES)}, or ids with commas between")
     if settings == "defaults":
         if total_steps is None:
             raise ConfigurationError("the defaults are for no number of steps of their own: say total_steps, too")
-        return [Case(env_id, env_id, total_steps, PPOConfig()) for env_id in dict.fromkeys(env_ids)]
+        return [Case(env_id, total_steps, PPOConfig()) for env_id in dict.fromkeys(env_ids)]
     unknown = [env_id for env_id in env_ids if env_id not in known_environments()]
     if unknown:
         raise ConfigurationError(
-            f"there are no tuned settings for {', '.join(unknown)}: ask for settings 'defaults', or name a .json file. "
+            f"there are no tuned settings for {', '.join(unknown)}: ask for settings 'defaults'. "
             f"Suites: {', '.join(SUITES)}"
         )
     found = {env_id: tuned_entry(env_id) for env_id in env_ids}
     return [
-        Case(env_id, env_id, total_steps or entry.total_steps, entry.config, entry.published_return)
+        Case(env_id, total_steps or entry.total_steps, entry.config, entry.published_return)
         for env_id, entry in found.items()
     ]
-
-
-def _cases_in(path: Path, total_steps: int | None) -> list[Case]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8")).items()
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigurationError(f"the suite {path} cannot be read: {error}") from error
-    cases = []
-    for name, entry in entries:
-        try:
-            steps = {"total_steps": total_steps} if total_steps is not None else {}
-            cases.append(_case(name, **{**entry, **steps}))
-        except (KeyError, TypeError, ConfigurationError) as error:
-            raise ConfigurationError(f"{path}: the case {name!r} is invalid: {error}") from error
-    return cases
-
-
-def _case(
-    name: str,
-    *,
-    env_id: str,
-    total_steps: int,
-    agent: str = "ppo",
-    config: dict[str, Any] | None = None,
-    published: float | None = None,
-) -> Case:
-    if Path(name).name != name or name == "..":
-        raise ConfigurationError("its name is no name that a folder can have")
-    if published is not None and not is_number(published):
-        raise ConfigurationError(f"published must be a number, got {shown(published)}")
-    return Case(
-        name, env_id, require_whole("total_steps", total_steps), config_from_json(agent, config or {}), published
-    )
 
 
 def _run(case: Case, seed: int, output: Path) -> Run:
     folder = output / "runs" / case.name.replace("/", "-").replace(":", "-") / f"seed{seed}"
     options = {"placement": "cpu", "evaluation_episodes": EVALUATION_EPISODES}  # each run has one core
-    return Run(folder, case.env_id, case.total_steps, seed, case.config, options)
+    return Run(folder, case.name, case.total_steps, seed, case.config, options)
 
 
 def _row(case: Case, runs: Sequence[Run]) -> Row:

@@ -200,16 +200,15 @@ class Search:
         with ProgressBar(enabled=progress, has_lines=True, total=trials, initial=initial, unit="trial") as bar:
 
             def show(_: int) -> None:
-                values = [trial.value for trial in study.get_trials(deepcopy=False) if trial.value is not None]
+                values = [trial.value for trial in _complete(study)]
                 bar.move_to(min(_ended(study), trials), f"best {shown_number(max(values))}" if values else "")
 
             work = partial(self.work, trials, len(study.trials))
             calls = [(partial(work, worker), self.output / f"worker{worker}.log") for worker in range(jobs)]
             run_jobs(calls, jobs=jobs, on_progress=show)
-        complete = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
-        if not complete:
+        best = sorted(_complete(study), key=lambda trial: float(trial.value), reverse=True)[:FINALISTS]
+        if not best:
             raise HybridPPOError(f"none of the trials in {self.output} came to its end")
-        best = sorted(complete, key=lambda trial: float(trial.value), reverse=True)[:FINALISTS]
         finals = {trial.number: [self._final_run(trial, i) for i in range(FINAL_SEEDS)] for trial in best}
         every = [run for of_a_trial in finals.values() for run in of_a_trial]
         train_missing(every, jobs=jobs, progress=progress, label="finals")
@@ -237,6 +236,8 @@ class Search:
         Raises:
             HybridPPOError: if too many trials fail.
         """
+        from optuna.trial import TrialState as states  # noqa: N813 - an enumeration
+
         study = self.study(worker)
         while (trial := self._next_trial(study, trials)) is not None:
             run, judge = self._run_of(trial), _Judge(trial, self._steps_between_looks)
@@ -249,13 +250,13 @@ class Search:
             except HybridPPOError as error:  # training diverges with these values, or needs too much memory
                 if not judge.has_pruned:
                     trial.set_user_attr("error", str(error))
-                    study.tell(trial, state=_states().FAIL)
+                    study.tell(trial, state=states.FAIL)
                     failed = sum("error" in each.user_attrs for each in study.trials[first:])
                     if failed >= max(UNJUDGED, trials):
                         raise HybridPPOError(f"{failed} trials failed, the last so: {error}") from error
                     continue
             if judge.has_pruned:
-                study.tell(trial, state=_states().PRUNED)
+                study.tell(trial, state=states.PRUNED)
             else:
                 study.tell(trial, value)
         return True
@@ -312,15 +313,13 @@ class _Judge(Callback):
             run.stop("it is below the median of the other trials")
 
 
+def _complete(study: Any) -> list[Any]:
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+
+
 def _ended(study: Any) -> int:
     """The number of trials that have ended, without failed ones."""
     return sum(trial.state.name in ("COMPLETE", "PRUNED") for trial in study.get_trials(deepcopy=False))
-
-
-def _states() -> Any:
-    import optuna
-
-    return optuna.trial.TrialState
 
 
 def _return_of(run: Run) -> float:

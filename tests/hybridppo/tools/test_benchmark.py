@@ -12,9 +12,10 @@ import pytest
 from processes import wait_until
 
 import hybridppo
-from hybridppo import ConfigurationError, HybridPPOError, PPOConfig, TD3Config
+from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.run_directory.files import read_lines
 from hybridppo.run_directory.lock import wait_until_free
+from hybridppo.tools import benchmark
 from hybridppo.tools.benchmark import SUITES, cases_of, table
 from hybridppo.tools.hyperparameters import tuned_entry
 from hybridppo.tools.jobs import Job, Run, train_missing
@@ -30,18 +31,12 @@ def asked(folder: Path, steps: int = 64, env_id: str = "CartPole-v1") -> Run:
     return Run(folder, env_id, steps, 3, SMALL, {"placement": "cpu", "evaluation_episodes": 1})
 
 
-def write_suite(folder: Path, **cases: dict[str, Any]) -> Path:
-    path = folder / "suite.json"
-    path.write_text(json.dumps(cases))
-    return path
-
-
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_has_tuned_settings_of_its_environments(name: str) -> None:
     found = cases_of(name)
-    assert [case.env_id for case in found] == list(SUITES[name])
+    assert [case.name for case in found] == list(SUITES[name])
     for case in found:
-        entry = tuned_entry(case.env_id)
+        entry = tuned_entry(case.name)
         assert (case.total_steps, case.config) == (entry.total_steps, entry.config)
 
 
@@ -52,39 +47,6 @@ def test_defaults_need_steps() -> None:
     assert (case.total_steps, case.config) == (1000, PPOConfig())
 
 
-def test_settings_of_ones_own(tmp_path: Path) -> None:
-    small = {"env_id": "Pendulum-v1", "agent": "td3", "total_steps": 500, "config": {"learning_rate": 1e-4}}
-    path = write_suite(tmp_path, slow=small, plain={"env_id": "CartPole-v1", "total_steps": 9})
-    slow, plain = cases_of(path)
-    assert (slow.name, slow.env_id, slow.config) == ("slow", "Pendulum-v1", TD3Config(learning_rate=1e-4))
-    assert (plain.config, plain.total_steps) == (PPOConfig(), 9)
-
-
-@pytest.mark.parametrize(
-    ("entry", "what"),
-    [
-        ({"total_steps": 5}, "missing 1 required keyword-only argument: 'env_id'"),
-        ({"env_id": "CartPole-v1", "steps": 5}, "unexpected keyword argument 'steps'"),
-        ({"env_id": "CartPole-v1", "total_steps": 5, "agent": "sac"}, "the case 'case' is invalid: 'sac'"),
-        ({"env_id": "CartPole-v1", "total_steps": 5, "config": {"gamma": 2.0}}, "the case 'case' is invalid: gamma"),
-        ({"env_id": "CartPole-v1"}, "missing 1 required keyword-only argument: 'total_steps'"),
-        (
-            {"env_id": "CartPole-v1", "total_steps": 5, "published": "500"},
-            "invalid: published must be a number",
-        ),
-    ],
-)
-def test_a_suite_that_cannot_be_is_refused(entry: dict[str, Any], what: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=what):
-        cases_of(write_suite(tmp_path, case=entry))
-
-
-def test_a_case_needs_a_name_of_a_folder(tmp_path: Path) -> None:
-    path = write_suite(tmp_path, **{"..": {"env_id": "CartPole-v1", "total_steps": 5}})
-    with pytest.raises(ConfigurationError, match=r"'\.\.' is invalid: its name is no name that a folder can have"):
-        cases_of(path)
-
-
 def test_what_is_no_suite_names_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match=r"no tuned settings for atari.*classic, box2d, mujoco"):
         cases_of("atari")
@@ -93,10 +55,12 @@ def test_what_is_no_suite_names_those_there_are() -> None:
 
 
 @processes
-def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = write_suite(tmp_path, small={"env_id": "CartPole-v1", "total_steps": 64, "config": SMALL.to_json()})
-    options: dict[str, Any] = {"output": tmp_path / "out", "jobs": 2}
-    (row,) = hybridppo.run_benchmark(path, seeds=2, **options)
+def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "PPOConfig", lambda: SMALL)
+    options: dict[str, Any] = {"output": tmp_path / "out", "jobs": 2, "settings": "defaults", "total_steps": 64}
+    (row,) = hybridppo.run_benchmark("CartPole-v1", seeds=2, **options)
     assert "\r" not in capfd.readouterr().err  # lines, and no bar, because there is no terminal
     assert len(row.returns) == 2
     assert row.low <= row.middle <= row.high
@@ -109,12 +73,11 @@ def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path, cap
     assert same.evaluation.return_mean == row.returns[1]
     # Another seed trains that seed alone; other settings are refused.
     results = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("runs/*/*/result.json")}
-    (again,) = hybridppo.run_benchmark(path, seeds=2, **options)
+    (again,) = hybridppo.run_benchmark("CartPole-v1", seeds=2, **options)
     assert again.returns == row.returns
     assert {file: file.stat().st_mtime_ns for file in results} == results
-    write_suite(tmp_path, small={"env_id": "CartPole-v1", "total_steps": 96, "config": SMALL.to_json()})
     with pytest.raises(ConfigurationError, match="was begun with total_steps"):
-        hybridppo.run_benchmark(path, seeds=2, **options)
+        hybridppo.run_benchmark("CartPole-v1", seeds=2, **{**options, "total_steps": 96})
 
 
 @processes

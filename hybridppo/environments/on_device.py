@@ -16,7 +16,6 @@ from torch import Tensor
 from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
 from hybridppo.compiled.drawing import FusedDistribution, bounds_of
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.errors import OutOfMemoryError
 from hybridppo.rollouts.on_device import DeviceRollout
 from hybridppo.system.devices import accelerator_of
 
@@ -39,27 +38,6 @@ def has_launcher(device: torch.device) -> bool:
     return device.type in LAUNCHERS
 
 
-def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs: int) -> dict[str, int]:
-    """The bytes needed on the device, without the learner's, by purpose; each names the options to lower.
-
-    Args:
-        environments: the environments on the host.
-        num_steps: `T`.
-        num_outputs: the size of the actor's outputs.
-    """
-    layout = _layout(environments, num_steps, num_outputs)
-    sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for name, (shape, dtype) in layout.items()}
-    if environments.whole is not None:
-        sizes["written"] = 4 * (num_steps + 1) * environments.num_envs * environments.written.size
-    # Running returns and lengths, and the indices of ended episodes: float64 and int64.
-    counting = 6 * 8 * num_steps * environments.num_envs
-    return {
-        "the environments (num_envs)": environments.states.nbytes + environments.randoms.nbytes,
-        "a rollout (num_envs * num_steps)": sum(sizes.values()),
-        "counting its episodes (num_envs * num_steps)": counting,
-    }
-
-
 class EnvironmentsOnDevice:
     """The state and the rollout of `E` environments with `N` columns, and the kernels that write them.
 
@@ -70,7 +48,6 @@ class EnvironmentsOnDevice:
         num_steps: `T`.
 
     Raises:
-        OutOfMemoryError: if the device has too little free memory; it says what is needed, and what to lower.
         DeviceError: if kernels cannot be compiled for the device.
         EnvError: if the environment's functions cannot be compiled.
     """
@@ -86,8 +63,6 @@ class EnvironmentsOnDevice:
         definition = environments.definition
         self.host, self.distribution, self.device, self.num_steps = environments, distribution, device, num_steps
         self.accelerator = accelerator_of(device)
-        needs = bytes_needed(environments, num_steps, distribution.output_size)
-        _require_memory(needs, self.accelerator.memory_free(), device)
         self._launcher = launcher = launcher_of(definition, device)
         self._shape = shape_of(definition)
         self.rollout = DeviceRollout.zeros(_layout(environments, num_steps, distribution.output_size), device)
@@ -182,17 +157,6 @@ class EnvironmentsOnDevice:
         source, beside = self._whole
         found = rows.view(len(are_there), -1).index_select(1, source).view(*are_there.shape, -1)
         return found.masked_fill(beside | ~are_there[..., None], 0.0).flatten(0, 1)
-
-
-def _require_memory(needs: dict[str, int], free: int | None, device: torch.device) -> None:
-    """Refuse what does not fit into the device's free memory."""
-    needed = sum(needs.values())
-    if free is not None and needed > free:
-        sizes = ", ".join(f"{what} {size / 2**30:.3g} GiB" for what, size in needs.items())
-        raise OutOfMemoryError(
-            f"sampling on {device} needs about {needed / 2**30:.3g} GiB of its memory, besides what the learner takes, "
-            f"and {free / 2**30:.3g} GiB are free: {sizes}. Lower num_envs or num_steps first"
-        )
 
 
 def _action_dtype(environments: CompiledEnvironments) -> torch.dtype:

@@ -16,11 +16,10 @@ from torch import Tensor
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.errors import DeviceError, EnvError, OutOfMemoryError
+from hybridppo.errors import DeviceError, EnvError
 from hybridppo.placements.placement import Counters, Crossing, torch_actor
 from hybridppo.runners import filling
 from hybridppo.runners.sampler import Sampler
-from hybridppo.system.devices import Accelerator
 from hybridppo.system.signals import Stopped
 
 pytest.importorskip("numba")
@@ -37,7 +36,7 @@ from pretended_recorder import PretendedRecorder  # noqa: E402
 from hybridppo.agents.policies import Policies, PoliciesConfig  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
-from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed  # noqa: E402
+from hybridppo.environments.on_device import EnvironmentsOnDevice  # noqa: E402
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.device_sampler import DeviceSampler  # noqa: E402
@@ -164,11 +163,6 @@ def test_critics_see_what_they_see_on_the_host(name: str, stand_in: str, monkeyp
         num_finals += len(expected["final_rows"])
         assert ours.state()[1] == theirs.state()[1]
     assert num_finals > 20
-    block = ours._block
-    taken = sum(tensor.nbytes for tensor in block.tensors.values())
-    taken += 0 if ours._on_device.written is block.observations else ours._on_device.written.nbytes
-    needs = bytes_needed(ours._environments, NUM_STEPS, block.outputs.shape[-1])
-    assert needs["a rollout (num_envs * num_steps)"] == taken
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
@@ -416,23 +410,6 @@ def test_zeros_of_absent_agents_are_not_out_of_bounds(
     sampler.collect(acting)
     said = [record.getMessage() for record in caplog.records if "bounds" in record.getMessage()]
     assert [message.partition(",")[0] for message in said] == ["observation[0] was 0.0"] * (not is_absent)
-
-
-def test_what_does_not_fit_is_refused_beforehand(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Accelerator, "memory_free", lambda self: 10_000, raising=True)
-    with pytest.raises(OutOfMemoryError, match=r"a rollout \(num_envs \* num_steps\).*Lower num_envs or num_steps"):
-        device_sampler("CartPole-v1", stand_in)
-    monkeypatch.setattr(Accelerator, "memory_free", lambda self: 100_000)
-    device_sampler("CartPole-v1", stand_in)
-
-
-def test_memory_is_what_the_tensors_take(stand_in: str) -> None:
-
-    sampler, _ = device_sampler(Hunt, stand_in)
-    block = sampler._block
-    taken = sum(tensor.nbytes for tensor in block.tensors.values())
-    needs = bytes_needed(sampler._environments, NUM_STEPS, block.outputs.shape[-1])
-    assert needs["a rollout (num_envs * num_steps)"] == taken
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hybridppo.distributed_policies import MultiLearner as MultiLearner
     from hybridppo.distributed_policies import SingleLearnerCoarse as SingleLearnerCoarse
     from hybridppo.distributed_policies import SingleLearnerFine as SingleLearnerFine
-    from hybridppo.environments.frame_stack import FrameStack as FrameStack
     from hybridppo.environments.packages import make_env as make_env
     from hybridppo.environments.two_players import TwoPlayers as TwoPlayers
+    from hybridppo.environments.wrappers import FrameStack as FrameStack
     from hybridppo.errors import CallbackError as CallbackError
     from hybridppo.errors import CheckpointError as CheckpointError
     from hybridppo.errors import ConfigurationError as ConfigurationError

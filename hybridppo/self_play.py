@@ -15,10 +15,10 @@ from hybridppo.agents import PPO
 from hybridppo.agents.policies import Policies, PoliciesConfig, PolicyOf, policy_by_name
 from hybridppo.agents.registry import AnyAgent, AnyConfig, critics_see
 from hybridppo.distributions.base import Drawing
+from hybridppo.environments.base import Steering
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions, for_critics
-from hybridppo.environments.seats import Opponent
-from hybridppo.environments.steering import Steering
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions, for_critics
+from hybridppo.environments.self_play_game import Opponent
 from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
 from hybridppo.evaluating import acting, require_names
 from hybridppo.interfaces import Metrics
@@ -101,7 +101,7 @@ def _with_opponents(
     options: EnvironmentOptions, opponents: Callable[[Path], Opponent], **policies: Any
 ) -> EnvironmentOptions:
     own = {each.name: getattr(options, each.name) for each in fields(CriticsOptions) if hasattr(options, each.name)}
-    return SeatOptions(**own, opponent_of=opponents, **policies)
+    return SelfPlayOptions(**own, opponent_of=opponents, **policies)
 
 
 def round_robin(

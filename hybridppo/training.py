@@ -25,7 +25,6 @@ from hybridppo.agents.schedules import Schedules
 from hybridppo.auto.auto import PlacementChoice, resolve_placement
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed_policies import Distributed
-from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.checks import doubts_about
 from hybridppo.environments.options import (
     AutoresetName,
@@ -36,6 +35,7 @@ from hybridppo.environments.options import (
     for_critics,
     is_held_by_json,
 )
+from hybridppo.environments.wrappers import has_mask
 from hybridppo.errors import ConfigurationError, TrainingInterrupted, shown
 from hybridppo.evaluating import compiled_if_possible, evaluate_agent, like_training
 from hybridppo.interfaces import Metrics

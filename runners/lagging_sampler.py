@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.environments.base import Environments
+from hybridppo.environments.base import Environments, Steering
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hybridppo.agents.ddpg.ddpg import DDPG
-from hybridppo.environments.steering import Steering, refused
+from hybridppo.environments.base import Steering, steering_refused
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
@@ -230,7 +230,7 @@ class Runner:
     def steer(self, steering: Steering) -> list[Any]:
         """As `BaseSampler.steer`, in all processes; only the first calls it, within `first_only`."""
         if self.group.has_left:
-            raise refused("environments of other learners after the training", "steer them before its end")
+            raise steering_refused("environments of other learners after the training", "steer them before its end")
         found: list[Any] = self.group.call("steered", *steering)
         return found
 

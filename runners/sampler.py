@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.distributions.base import Distribution
-from hybridppo.environments.base import Environments, closed
-from hybridppo.environments.steering import Steering, from_json, latest
+from hybridppo.environments.base import Environments, Steering, closed, from_json, latest
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import Metrics, SamplingActor

@@ -9,8 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from hybridppo.distributions.deterministic import GaussianExploration
-from hybridppo.environments.base import Environments
-from hybridppo.environments.steering import Steering, from_json, latest
+from hybridppo.environments.base import Environments, Steering, from_json, latest
 from hybridppo.errors import ConfigurationError, EnvError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.episodes import EpisodeStatistics

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments, EnvState, Steering, latest
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, HybridPPOError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import arrays_of

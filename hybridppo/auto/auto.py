@@ -14,9 +14,9 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.search import Limits, Search
 from hybridppo.auto.trials import Training
 from hybridppo.environments.base import Environments
-from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.mlp import twin_of
 from hybridppo.placements.by_name import make_placement, placement_from_settings, require_devices
@@ -129,7 +129,7 @@ class Auto:
             cores=cpu_cores(),
             num_workers=num_workers,
             # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
-            splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
+            splits=isinstance(environments, (SyncEnvironments, MultiAgentEnvironments)),
             has_workers=agent is None or twin_of(actor) is not None,
             draws_on_device=environments.is_compiled,
             max_lag=self.max_lag,

@@ -29,11 +29,10 @@ from hybridppo.distributed.cluster import Cluster
 from hybridppo.distributed.dividing import as_copies, require_shareable
 from hybridppo.distributed.strategy import Strategy
 from hybridppo.distributed_policies import Central
-from hybridppo.environments.base import Environments
+from hybridppo.environments.base import Environments, Steering, steering_refused
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import ALONE
-from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import ConfigurationError, DistributedError, EnvError, EnvStateError, TrainingError
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.options import RunOptions
@@ -344,7 +343,7 @@ class Learners(BaseSampler):
             self._send(learner, "restart", self._restart(learner, env_seed + self._envs[learner].start))
 
     def _steered(self, steering: Steering) -> list[Any]:
-        raise refused("those of learners of a server of parameters", "use distributed='local' or 'multi'")
+        raise steering_refused("those of learners of a server of parameters", "use distributed='local' or 'multi'")
 
     def check(self, rollout: Any) -> None:
         """Accept any rollout, because it is sampled again."""

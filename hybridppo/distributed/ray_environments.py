@@ -9,10 +9,9 @@ import numpy as np
 
 from hybridppo.distributed.ray_actors import Actors
 from hybridppo.distributed.remote import RemoteEnvironments
-from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.base import Environments, EnvState, Steering, Step, latest
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.workers import Losses, divided, states_of_workers

@@ -5,13 +5,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import gymnasium as gym
 
 from hybridppo.environments import info_metrics
-from hybridppo.environments.steering import Steering, refused
-from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
+from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -23,6 +22,37 @@ Step = tuple[Array, Array, Array, Array, list[int], list[Array]]
 """Observations `[N, obs]` for the next action; rewards, terminated, truncated `[N]`; and indices and final observations
 of the environments that were truncated in this step, unless the observations are the final ones. The next step may
 overwrite everything but the final observations."""
+
+
+class Steering(NamedTuple):
+    """One call of a method, or one attribute that is set."""
+
+    kind: Literal["call", "set", "seat", "once"]
+    """To call a method, or to set an attribute; "seat" calls a method of `SelfPlayGame` instead of the game, and "once"
+    does so without a repetition in new environments."""
+    name: str
+    """Name of the method or the attribute."""
+    arguments: Sequence[Any]
+    """Arguments of the call, or the value."""
+
+    def apply(self, env: Any) -> Any:
+        """Apply it to the unwrapped environment; return the result of the method.
+
+        Raises:
+            EnvError: if the environment has no such method or attribute.
+        """
+        inner = env if self.kind in ("seat", "once") else getattr(env, "unwrapped", env)
+        known = getattr(inner, self.name, None)
+        if not hasattr(inner, self.name) or (self.kind != "set" and not callable(known)):
+            what = "method" if self.kind == "call" else "attribute"
+            raise EnvError(
+                f"environments.{self.kind}({self.name!r}): {type(inner).__name__} has no {what} {self.name!r}: define "
+                "it in the environment itself, not in a wrapper"
+            )
+        if self.kind != "set":
+            return known(*self.arguments)  # type: ignore[misc]  # it was looked at above
+        setattr(inner, self.name, self.arguments[0])
+        return None
 
 
 class Environments(ABC):
@@ -97,7 +127,7 @@ class Environments(ABC):
             ConfigurationError: if the environments are not single Python objects.
             EnvError: if an environment has no such method or attribute.
         """
-        raise refused(f"{type(self).__name__}", "let the library step copies of one (vectorization='sync')")
+        raise steering_refused(f"{type(self).__name__}", "let the library step copies of one (vectorization='sync')")
 
     def measure_infos(self, names: Sequence[str]) -> None:
         """Sum these entries of infos from now on.
@@ -206,3 +236,27 @@ def warned_of_closing(what: str) -> Iterator[None]:
         yield
     except ENV_FAILURES:
         logger.warning("%s could not be closed", what, exc_info=True)
+
+
+def steering_refused(what: str, remedy: str) -> ConfigurationError:
+    """The error for environments that cannot be steered."""
+    return ConfigurationError(f"environments.call and environments.set cannot reach {what}: {remedy}")
+
+
+def latest(done: Sequence[Steering], one: Steering) -> list[Steering]:
+    """The steering to repeat in a new environment: the latest of each name."""
+    if one.kind == "once":
+        return list(done)
+    kept = [each for each in done if (each.kind, each.name) != (one.kind, one.name)]
+    return [*kept, one]
+
+
+def from_json(found: Any) -> list[Steering]:
+    """Steering from a checkpoint.
+
+    Raises:
+        ValueError: if it is invalid.
+    """
+    if not (isinstance(found, list) and all(isinstance(each, list) and len(each) == 3 for each in found)):
+        raise ValueError(f"steering must be a list of calls, got {shown(found)}")
+    return [Steering(*each) for each in found]

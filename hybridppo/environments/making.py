@@ -12,17 +12,16 @@ from weakref import WeakValueDictionary
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
-from hybridppo.environments.frame_stack import stacked
-from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.multi_agent import is_parallel, takes_turns
-from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import env_of_id, is_atari, note_of, package_of, require_package
 from hybridppo.environments.registration import import_modules, source_of, spec_of
 from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.environments.vector import wrap
+from hybridppo.environments.wrappers import MaskInObservation, stacked
 from hybridppo.errors import ConfigurationError, EnvError, shown, shown_name
 from hybridppo.spaces.box import num_frames_of
 from hybridppo.spaces.rows import ObservesOfAgents
@@ -105,7 +104,7 @@ def make_environments(
 
 def _misfit(options: EnvironmentOptions, environments: Environments) -> str | None:
     """Why options do not go with environments; None if they do."""
-    if isinstance(options, SeatOptions) and not isinstance(environments, ManyAgents):
+    if isinstance(options, SelfPlayOptions) and not isinstance(environments, MultiAgentEnvironments):
         if environments.is_compiled and environments.agents:
             return "self_play does not work with compiled environments: use vectorization='sync'"
         return (
@@ -235,10 +234,10 @@ def _of_function(
             f"frame_stack={options.frame_stack} is for environments of one agent: leave it out, or stack within it"
         )
     source = _after(made, source)
-    return ManyAgents(
+    return MultiAgentEnvironments(
         source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
         critic_observes=_critics_observe(options),
-        seats=options if isinstance(options, SeatOptions) else None,
+        seats=options if isinstance(options, SelfPlayOptions) else None,
     )  # fmt: skip
 
 

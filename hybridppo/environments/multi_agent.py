@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
-from hybridppo.environments.action_masks import MASK, has_mask, mask_apart, mask_row, masked_row, without_mask
 from hybridppo.environments.checks import TRUTHS, as_flag
+from hybridppo.environments.wrappers import MASK, has_mask, mask_apart, mask_row, masked_row, without_mask
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite

@@ -148,7 +148,7 @@ class CriticsOptions(EnvironmentOptions):
 
 
 @dataclass(frozen=True)
-class SeatOptions(CriticsOptions):
+class SelfPlayOptions(CriticsOptions):
     """Options for self-play: the agent has one seat in each environment, and opponents have the others."""
 
     opponent_of: Callable[[Path], Any] = field(kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.environments.base import Environments, EnvState, closed, warned_of_closing
+from hybridppo.environments.base import Environments, EnvState, Steering, closed, latest, warned_of_closing
 from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.replay import digest_of
@@ -22,7 +22,6 @@ from hybridppo.environments.state import (
     state_of_generator,
     write,
 )
-from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import reshaped
@@ -49,7 +48,7 @@ class SubEnvironment:
         index: its number among the environments of the run.
         on_error: "raise" an error, or "restart" the environment.
         gives_rows: whether observations of any space but a `Box` are returned as encoded rows.
-        has_agents: whether `make` makes a `MultiAgentEnvironment` or a `Seat`.
+        has_agents: whether `make` makes a `MultiAgentEnvironment` or a `SelfPlayGame`.
     """
 
     def __init__(

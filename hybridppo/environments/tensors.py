@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.base import Environments, EnvState, Steering, Step
 from hybridppo.environments.checks import describe_error, five_of
 from hybridppo.environments.info_metrics import Sums
-from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
 from hybridppo.errors import ENV_FAILURES, BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array

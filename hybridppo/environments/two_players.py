@@ -5,8 +5,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.environments.action_masks import MASK
 from hybridppo.environments.checks import five_of
+from hybridppo.environments.wrappers import MASK
 from hybridppo.errors import BadValueError, EnvError, shown
 
 CURRENT_PLAYER = "current_player"

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hybridppo.environments.base import Steering
 from hybridppo.environments.options import is_held_by_json
-from hybridppo.environments.steering import Steering
 from hybridppo.errors import CallbackError, ConfigurationError, shown, shown_name
 from hybridppo.system.messages import ThrottledWarning, shown_number
 from hybridppo.system.validation import plain

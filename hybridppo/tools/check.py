@@ -18,18 +18,18 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from hybridppo.distributions.of_space import distribution_for
-from hybridppo.environments.action_masks import has_mask, mask_for_sample
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import describe_error, doubts_about
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.packages import note_of
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.registration import import_modules
 from hybridppo.environments.sub_environment import SubEnvironments
 from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.environments.vector import VectorEnvironments
+from hybridppo.environments.wrappers import has_mask, mask_for_sample
 from hybridppo.errors import ENV_FAILURES, ConfigurationError, EnvError, EnvStateError, shown_name
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.observations import ObservationEncoder
@@ -250,7 +250,7 @@ class _Check:
     def _gives_masks(self) -> bool:
         """Whether a reset says which actions are allowed."""
         environments = self.environments
-        if isinstance(environments, ManyAgents):
+        if isinstance(environments, MultiAgentEnvironments):
             within: Any = environments.sub_environments[0].env
             environments.reset(self._seed)
             infos = within.infos.values() if isinstance(within.infos, Mapping) else ()
@@ -448,7 +448,7 @@ def _sampler(environments: Environments, seed: int) -> Any:
         batch.seed(seed)
         return batch.sample
     env: Any = environments.sub_environments[0].env
-    has_agents = isinstance(environments, ManyAgents)
+    has_agents = isinstance(environments, MultiAgentEnvironments)
     spaces = gym.spaces.Tuple(env.action_space.spaces if has_agents else [space])
     spaces.seed(seed)
 

@@ -24,11 +24,11 @@ from toy_combined import ToyAgents
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, RunDirectoryError, SelfPlay
-from hybridppo.environments.many_agents import ManyAgents
+from hybridppo.environments.base import Steering
 from hybridppo.environments.multi_agent import ParallelEnvironment, TurnBasedEnvironment
-from hybridppo.environments.options import SeatOptions
-from hybridppo.environments.seats import Seat
-from hybridppo.environments.steering import Steering
+from hybridppo.environments.options import SelfPlayOptions
+from hybridppo.environments.self_play_game import SelfPlayGame
+from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
 from hybridppo.self_play import FIRST_RATING, STEP, OpponentPools, opponent_of
 
 pytestmark = pytest.mark.torch_in_workers
@@ -192,7 +192,7 @@ class Plays:
 
 def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
     opponent = Plays(0)
-    seat = Seat(ParallelEnvironment(Duel()), SeatOptions(opponent_of=opponent), [])
+    seat = SelfPlayGame(ParallelEnvironment(Duel()), SelfPlayOptions(opponent_of=opponent), [])
     seat.set_opponents({"": (["somebody"], [1.0])}, {})
     seats = set()
     for episode in range(8):
@@ -210,7 +210,7 @@ def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
 
 
 def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
-    seat = Seat(TurnBasedEnvironment(Counting()), SeatOptions(opponent_of=Plays(0)), [])  # takes one
+    seat = SelfPlayGame(TurnBasedEnvironment(Counting()), SelfPlayOptions(opponent_of=Plays(0)), [])  # takes one
     seat.set_opponents({"": (["somebody"], [1.0])}, {})
     begun = {}
     for episode in range(8):
@@ -233,7 +233,7 @@ def test_random_opponents_do_not_seed_the_spaces_of_the_game() -> None:
         def action_space(self, agent: str) -> Any:
             return space
 
-    seat = Seat(TurnBasedEnvironment(Shared()), SeatOptions(opponent_of=Plays(0)), [])
+    seat = SelfPlayGame(TurnBasedEnvironment(Shared()), SelfPlayOptions(opponent_of=Plays(0)), [])
     seat.reset(seed=0)
     seat.step([0])
     assert space._np_random is None
@@ -249,7 +249,7 @@ def test_games_that_ended_before_a_restart_are_rated() -> None:
                 raise ValueError("the dice are lost")
             return super().step(actions)
 
-    environments = ManyAgents(Fails, 1, on_error="restart", seats=SeatOptions(opponent_of=Plays(0)))
+    environments = MultiAgentEnvironments(Fails, 1, on_error="restart", seats=SelfPlayOptions(opponent_of=Plays(0)))
     environments.steer(Steering("seat", "set_opponents", [{"": (["somebody"], [1.0])}, {}]))
     take = Steering("once", "take_results", [])
     assert environments.steer(take) == [[]]
@@ -282,8 +282,8 @@ class Tugging:
 
 def test_of_several_policies_one_has_all_its_seats_and_snapshots_the_others() -> None:
     opponent, names = Plays(1), {"red_0": "red", "blue_0": "blue", "red_1": "red"}
-    options = SeatOptions(opponent_of=opponent, policy_of=names.get, policies=("red", "blue"))
-    seat = Seat(ParallelEnvironment(Tugging()), options, [])
+    options = SelfPlayOptions(opponent_of=opponent, policy_of=names.get, policies=("red", "blue"))
+    seat = SelfPlayGame(ParallelEnvironment(Tugging()), options, [])
     seat.set_opponents({"red": (["r"], [1.0]), "blue": (["b"], [1.0])}, {})
     expected = {  # of the learner: who is there, the learner's rewards for pulling with all it has, and what is shown
         "red": ([True, False, True], [1.0, 0.0, 1.0], [[0, 0, 1, 0]], ["red", "blue", "b", 1.0]),

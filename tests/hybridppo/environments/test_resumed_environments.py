@@ -19,12 +19,12 @@ from selection import only_by_default
 from toy_environments import newest
 
 from hybridppo.environments import replay, state
-from hybridppo.environments.action_masks import mask_for_sample
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.replay import ActionHistory
 from hybridppo.environments.state import Walk, write
+from hybridppo.environments.sync_multi_agent import MultiAgentEnvironments
+from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import EnvStateError
 
 EXACT = [
@@ -49,7 +49,7 @@ def actions_for(environments: Environments, rng: np.random.Generator) -> Any:
     """Random allowed actions, as `step` takes them."""
     space = copy.deepcopy(environments.action_space)
     space.seed(int(rng.integers(2**31)))
-    if not isinstance(environments, ManyAgents):
+    if not isinstance(environments, MultiAgentEnvironments):
         return np.stack([space.sample() for _ in range(environments.num_envs)])
     found = []
     for sub_env in environments.sub_environments:

@@ -14,8 +14,8 @@ from toy_environments import HighestAllowed, IdentityBox, newest, scripted_vecto
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, SingleDevice
-from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.wrappers import MaskInObservation
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_from_json, space_to_json

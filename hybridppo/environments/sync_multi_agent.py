@@ -14,8 +14,8 @@ import numpy as np
 from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.multi_agent import MultiAgentEnvironment, multi_agent_environment
-from hybridppo.environments.options import OnEnvError, SeatOptions
-from hybridppo.environments.seats import seat_environment
+from hybridppo.environments.options import OnEnvError, SelfPlayOptions
+from hybridppo.environments.self_play_game import self_play_game
 from hybridppo.environments.sub_environment import SubEnvironments, made_alike
 from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
@@ -25,7 +25,7 @@ from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.rows import ObservesOfAgents
 
 
-class ManyAgents(SubEnvironments):
+class MultiAgentEnvironments(SubEnvironments):
     """Steps environments of several agents one after the other: `N` columns for `N / A` environments of `A` agents.
 
     Args:
@@ -52,13 +52,13 @@ class ManyAgents(SubEnvironments):
         *,
         action_masks: bool = False,
         critic_observes: ObservesOfAgents = "own",
-        seats: SeatOptions | None = None,
+        seats: SelfPlayOptions | None = None,
     ) -> None:
         makes: list[Callable[[], Any]] = [
             partial(multi_agent_environment, make, action_masks, critic_observes)
         ] * num_envs
         if seats is not None:
-            makes = [partial(seat_environment, make, seats, []) for _ in range(num_envs)]
+            makes = [partial(self_play_game, make, seats, []) for _ in range(num_envs)]
         sub_environments = made_alike(makes, _require_alike, first, on_error, has_agents=True)
         model = cast(MultiAgentEnvironment, sub_environments[0].env)
         num_agents = len(model.agents)

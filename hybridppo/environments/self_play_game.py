@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.environments.action_masks import mask_for_sample
 from hybridppo.environments.multi_agent import MultiAgentEnvironment, multi_agent_environment
-from hybridppo.environments.options import SeatOptions
+from hybridppo.environments.options import SelfPlayOptions
+from hybridppo.environments.wrappers import mask_for_sample
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.of_agents import SpacesOfAgents
@@ -41,7 +41,7 @@ class _Memory:
         for a draw, else 0."""
 
 
-class Seat:
+class SelfPlayGame:
     """Like `MultiAgentEnvironment` with the learner as its agent, whose seat is drawn in each episode.
 
     If there are several policies, one is drawn in each episode and learns in all its seats. All agents are then
@@ -58,7 +58,7 @@ class Seat:
 
     turn = 0
 
-    def __init__(self, inner: MultiAgentEnvironment, options: SeatOptions, results: list[list[Any]]) -> None:
+    def __init__(self, inner: MultiAgentEnvironment, options: SelfPlayOptions, results: list[list[Any]]) -> None:
         self._inner, self._results = inner, results
         self._opponent_of: Callable[[Path], Opponent] = options.opponent_of
         self.agents, self.agent = ("learner",), inner.agent
@@ -268,6 +268,6 @@ def _require_seats(inner: MultiAgentEnvironment) -> None:
         )
 
 
-def seat_environment(make: Callable[[], Any], options: SeatOptions, results: list[list[Any]]) -> Seat:
+def self_play_game(make: Callable[[], Any], options: SelfPlayOptions, results: list[list[Any]]) -> SelfPlayGame:
     """The environment that `make` makes, as the learner's seats."""
-    return Seat(multi_agent_environment(make, options.action_masks, options.critic_observes), options, results)
+    return SelfPlayGame(multi_agent_environment(make, options.action_masks, options.critic_observes), options, results)

@@ -40,7 +40,7 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice  # noqa: E402
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions  # noqa: E402
 from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.device_sampler import DeviceSampler  # noqa: E402
-from hybridppo.runners.sampler import RolloutPlan  # noqa: E402
+from hybridppo.runners.sampler import LocalFiller, RolloutPlan  # noqa: E402
 
 ENVIRONMENTS: dict[str, Any] = {
     "CartPole-v1": "CartPole-v1",
@@ -63,11 +63,12 @@ def stand_in(second_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
 class AsOnDevice(Sampler):
     """Samples on the host with the noise that a device would draw."""
 
-    def _draw_noise(self, buffer: Any) -> None:
-        seed = self._noise.integers(2**32, size=2)
-        is_choice = np.dtype(self._distribution.action_dtype) != np.float32
+    def _begin(self) -> Any:
+        seed, buffer = self._plan.noise.integers(2**32, size=2), self._buffers[0]
+        is_choice = np.dtype(self._plan.distribution.action_dtype) != np.float32
         for t, row in enumerate(buffer.noise):
             row[:] = noise_of(seed, t, *row.shape, is_choice=is_choice)
+        return buffer
 
 
 def agent_for(environments: Any, observes: Any = "own") -> PPO:
@@ -129,9 +130,8 @@ def device_sampler(
 def host_sampler(env: Any, agent_for: Any = agent_for, observes: Any = "own") -> tuple[Sampler, Any]:
     environments: Any = made(env, observes)
     agent = agent_for(environments)
-    sampler = AsOnDevice(
-        environments, agent.distribution, num_steps=NUM_STEPS, env_seed=5, noise=np.random.default_rng(1)
-    )
+    plan = RolloutPlan(agent.distribution, np.random.default_rng(1), env_seed=5, num_steps=NUM_STEPS)
+    sampler = AsOnDevice(LocalFiller(environments, plan), plan)
     if has_policies(agent):
         sampler.counts.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device("cpu"), Counters()), 4)
@@ -323,8 +323,8 @@ def test_a_rollout_that_was_broken_off_goes_on_elsewhere_as_if_it_had_not_been(
     problem = on_the_host.load_state(tensors, state, env_seed=99)
     assert problem is not None
     assert "not on the host" in problem
-    damaged = {**state, "under_way": {**state["under_way"], "device_noise": [1]}}
-    with pytest.raises(ValueError, match="device_noise"):
+    damaged = {**state, "under_way": {**state["under_way"], "noise_seed": [1]}}
+    with pytest.raises(ValueError, match="noise_seed"):
         other.load_state(tensors, damaged, env_seed=99)
 
 

@@ -18,11 +18,10 @@ from hybridppo.distributed.learners import MultiLearnerStrategy, join_store
 from hybridppo.environments.registration import import_modules, source_here
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
-from hybridppo.plan import Plan
 from hybridppo.runners.process_group import report
 from hybridppo.runners.processes import end_with_parent, leave_signals_to_the_trainer
 from hybridppo.self_play import for_seats
-from hybridppo.settings import Settings
+from hybridppo.settings import Plan, Settings
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Interruption
 from hybridppo.training import run_to_the_end

@@ -17,8 +17,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from hybridppo.distributed_policies import distributed_from
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, shown
-from hybridppo.names import meant_by
+from hybridppo.errors import ConfigurationError, meant_by, shown
 from hybridppo.reporting.loggers import logger_names
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, require_seconds, require_whole, seconds_of
 

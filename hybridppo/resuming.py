@@ -25,14 +25,13 @@ from hybridppo.networks.making import Networks
 from hybridppo.options import suggests_arguments
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
-from hybridppo.plan import Plan
 from hybridppo.preparing import Preparation, prepared, split_schedules
 from hybridppo.reporting.callbacks import Callback
 from hybridppo.reporting.loggers import Loggers, callbacks_given
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint, folders
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.settings import Settings, require_own
+from hybridppo.settings import Plan, Settings, require_own
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.threads import kernels_taken
 from hybridppo.system.validation import require_bools

@@ -1,4 +1,4 @@
-"""The settings in `config.json`: written when a run begins, and checked when it is resumed."""
+"""The settings in `config.json`, written when a run begins and checked when it resumes; and the plan of a training."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,14 +18,19 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.registry import AGENTS, AnyConfig, config_from_json, name_of
+from hybridppo.agents.registry import AGENTS, AnyAgent, AnyConfig, config_from_json, name_of
 from hybridppo.distributed_policies import distributed_from
+from hybridppo.environments.base import Environments
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown, shown_name
 from hybridppo.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
+from hybridppo.placements.placement import Placement
+from hybridppo.reporting.callbacks import Callback
+from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.spaces.serialization import space_from_json, space_to_json
+from hybridppo.system.signals import Interruption
 from hybridppo.system.threads import kernels_taken
 
 logger = logging.getLogger(__name__)
@@ -171,6 +176,24 @@ class Settings:
                 f"the run's environment was made by a function, {self.env_id!r}: pass it again in Python, as env=..."
             )
         return env
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training that is about to begin, or to resume from a checkpoint."""
+
+    env: EnvSource
+    settings: Settings
+    environments: Environments
+    agent: AnyAgent
+    placement: Placement
+    interruption: Interruption
+    directory: RunDirectory | None = None
+    checkpoint: Checkpoint | None = None
+    profile: bool = False
+    progress: bool = False
+    """Whether to show a progress bar."""
+    callbacks: Sequence[Callback] = ()
 
 
 def require_own(own: Mapping[str, str], **given: object) -> None:

@@ -44,7 +44,6 @@ from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
 from hybridppo.options import RunOptions, SelfPlay, made, suggests_arguments
 from hybridppo.placements.placement import Placement
-from hybridppo.plan import Plan
 from hybridppo.preparing import (
     Preparation,
     agent_to_train,
@@ -66,7 +65,7 @@ from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.self_play import OpponentPools, for_seats
-from hybridppo.settings import Settings, name_of_source, origin
+from hybridppo.settings import Plan, Settings, name_of_source, origin
 from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.signals import Stopped

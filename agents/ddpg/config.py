@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from hybridppo.agents.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
 from hybridppo.agents.schedules import check_schedules, parsed
-from hybridppo.names import names_what_was_meant
+from hybridppo.errors import names_what_was_meant
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import Precision
 from hybridppo.system.validation import SAME_RESULT

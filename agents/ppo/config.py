@@ -15,7 +15,7 @@ from hybridppo.agents.checks import (
 )
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
-from hybridppo.names import names_what_was_meant
+from hybridppo.errors import names_what_was_meant
 from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import PRECISIONS, Precision

@@ -34,7 +34,6 @@ from typing import Annotated, Any
 import tyro
 
 from hybridppo._version import __version__
-from hybridppo.commands.environments import Benchmark, Check, Doctor, Placements, Tune
 from hybridppo.commands.parsing import (
     EXIT_DONE,
     EXIT_ERROR,
@@ -43,7 +42,20 @@ from hybridppo.commands.parsing import (
     Command,
     parse,
 )
-from hybridppo.commands.runs import Agents, Evaluate, Export, Play, Plot, Report, Watch
+from hybridppo.commands.tools import (
+    Agents,
+    Benchmark,
+    Check,
+    Doctor,
+    Evaluate,
+    Export,
+    Placements,
+    Play,
+    Plot,
+    Report,
+    Tune,
+    Watch,
+)
 from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.signals import as_keyboard_interrupts, flushed

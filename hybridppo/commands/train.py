@@ -15,7 +15,7 @@ from hybridppo.agents.policies import PoliciesConfig, policy_by_name
 from hybridppo.agents.registry import AGENTS, name_of
 from hybridppo.auto.auto import Auto, PlacementName, PlacementOptions, options_of
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
-from hybridppo.commands.runs import returns_of
+from hybridppo.commands.tools import returns_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.errors import command as command_line

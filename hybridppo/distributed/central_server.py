@@ -38,7 +38,6 @@ from hybridppo.interfaces import Agent, Metrics
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.plan import Plan
 from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.counts import Counts
 from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
@@ -46,6 +45,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, RolloutPlan
 from hybridppo.runners.sharded_sampler import EnvironmentShards
 from hybridppo.runners.workers import Losses
+from hybridppo.settings import Plan
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Stopped
 

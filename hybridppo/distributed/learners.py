@@ -45,7 +45,6 @@ from hybridppo.options import RunOptions
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.plan import Plan
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_sampler
@@ -54,6 +53,7 @@ from hybridppo.runners.processes import command_of, signals_blocked, wait_for_en
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.sharded_sampler import EnvironmentShards, ShardsSampler
+from hybridppo.settings import Plan
 from hybridppo.system.devices import accelerator_of, num_cuda_devices
 from hybridppo.system.seeds import seed_of
 

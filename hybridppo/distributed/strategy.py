@@ -14,10 +14,10 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
-from hybridppo.plan import Plan
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
+from hybridppo.settings import Plan
 
 
 class Strategy:

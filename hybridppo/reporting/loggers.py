@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import ConfigurationError, pip_install, shown
-from hybridppo.names import meant_by
+from hybridppo.errors import ConfigurationError, meant_by, pip_install, shown
 from hybridppo.reporting.callbacks import Callback, FunctionLogger, OnIteration, TrainingRun, require_callbacks
 from hybridppo.system.messages import ThrottledWarning
 

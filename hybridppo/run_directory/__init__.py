@@ -1,6 +1,6 @@
 """Everything that one training run leaves on disk.
 
-The run directory (`directory.py`) with its checkpoints, lines of metrics, rows of a replay buffer and lock; an agent in
-one file. Files are written whole or not at all. `Runner.save` decides what a
-checkpoint contains. Begin with `directory.py`.
+The run directory (`directory.py`), its checkpoints and agents' files (`checkpoints.py`), the rows of a replay buffer
+(`replay_rows.py`), lines of metrics and locks (`files.py`). Files are written whole or not at all. Begin with
+`directory.py`.
 """

@@ -28,8 +28,7 @@ from torch import Tensor
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command, shown
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
-from hybridppo.run_directory.files import append, as_json, truncate_after
-from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
+from hybridppo.run_directory.files import HOLDER, LOCK, FolderLock, append, as_json, truncate_after
 from hybridppo.run_directory.replay_rows import ReplayRows, require_whole
 from hybridppo.system.messages import ThrottledWarning
 from hybridppo.system.validation import require_path

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all; JSON, and files of JSON lines such as `metrics.jsonl`."""
+"""Files that are written whole or not at all; JSON, files of JSON lines such as `metrics.jsonl`, and locks."""
 
 import contextlib
 import errno
@@ -6,16 +6,22 @@ import io
 import json
 import math
 import os
+import platform
 import shutil
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.system.validation import is_number
+
+LOCK, HOLDER = "lock", "lock.json"
+"""The names of the files of a lock."""
 
 
 @contextlib.contextmanager
@@ -244,3 +250,80 @@ def as_json(value: Any, indent: int | None = 1) -> str:
         return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"
     except RecursionError:
         raise ConfigurationError("a value has lists too deep within each other to be written as JSON") from None
+
+
+class FolderLock:
+    """A lock for a folder that one process at a time writes to; held until it is released, or this process ends.
+
+    The operating system has the lock, which ends with its process in any case. A file beside it names the process, for
+    the error that another process gets.
+
+    Args:
+        folder: the folder to lock; it must exist.
+
+    Raises:
+        RunDirectoryError: if another process holds the lock; the message names that process.
+        OSError: if the files cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._holder = folder / LOCK, folder / HOLDER
+        self._lock = filelock.FileLock(self._path, timeout=0, thread_local=False)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise RunDirectoryError(
+                f"{folder} is in use by {self._described()}: wait until it has ended, or stop it, or name another "
+                "folder"
+            ) from None
+        try:
+            holder = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            self._holder.write_text(json.dumps(holder, allow_nan=False) + "\n", encoding="utf-8")
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _described(self) -> str:
+        try:
+            holder = json.loads(self._holder.read_text(encoding="utf-8"))
+            return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        except (OSError, ValueError, KeyError, TypeError):  # it has only just begun
+            return "another process"
+
+    def release(self) -> None:
+        """Release the folder; a second call does nothing."""
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):
+                self._holder.unlink()
+            self._lock.release()
+
+    def remove(self) -> None:
+        """Release the folder, and delete the files of the lock."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError:  # Windows deletes no file that is open
+            self.release()
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self.release()
+
+
+def wait_until_free(folder: Path, seconds: float) -> None:
+    """Wait until a folder is free, for at most so many seconds."""
+    with contextlib.suppress(filelock.Timeout), filelock.FileLock(folder / LOCK, timeout=seconds):
+        pass
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder, and make it if it does not exist.
+
+    Raises:
+        RunDirectoryError: if another process holds it, or it cannot be written to.
+    """
+    with making(folder / LOCK):
+        lock = FolderLock(folder)
+    try:
+        yield
+    finally:
+        lock.release()

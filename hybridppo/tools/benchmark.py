@@ -13,8 +13,7 @@ import numpy as np
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError
-from hybridppo.run_directory.files import as_json
-from hybridppo.run_directory.lock import locked
+from hybridppo.run_directory.files import as_json, locked
 from hybridppo.system.messages import markdown_table, shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole

@@ -15,10 +15,9 @@ from gymnasium.wrappers import TransformObservation
 
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.options import EnvSource
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, meant_by
 from hybridppo.evaluating import environments_for
 from hybridppo.loading import load
-from hybridppo.names import meant_by
 from hybridppo.system.messages import markdown_table, shown_number
 
 FOLDER = Path(__file__).parent / "pretrained"

@@ -25,8 +25,7 @@ from hybridppo.errors import ConfigurationError, HybridPPOError, shown
 from hybridppo.options import changeable_names
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.resuming import resume
-from hybridppo.run_directory.files import Tail, as_json, read_object
-from hybridppo.run_directory.lock import wait_until_free
+from hybridppo.run_directory.files import Tail, as_json, read_object, wait_until_free
 from hybridppo.runners.processes import command_of, wait_for_ends
 from hybridppo.training import train
 

@@ -27,8 +27,7 @@ from hybridppo.options import LARGEST_SEED, RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.run_directory.files import as_json
-from hybridppo.run_directory.lock import locked
+from hybridppo.run_directory.files import as_json, locked
 from hybridppo.settings import name_of_source
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores

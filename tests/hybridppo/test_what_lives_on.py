@@ -21,7 +21,6 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environment import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.placement import Placement
-from hybridppo.plan import Plan
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
@@ -32,6 +31,7 @@ from hybridppo.runners.processes import Pool
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_memory import SharedArrays
+from hybridppo.settings import Plan
 from hybridppo.system.signals import Interruption
 
 OF_A_TRAINING = (

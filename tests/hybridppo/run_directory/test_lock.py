@@ -14,13 +14,13 @@ from run_files import lines_of
 import hybridppo
 from hybridppo import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.lock import FolderLock, locked, wait_until_free
+from hybridppo.run_directory.files import FolderLock, locked, wait_until_free
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 HOLDING = """
 import sys
 from pathlib import Path
-from hybridppo.run_directory.lock import FolderLock
+from hybridppo.run_directory.files import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

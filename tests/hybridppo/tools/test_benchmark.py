@@ -13,8 +13,7 @@ from processes import wait_until
 
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
-from hybridppo.run_directory.files import read_lines
-from hybridppo.run_directory.lock import wait_until_free
+from hybridppo.run_directory.files import read_lines, wait_until_free
 from hybridppo.tools import benchmark
 from hybridppo.tools.benchmark import SUITES, cases_of, table
 from hybridppo.tools.hyperparameters import tuned_entry

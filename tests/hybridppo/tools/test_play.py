@@ -21,7 +21,7 @@ from videos import frames_of
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.commands.main import main
-from hybridppo.commands.runs import episode_lines
+from hybridppo.commands.tools import episode_lines
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
 from hybridppo.tools.play import Video

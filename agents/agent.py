@@ -445,7 +445,9 @@ def save_agent(agent: Any, path: str | Path) -> Path:
         "config": agent.config.to_json(),
         "observation_space": space_to_json(agent.observation_space),
         "action_space": space_to_json(agent.action_space),
-        "own": {what: shown_name(part) for what, part in agent.own.items()},
+        "own": {
+            what: ", ".join(part) if isinstance(part, Mapping) else shown_name(part) for what, part in agent.own.items()
+        },
         "state": state,
     }
     write_agent_file(path, kept, description)

@@ -4,7 +4,6 @@ There is a column for each agent of each environment, environment by environment
 its rows are not steps (`absent`) until its environment's next reset.
 """
 
-import base64
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,13 @@ import numpy as np
 
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.state import decoded, encoded_array
 from hybridppo.errors import ENV_FAILURES, EnvError, EnvStateError
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import CriticRows, WrittenRows, each_observes, joint_space, spaces_with_critics_part
 from hybridppo.spaces.rows import ObservesOfAgents
-from hybridppo.system.validation import whole
 
 if TYPE_CHECKING:
     from hybridppo.compiled.building import Kernels
@@ -261,19 +260,19 @@ class CompiledEnvironments(Environments):
             f"environments {self._first} to {last}, compiled {name} (seed {self._seed}), failed {when}: {what}"
         )
 
+    def _arrays(self) -> dict[str, Array]:
+        """The whole state, `[E, ...]` each."""
+        states = self.states.view(np.uint8).reshape(self._num, -1)
+        return {"states": states, "randoms": self.randoms, "lengths": self.lengths, "present": self.present}
+
     def state(self) -> list[EnvState]:
         """The state of each environment separately, so that it can be divided among other workers."""
-        dtype = str(self.states.dtype.descr)
+        arrays, fields = self._arrays(), str(self.states.dtype.descr)
         return [
             {
                 "num_envs": self.num_agents,  # columns
-                "present": self.present[i].tolist(),
-                "compiled": {
-                    "fields": dtype,
-                    "state": base64.b64encode(self.states[i].tobytes()).decode("ascii"),
-                    "random": self.randoms[i].tolist(),
-                    "length": int(self.lengths[i]),
-                },
+                "fields": fields,
+                "compiled": {name: encoded_array(array[i]) for name, array in arrays.items()},
             }
             for i in range(self._num)
         ]
@@ -284,21 +283,16 @@ class CompiledEnvironments(Environments):
                 f"what was saved is not the state of {self._num} compiled environments: resume with the num_envs "
                 "and the vectorization that the run had"
             )
-        rows, randoms, lengths, present = (
-            array.copy() for array in (self.states, self.randoms, self.lengths, self.present)
-        )
-        for i, state in enumerate(states):
-            saved, there = state["compiled"], state["present"]
-            if not isinstance(there, list) or len(there) != self.num_agents or {*map(type, there)} != {bool}:
-                raise EnvStateError(f"what was saved does not say which of {self.num_agents} agents are there")
-            if saved["fields"] != str(self.states.dtype.descr):
-                raise EnvStateError(f"the fields of {self.definition.name} are not what they were when it was saved")
-            rows[i] = np.frombuffer(base64.b64decode(saved["state"], validate=True), self.states.dtype, 1)[0]
-            if np.size(saved["random"]) != randoms[i].size:
-                raise EnvStateError("what was saved of random numbers is not of this release")
-            randoms[i], present[i] = np.reshape(saved["random"], randoms[i].shape), there
-            lengths[i] = whole(saved, "length")
-        self.states[:], self.randoms[:], self.lengths[:], self.present[:] = rows, randoms, lengths, present
+        arrays = self._arrays()
+        saved = {name: [decoded(state["compiled"][name]) for state in states] for name in arrays}
+        for name, array in arrays.items():
+            are_alike = all((own.shape, own.dtype) == (array.shape[1:], array.dtype) for own in saved[name])
+            if not are_alike or any(state["fields"] != str(self.states.dtype.descr) for state in states):
+                raise EnvStateError(
+                    f"the {name} of {self.definition.name} are not of the form that they had when saved"
+                )
+        for name, array in arrays.items():
+            array[:] = saved[name]
 
     def _close(self) -> None:
         if self._threads is not None:

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.checks import require_spaces
 from hybridppo.environments.multi_agent import is_parallel, takes_turns
-from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
+from hybridppo.environments.options import NEED_COPIES, CriticsOptions, EnvironmentOptions, EnvSource, SelfPlayOptions
 from hybridppo.environments.packages import env_of_id, is_atari, note_of, package_of, require_package
 from hybridppo.environments.registration import import_modules, source_of, spec_of
 from hybridppo.environments.sync import SyncEnvironments
@@ -211,8 +211,7 @@ def _of_function(
     own_number: bool,
     copies: int | None,
 ) -> Environments:
-    if options.episodic_life:
-        raise ConfigurationError("episodic_life=True is for ids of Atari games (ALE/...), not for a function")
+    options.refuse("functions", "episodic_life", remedy="leave it out, it is for ids of Atari games (ALE/...)")
     made = source()
     if is_tensor_env(made):
         with _closed_if_refused(made):
@@ -229,10 +228,7 @@ def _of_function(
             "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
             f"{type(made).__name__}{_lacking(made)}"
         )
-    if options.frame_stack > 1:
-        raise ConfigurationError(
-            f"frame_stack={options.frame_stack} is for environments of one agent: leave it out, or stack within it"
-        )
+    options.refuse("environments of several agents", "frame_stack", remedy="leave it out, or stack within it")
     source = _after(made, source)
     return MultiAgentEnvironments(
         source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
@@ -259,12 +255,8 @@ def _of_vector(
     require_spaces(made, "single_")
     if num_frames_of(made.single_observation_space) == options.frame_stack:  # they are stacked already
         options = replace(options, frame_stack=1)
-    what = options.needs_copies
-    if what is not None:
-        raise ConfigurationError(
-            f"{what} needs copies that the library makes, and the function made a {type(made).__name__}: let it make "
-            "one environment"
-        )
+    kind = f"a {type(made).__name__} that a function makes"
+    options.refuse(kind, *NEED_COPIES, remedy="let it make one environment")
     if made.num_envs != num_envs and not own_number:
         raise EnvError(
             f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs} of them: "
@@ -275,14 +267,13 @@ def _of_vector(
 
 
 def _of_tensors(env: Any, num_envs: int | None, options: EnvironmentOptions, *, owns: bool) -> Environments:
-    from hybridppo.environments.tensors import TensorEnvironments, refuse_options
+    from hybridppo.environments.tensors import TensorEnvironments
 
-    refuse_options(env, options)
-    if options.env_kwargs and not owns:
-        raise ConfigurationError(
-            f"env_kwargs are for what makes an environment, and {type(env).__name__} is one: leave them out, or pass "
-            "a function that makes it"
-        )
+    kind, needless = f"environments of tensors ({type(env).__name__})", ["vectorization", "episodic_life", *NEED_COPIES]
+    needless += [] if options.autoreset_mode == "same_step" else ["autoreset_mode"]
+    options.refuse(kind, *needless, remedy="leave it out, since they step and reset themselves")
+    if not owns:
+        options.refuse(kind, "env_kwargs", remedy="leave it out, or pass a function that makes the environment")
     return TensorEnvironments(env, num_envs, owns=owns, critic_observes=_critics_observe(options))
 
 
@@ -300,17 +291,12 @@ def _of_id(
     source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int, copies: int | None
 ) -> Environments:
     env_kwargs = options.env_kwargs or {}
-    package, may_be_vector = package_of(source), options.vectorization == "auto" and options.needs_copies is None
+    package, may_be_vector = package_of(source), options.vectorization == "auto" and not options.needs_copies
     try:
         require_package(source)
         if package is not None and package.vector is not None:
-            refused = {"env_kwargs": options.env_kwargs, f"frame_stack={options.frame_stack}": options.frame_stack > 1}
-            if given := next((option for option, is_given in refused.items() if is_given), None):
-                raise ConfigurationError(
-                    f"{given} does not work with {source!r}, which has a vector and preprocessing of its own (games of "
-                    "Atari are stacks of four frames already): leave it out, or pass a function that makes one "
-                    "environment"
-                )
+            kind = f"{source!r}, which has a vector and preprocessing of its own"
+            options.refuse(kind, "env_kwargs", "frame_stack", remedy="pass a function that makes one environment")
             if may_be_vector:
                 return wrap(package.vector(source, num_envs, options.episodic_life, threads), first=first)
         elif may_be_vector and not options.episodic_life and spec_of(source).vector_entry_point is not None:
@@ -353,8 +339,7 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
     from hybridppo.environments.compiled import CompiledEnvironments
 
     require_numba()
-    if options.env_kwargs:
-        raise ConfigurationError("env_kwargs does not work with vectorization='compiled': leave one of them out")
+    options.refuse("vectorization='compiled'", "env_kwargs", remedy="leave one of the two out")
     definition = compiled_definition(source, options)
     return CompiledEnvironments(definition, num_envs, first, options.env_threads, _critics_observe(options))
 

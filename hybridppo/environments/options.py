@@ -27,6 +27,8 @@ OnEnvError = Literal["raise", "restart"]
 INSTEAD_OF_ASYNC = (
     "use num_workers (--num-workers) to step environments in processes; as many as num_envs step each in its own"
 )
+NEED_COPIES = ("on_env_error", "action_masks", "frame_stack")
+"""Options for copies of an environment that the library makes."""
 MOST_FRAMES = 64
 """The largest `frame_stack`."""
 MODES: dict[str, AutoresetMode] = {
@@ -107,17 +109,19 @@ class EnvironmentOptions:
                 f"frame_stack={self.frame_stack} does not work with action_masks=True: leave one of the two out"
             )
         if self.vectorization == "compiled":
-            refused = {
-                f"autoreset_mode={self.autoreset_mode!r}": self.autoreset_mode is not None,
-                "episodic_life=True": self.episodic_life,
-                f"info_metrics={self.info_metrics}": bool(self.info_metrics),
-                f"{self.needs_copies}": self.needs_copies is not None,
-            }
-            for option, is_given in refused.items():
-                if is_given:
-                    raise ConfigurationError(
-                        f"{option} does not work with vectorization='compiled': leave one of the two out"
-                    )
+            names = ("autoreset_mode", "episodic_life", "info_metrics", *NEED_COPIES)
+            self.refuse("vectorization='compiled'", *names, remedy="leave one of the two out")
+
+    def refuse(self, kind: str, *names: str, remedy: str = "leave it out") -> None:
+        """Refuse options that do not work with a kind of environments.
+
+        Raises:
+            ConfigurationError: naming the first of them that is given.
+        """
+        defaults = {each.name: each.default for each in fields(EnvironmentOptions)}
+        for name in names:
+            if (given := getattr(self, name)) != defaults[name]:
+                raise ConfigurationError(f"{name}={shown(given)} does not work with {kind}: {remedy}")
 
     @property
     def restarts(self) -> bool:
@@ -125,13 +129,9 @@ class EnvironmentOptions:
         return self.on_env_error == "restart"
 
     @property
-    def needs_copies(self) -> str | None:
-        """The options that need copies made by the library, for messages; None if there are none."""
-        if self.restarts:
-            return "on_env_error='restart'"
-        if self.action_masks:
-            return "action_masks=True"
-        return f"frame_stack={self.frame_stack}" if self.frame_stack > 1 else None
+    def needs_copies(self) -> bool:
+        """Whether an option needs copies made by the library."""
+        return self.restarts or self.action_masks or self.frame_stack > 1
 
     @property
     def vectorization_of_evaluation(self) -> Vectorization:

@@ -18,7 +18,7 @@ from hybridppo.environments.base import Environments, EnvState, Steering, Step
 from hybridppo.environments.checks import describe_error, five_of
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.tensor_agents import TensorAgents, TensorStep
-from hybridppo.errors import ENV_FAILURES, BadValueError, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.errors import ENV_FAILURES, BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.on_tensors import TensorEncoder, numbers_of, on_device
 from hybridppo.spaces.rows import ObservesOfAgents
@@ -328,28 +328,6 @@ class TensorEnvironments(Environments):
     def _close(self) -> None:
         if self._owns and callable(getattr(self.env, "close", None)):
             self.env.close()
-
-
-def refuse_options(env: Any, options: Any) -> None:
-    """Refuse options that are for other environments than those of tensors.
-
-    Raises:
-        ConfigurationError: naming the option.
-    """
-    given = {
-        f"vectorization={options.vectorization!r}": options.vectorization != "auto",
-        f"autoreset_mode={options.autoreset_mode!r}": options.autoreset_mode not in (None, "same_step"),
-        f"on_env_error={options.on_env_error!r}": options.restarts,
-        "action_masks=True": options.action_masks,
-        "episodic_life=True": options.episodic_life,
-        f"frame_stack={options.frame_stack}": options.frame_stack > 1,
-    }
-    for option, is_given in given.items():
-        if is_given:
-            raise ConfigurationError(
-                f"{option} does not work with environments of tensors ({type(env).__name__}), which step and reset "
-                "themselves: leave it out"
-            )
 
 
 def on_host(tensor: Tensor) -> Array:

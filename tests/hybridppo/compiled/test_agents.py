@@ -17,6 +17,7 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.agents import PPO
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.state import encoded
 from hybridppo.errors import EnvStateError
 from hybridppo.runners import filling
 from hybridppo.tools.check import check_env
@@ -146,15 +147,16 @@ def test_it_goes_on_from_a_saved_state_and_refuses_others() -> None:
     one, other = side_of(Hunt, 40), side_of(Hunt, 40, seed=77)
     one.stepper.fill(one.buffer, one.actor)
     states, observation, remembered = one.stepper.state()
-    assert not all(all(state["present"]) for state in states)
+    assert not one.environments.present.all()
     other.stepper.load_state(states, observation.copy(), remembered)
     one.stepper.fill(one.buffer, one.actor)
     other.stepper.fill(other.buffer, other.actor)
     for name, array in one.buffer.arrays.items():
         np.testing.assert_array_equal(array, other.buffer.arrays[name], err_msg=name)
-    for bad in ([True], "all", [1] * NUM_AGENTS):
-        with pytest.raises(EnvStateError, match="agents are there"):
-            other.environments.load_state([{**state, "present": bad} for state in states])
+    for bad in (np.array([True]), np.ones(NUM_AGENTS, np.int64)):
+        of_others = [{**state, "compiled": {**state["compiled"], "present": encoded(bad)}} for state in states]
+        with pytest.raises(EnvStateError, match=r"the present of .* are of another form"):
+            other.environments.load_state(of_others)
 
 
 def test_an_error_names_the_environment_and_the_agent() -> None:

@@ -23,6 +23,7 @@ from hybridppo.compiled.modules import cache_directory
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.environments import compiled as compiled_environments
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.state import encoded
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.rollouts.buffer import RolloutBuffer
@@ -123,9 +124,11 @@ def test_a_saved_state_goes_on_exactly() -> None:
     "spoil",
     [
         lambda states: states[:1],
-        lambda states: [{**state, "compiled": {**state["compiled"], "fields": "others"}} for state in states],
+        lambda states: [{**state, "fields": "others"} for state in states],
         lambda states: [{"num_envs": 1, "state": {}} for _ in states],
-        lambda states: [{**state, "compiled": {**state["compiled"], "random": [1]}} for state in states],
+        lambda states: [
+            {**state, "compiled": {**state["compiled"], "randoms": encoded(np.zeros(1))}} for state in states
+        ],
     ],
     ids=["too few", "other fields", "of another form", "other numbers"],
 )
@@ -465,6 +468,7 @@ def note(original):
 compiler.compile_extra = note(compiler.compile_extra)
 from compiled_catch import Catch
 from compiled_without_rollouts import leave_out_rollouts
+from hybridppo.environments.state import encoded
 from hybridppo.environments.making import make_environments
 leave_out_rollouts()
 environments = make_environments(Catch, 2, vectorization="compiled")
@@ -546,6 +550,7 @@ else:
 sys.path.insert(0, {tests!r})
 from compiled_catch import Catch
 from compiled_without_rollouts import leave_out_rollouts
+from hybridppo.environments.state import encoded
 from hybridppo.environments.making import make_environments
 leave_out_rollouts()
 print(len(make_environments(Catch, 2, vectorization="compiled").reset(0)))

@@ -65,7 +65,7 @@ def test_no_package_is_imported_before_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", partial(gym.make, "CartPole-v1")])
 def test_only_atari_games_have_lives(env: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"episodic_life=True is for .*Atari games"):
+    with pytest.raises(ConfigurationError, match=r"episodic_life=True .*Atari games"):
         make_environments(env, 2, episodic_life=True)
 
 

@@ -146,7 +146,7 @@ class LaggingSampler(Sampler):
         self._done: deque[Part] = deque()
         """Full parts: those of the oldest parameters first, and else in the order of their ends."""
         self._is_going = False
-        self._busy, self._seconds, self._since = 0.0, 0.0, 0.0
+        self._measured_at = time.perf_counter()
 
     @property
     def is_under_way(self) -> bool:
@@ -166,11 +166,11 @@ class LaggingSampler(Sampler):
 
     def _measure(self, versions: Array) -> None:
         """Set the metrics: the mean lag of a rollout, the dropped steps, and the share of time that workers sampled."""
-        seconds = self._seconds + (time.perf_counter() - self._since if self._is_going else 0.0)
+        before, self._measured_at = self._measured_at, time.perf_counter()
         self.metrics = {
             "policy_lag_mean": self._version - float(versions.mean()),
             "steps_dropped": self.steps_dropped,
-            "samplers_busy": min(1.0, self._busy / (len(self._envs) * seconds)) if seconds else 0.0,
+            "samplers_busy": min(1.0, self.seconds_filling / (self._measured_at - before)),
         }
 
     def sample_async(self, actor: SamplingActor) -> None:
@@ -180,8 +180,7 @@ class LaggingSampler(Sampler):
         """
         self._workers.publish(actor)
         self._version = actor.version
-        if not self._is_going:
-            self._is_going, self._since = True, time.perf_counter()
+        self._is_going = True
         self._ask_for_more()
 
     def _ask_for_more(self) -> None:
@@ -231,7 +230,6 @@ class LaggingSampler(Sampler):
         part.finals += filled.finals
         part.infos += [filled.infos] if filled.infos is not None else []
         part.seconds += seconds
-        self._busy += seconds
         if part.filled < self._steps:  # it was stopped
             self._to_fill[part.worker].append(part)
         else:
@@ -256,21 +254,16 @@ class LaggingSampler(Sampler):
                 self._look(patient=True)
         finally:
             self._stop[0] = 0
-        self._halt()
+        self._is_going = False
 
     def wait(self) -> None:
         """As `pause`, because there is always a part that has not ended."""
         self.pause()
 
-    def _halt(self) -> None:
-        if self._is_going:
-            self._is_going = False
-            self._seconds += time.perf_counter() - self._since
-
     def give_up(self, reason: str) -> None:
         """As in the base; drops all parts."""
         super().give_up(reason)
-        self._halt()
+        self._is_going = False
         for parts in (self._done, *self._to_fill, *self._asked_for):
             parts.clear()
 
@@ -290,7 +283,7 @@ class LaggingSampler(Sampler):
                     self._room = min(self._most_room, self._room + (not all(self._asked_for)))
                     self._ask_for_more()
                 if not any(self._asked_for):
-                    self._halt()
+                    self._is_going = False
                     raise Stopped
                 self._look(patient=True)
                 self._look(patient=False)  # else the same workers would always be first
@@ -317,27 +310,31 @@ class LaggingSampler(Sampler):
         finals: FinalObservations = []
         for part in parts:  # in the order of time, which is not that of the columns
             self._count(part)
-        for number, column in enumerate(in_columns(parts, self._num_parts)):
-            envs = slice(number * width, (number + 1) * width)
-            for place, part in enumerate(column):
-                rows, counted = slice(place * steps, (place + 1) * steps), part.counted
-                assert counted is not None
-                ours = self._buffers[part.turn].of(self._envs[part.worker])
-                for name, array in ours.arrays.items():
-                    if name != "noise":
-                        start = 0 if name == "history" else rows.start
-                        getattr(whole, name)[start : start + len(array), envs] = array
-                whole.terminated[rows, envs] = counted.terminated
-                valid[rows, envs], versions[rows, envs] = counted.valid, part.versions[:, None]
-                returns[rows, envs] = counted.returns
-                known = {(step, env) for step, env, _ in part.finals}
-                finals += [(rows.start + step, envs.start + env, final) for step, env, final in part.finals]
-                if place + 1 < self._num_parts and not column[place + 1].continues(part):
-                    for env in np.flatnonzero(counted.valid[-1] & ~counted.terminated[-1]).tolist():
-                        whole.truncated[rows.stop - 1, envs.start + env] = True
-                        if (steps - 1, env) not in known:
-                            finals.append((rows.stop - 1, envs.start + env, ours.observations[steps, env].copy()))
-                self._free[part.worker].append(part.turn)
+        ordered = sorted(parts, key=lambda part: (part.worker, part.number))  # so that most parts continue others
+        for i, part in enumerate(ordered):
+            number, place = divmod(i, self._num_parts)
+            envs, rows, counted = (
+                slice(number * width, (number + 1) * width),
+                slice(place * steps, (place + 1) * steps),
+                part.counted,
+            )
+            assert counted is not None
+            ours = self._buffers[part.turn].of(self._envs[part.worker])
+            for name, array in ours.arrays.items():
+                if name != "noise":
+                    start = 0 if name == "history" else rows.start
+                    getattr(whole, name)[start : start + len(array), envs] = array
+            whole.terminated[rows, envs] = counted.terminated
+            valid[rows, envs], versions[rows, envs] = counted.valid, part.versions[:, None]
+            returns[rows, envs] = counted.returns
+            known = {(step, env) for step, env, _ in part.finals}
+            finals += [(rows.start + step, envs.start + env, final) for step, env, final in part.finals]
+            if place + 1 < self._num_parts and not ordered[i + 1].continues(part):
+                for env in np.flatnonzero(counted.valid[-1] & ~counted.terminated[-1]).tolist():
+                    whole.truncated[rows.stop - 1, envs.start + env] = True
+                    if (steps - 1, env) not in known:
+                        finals.append((rows.stop - 1, envs.start + env, ours.observations[steps, env].copy()))
+            self._free[part.worker].append(part.turn)
         self._workers.infos = [sums for part in parts for sums in part.infos]
         self.seconds_filling = sum(part.seconds for part in parts) / len(self._envs)
         return whole, valid, sorted(finals, key=lambda final: final[:2]), versions, returns
@@ -396,27 +393,3 @@ def steps_of_a_part(num_steps: int) -> int:
     """The number of steps of a part: the smallest that is allowed."""
     fits = (steps for steps in range(FEWEST_STEPS, num_steps) if num_steps % steps == 0)
     return next((steps for steps in fits if num_steps <= MOST_PARTS * steps), num_steps)
-
-
-def in_columns(parts: Sequence[Part], length: int) -> list[list[Part]]:
-    """Arrange parts in columns, so that few are followed by a part that does not continue them.
-
-    Args:
-        parts: in the order of time, as many as fill whole columns.
-        length: parts of a column.
-    """
-    last: dict[int, Part] = {}
-    runs: dict[int, list[list[Part]]] = {}
-    for part in parts:
-        worker = part.worker
-        of_worker = runs.setdefault(worker, [])
-        if worker not in last or not part.continues(last[worker]):
-            of_worker.append([])
-        of_worker[-1].append(part)
-        last[worker] = part
-    whole, rest = [], []
-    for run in (run for worker in sorted(runs) for run in runs[worker]):
-        end = len(run) - len(run) % length
-        whole += [run[i : i + length] for i in range(0, end, length)]
-        rest += run[end:]
-    return whole + [rest[i : i + length] for i in range(0, len(rest), length)]

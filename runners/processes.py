@@ -159,11 +159,6 @@ class WorkerLostError(EnvError):
     """A worker has died or hangs; the message names it, and says how it ended."""
 
 
-def name_of(role: str, worker: int, envs: slice) -> str:
-    """A worker, for messages."""
-    return f"{role} {worker} (environments {envs.start} to {envs.stop - 1})"
-
-
 class Pool(ABC):
     """Workers by number, each with some of the environments.
 
@@ -197,7 +192,8 @@ class Pool(ABC):
 
     def name(self, worker: int) -> str:
         """A worker, for messages."""
-        return name_of(self._role, worker, self._shares[worker])
+        envs = self._shares[worker]
+        return f"{self._role} {worker} (environments {envs.start} to {envs.stop - 1})"
 
     @abstractmethod
     def start(self, worker: int, env_seed: int) -> None:

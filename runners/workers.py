@@ -26,7 +26,7 @@ from hybridppo.networks.numpy_twin import NumpyTwin, PoliciesTwin
 from hybridppo.rollouts.buffer import FinalObservations, Layout, RolloutBuffer
 from hybridppo.rollouts.on_device import PageLock, allocate
 from hybridppo.runners.filling import Flag, StepperState
-from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError, name_of
+from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.shared_memory import PublishedParameters
 from hybridppo.spaces.arrays import Array
@@ -81,10 +81,6 @@ class Work:
         """Arrays for a rollout in this process, page-locked if `pin_for` is given."""
         return allocate(self.layout, self.pin_for)
 
-    def name(self, worker: int) -> str:
-        """A worker, for messages."""
-        return name_of("worker", worker, self.shares[worker])
-
 
 FEWEST_ROLLOUTS = 5
 """Rollouts before the first warning, because the first ones load and compile."""
@@ -98,12 +94,12 @@ class SlowestWorker:
     """Sums the time that each worker takes to fill its columns, and warns once if a usual worker waits long.
 
     Args:
-        work: the work of the workers.
+        num_workers: their number.
+        name: returns the name of a worker, for messages.
     """
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._seconds = np.zeros(len(work.shares))
+    def __init__(self, num_workers: int, name: Callable[[int], str]) -> None:
+        self._name, self._seconds = name, np.zeros(num_workers)
         self._rollouts = 0
         self._is_logged = False
 
@@ -121,7 +117,7 @@ class SlowestWorker:
         logger.warning(
             "%s took %.3g s for %d rollouts and a usual worker %.3g s, which waited for %.0f %% of the time. With "
             "placement=Auto(max_lag=2) or more (--placement auto --max-lag 2), workers need not wait for each other",
-            self._work.name(slowest), longest, self._rollouts, usual, 100.0 * (1.0 - usual / longest),
+            self._name(slowest), longest, self._rollouts, usual, 100.0 * (1.0 - usual / longest),
         )  # fmt: skip
 
 
@@ -296,7 +292,7 @@ class Workers:
         """The row from which it is being filled."""
         self._replaced: set[int] = set()
         """Workers that were lost meanwhile, whose rows do not count."""
-        self._slowest = SlowestWorker(self.work)
+        self._slowest = SlowestWorker(num_workers, self.pool.name)
         self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""

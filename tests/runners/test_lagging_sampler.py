@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -37,9 +36,8 @@ from hybridppo.placements.placement import Counters, Crossing, sampling_actor
 from hybridppo.rollouts.advantages import vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest
-from hybridppo.runners.counts import CountedRows
 from hybridppo.runners.filling import Filled
-from hybridppo.runners.lagging_sampler import LaggingSampler, Part, in_columns, steps_of_a_part
+from hybridppo.runners.lagging_sampler import LaggingSampler, Part, steps_of_a_part
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan
 from hybridppo.runners.worker import Share, parameters_of
@@ -511,16 +509,6 @@ def test_parts_are_few_and_not_too_short() -> None:
     ]  # fmt: skip
 
 
-def test_parts_of_a_run_stay_together() -> None:
-    def counted(worker: int, number: int) -> Any:
-        rows = CountedRows(np.ones((1, 1)), np.zeros((1, 1)), True, None)
-        return Part(worker, number, 0, np.zeros(1), is_anew=False, counted=rows)
-
-    parts = [counted(*which) for which in ((0, 1), (1, 1), (0, 2), (0, 3), (2, 7), (0, 4), (2, 8), (0, 5), (2, 9))]
-    columns = [[(part.worker, part.number) for part in column] for column in in_columns(parts, 3)]
-    assert columns == [[(0, 1), (0, 2), (0, 3)], [(2, 7), (2, 8), (2, 9)], [(0, 4), (0, 5), (1, 1)]]
-
-
 # The correction
 
 
@@ -794,7 +782,7 @@ def test_what_cannot_lag_is_refused(what: str) -> None:
 
 
 def test_what_the_slowest_worker_costs_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    slowest = SlowestWorker(SimpleNamespace(shares=range(3), name=lambda worker: f"worker {worker}"))  # type: ignore[arg-type]
+    slowest = SlowestWorker(3, lambda worker: f"worker {worker}")
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
             slowest.add((1.0, 10.0, 2.0))
@@ -805,7 +793,7 @@ def test_what_the_slowest_worker_costs_is_logged_once(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("seconds", [(1.0, 1.8, 1.0), (0.001, 0.01, 0.001)])
 def test_what_costs_little_is_not_logged(seconds: Sequence[float], caplog: pytest.LogCaptureFixture) -> None:
-    slowest = SlowestWorker(SimpleNamespace(shares=range(3), name=str))  # type: ignore[arg-type]
+    slowest = SlowestWorker(3, str)
     for _ in range(20):
         slowest.add(seconds)
     assert not caplog.messages

@@ -20,7 +20,7 @@ from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.process_group import report
 from hybridppo.runners.processes import end_with_parent, leave_signals_to_the_trainer
-from hybridppo.self_play import for_seats
+from hybridppo.self_play import with_self_play
 from hybridppo.settings import Plan, Settings
 from hybridppo.system.seeds import seed_globals, seed_of
 from hybridppo.system.signals import Interruption
@@ -48,7 +48,7 @@ def _train(setup: dict[str, Any], store: Store, rank: int) -> None:
         placement = strategy.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")
-        options = for_seats(settings.environment, settings.run, settings.config)
+        options = with_self_play(settings.environment, settings.run, settings.config)
         environments = strategy.environments(source, settings.config.num_envs, options, settings.run.num_workers)
         try:
             spaces = environments.observation_space, environments.action_space

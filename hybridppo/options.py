@@ -33,7 +33,7 @@ Opponents = Literal["uniform", "prioritised"]
 
 @dataclass(frozen=True)
 class SelfPlay:
-    """An agent learns in one seat of a game, drawn in each episode; its snapshots have the other seats.
+    """An agent plays one random side of a game in each episode; its snapshots play the others.
 
     Source: Silver et al., "Mastering the game of Go without human knowledge", 2017, and for prioritised opponents,
     Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, "Prioritized
@@ -130,8 +130,8 @@ class RunOptions:
     variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine."""
 
     self_play: dict[str, Any] | None = None
-    """Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent has one seat
-    of a game of several agents, and its snapshots have the others. On the command line, a JSON object."""
+    """Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The learner plays one
+    random side in each episode, and its snapshots play the others. On the command line, a JSON object."""
 
     def __post_init__(self) -> None:
         options = self_play_of(self.self_play)

@@ -31,7 +31,7 @@ from hybridppo.errors import ConfigurationError, pip_install, shown
 from hybridppo.evaluating import compiled_environments
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
-from hybridppo.self_play import for_seats
+from hybridppo.self_play import with_self_play
 from hybridppo.settings import name_of_source
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.signals import Interruption
@@ -73,7 +73,7 @@ class Preparation:
             config=agent.config,
             total_steps=total_steps,
             num_workers=self.run.num_workers,
-            options=for_seats(self.options, self.run, agent.config),
+            options=with_self_play(self.options, self.run, agent.config),
             agent=agent,
             seconds_to_make=self.seconds_to_make,
         )
@@ -120,8 +120,8 @@ def prepared(
         run = strategy.settled(run)
         interruption = stack.enter_context(Interruption(saves=saves))
         begun = time.perf_counter()
-        seats = for_seats(options, run, config, policy_of)
-        environments = strategy.environments(env, config.num_envs, seats, run.num_workers)
+        game = with_self_play(options, run, config, policy_of)
+        environments = strategy.environments(env, config.num_envs, game, run.num_workers)
         stack.callback(environments.close)
         options = for_agents(options, environments.agents)
         seconds = time.perf_counter() - begun

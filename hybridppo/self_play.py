@@ -27,6 +27,7 @@ from hybridppo.options import RunOptions, SelfPlay
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluation import made_for
+from hybridppo.runners.process_group import SingleProcess
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import each_of
@@ -77,10 +78,10 @@ def opponent(agent: Any) -> Opponent:
     return act
 
 
-def for_seats(
+def with_self_play(
     options: EnvironmentOptions, run: RunOptions, config: AnyConfig, policy_of: PolicyOf | None = None
 ) -> EnvironmentOptions:
-    """The options of the environments that are trained in: with self-play, they have seats for the agent.
+    """The options of the environments that are trained in: with self-play, snapshots play the other agents.
 
     Args:
         options: of environments without self-play.
@@ -116,15 +117,15 @@ def round_robin(
 ) -> dict[str, dict[str, float]]:
     """Let every agent play against every other; return the mean scores by names: a win counts 1, a draw 0.5.
 
-    Agents draw their actions at random. In every game, one of the two agents gets a seat, which is drawn, and the other
-    agent gets all other seats.
+    Agents draw their actions at random. In every game, one of the two plays one random side, and the other agent plays
+    all other sides.
 
     Args:
         agents: two or more agents by name: PPO agents, run directories, or files of `agent.save`.
         env: an environment of two or more agents with the same spaces.
         games: number of games of each pair.
         num_envs: number of games side by side.
-        seed: seed of the environments, seats and actions.
+        seed: seed of the environments, sides and actions.
         env_kwargs: as for `train`.
         imports: as for `train`.
 
@@ -189,7 +190,7 @@ def _score(
 
 
 @dataclass
-class Pool:
+class OpponentPool:
     """The snapshots of a policy."""
 
     learns: bool
@@ -220,10 +221,9 @@ class OpponentPools(Callback):
     Args:
         options: the fields of `SelfPlay`.
         agent: the agent that learns.
-        sampler: its environments have seats for the agent.
+        sampler: its environments are games of self-play.
         folder: the folder for snapshots; None for a temporary one.
-        writes: whether this process writes the snapshots; the first of several learners does.
-        is_alone: whether there is no other learner. Then a snapshot that cannot be written is tried again later.
+        group: the processes that train together, of which the first writes the snapshots; None for one process.
 
     Raises:
         ConfigurationError: if the agent is not PPO.
@@ -237,19 +237,18 @@ class OpponentPools(Callback):
         agent: Any,
         sampler: BaseSampler,
         folder: Path | None,
-        *,
-        writes: bool = True,
-        is_alone: bool = True,
+        group: SingleProcess | None = None,
     ) -> None:
         if not isinstance(agent, (PPO, Policies)):
             raise ConfigurationError(ONLY_PPO)
-        self._options, self._sampler, self._writes = SelfPlay(**options), sampler, writes
+        self._options, self._sampler = SelfPlay(**options), sampler
+        self._group = group if group is not None else SingleProcess()
         self._temporary = tempfile.TemporaryDirectory(prefix="hybridppo-") if folder is None else None
         self._folder = folder if folder is not None else Path(self._temporary.name)  # type: ignore[union-attr]
-        self._outage, self._is_alone = ThrottledWarning(f"writing a snapshot to {self._folder}"), is_alone
+        self._outage = ThrottledWarning(f"writing a snapshot to {self._folder}")
         self._agents: Mapping[str, PPO] = agent.agents if isinstance(agent, Policies) else {"": agent}
         played = agent.config.played if isinstance(agent, Policies) else ()
-        self.pools = {policy: Pool(policy not in played) for policy in self._agents}
+        self.pools = {policy: OpponentPool(policy not in played) for policy in self._agents}
         """By policy; the only policy has the name ""."""
 
     def on_start(self, run: TrainingRun) -> None:
@@ -286,7 +285,7 @@ class OpponentPools(Callback):
         newest = int(next(reversed(self.pools[learning[0]].snapshots)))
         if self._sampler.counts.env_steps >= newest + self._options.snapshot_every:
             # Other learners would not know that there is no snapshot.
-            errors = RunDirectoryError if self._is_alone else ()
+            errors = RunDirectoryError if self._group.is_single else ()
             with self._outage.tolerating(errors, "self-play goes on, and tries again after the next rollout"):
                 self._take_snapshots(learning)
         self._tell()
@@ -309,7 +308,7 @@ class OpponentPools(Callback):
 
     def _take_snapshots(self, policies: Collection[str]) -> None:
         name = f"{self._sampler.counts.env_steps:012d}"
-        for policy in policies if self._writes else ():
+        for policy in policies if self._group.is_first else ():
             self._agents[policy].save(self._folder / policy / name)
         for policy in policies:
             pool = self.pools[policy]

@@ -64,7 +64,7 @@ from hybridppo.runners.evaluator import EvaluationDuringTraining, Evaluator, eva
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
-from hybridppo.self_play import OpponentPools, for_seats
+from hybridppo.self_play import OpponentPools, with_self_play
 from hybridppo.settings import Plan, Settings, name_of_source, origin
 from hybridppo.spaces.of_agents import each_space
 from hybridppo.system.seeds import fresh_seed, seed_of
@@ -220,8 +220,8 @@ def train(
             fine:WORKERS, environments:WORKERS. The numbers after the first may be left out.
         address: Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without an address,
             the variable RAY_ADDRESS is used; if it is not set, Ray is started on this machine.
-        self_play: Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent
-            has one seat of a game of several agents, and its snapshots have the others. On the command line, a JSON
+        self_play: Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The learner
+            plays one random side in each episode, and its snapshots play the others. On the command line, a JSON
             object.
         vectorization: How environments are stepped: auto uses the environment's vectorised form if it has one, else
             steps copies one after the other; sync always steps copies; compiled uses the form that Numba compiles.
@@ -426,7 +426,7 @@ def _sampler(plan: Plan, strategy: Strategy) -> BaseSampler:
         num_steps=config.num_steps,
         num_episodes=config.episodes_per_rollout,
         num_workers=settings.run.num_workers,
-        options=for_seats(settings.environment, settings.run, config),
+        options=with_self_play(settings.environment, settings.run, config),
         env_seed=seed_of(settings.seed, "environments"),
         noise=np.random.default_rng(seed_of(settings.seed, "noise")),
     )
@@ -447,9 +447,7 @@ def _callbacks(
     found: list[Callback] = []
     if run.self_play is not None:
         folder = None if directory is None else directory.path / "snapshots"
-        is_first, is_alone = strategy.rank == 0, strategy.size == 1
-        sampler = runner.sampler
-        found.append(OpponentPools(run.self_play, plan.agent, sampler, folder, writes=is_first, is_alone=is_alone))
+        found.append(OpponentPools(run.self_play, plan.agent, runner.sampler, folder, runner.group))
     if strategy.rank > 0:
         return found
     evaluator = None

@@ -16,23 +16,23 @@ from hybridppo.run_directory.files import as_json
 FILE = Path(__file__).with_name("tuned.json")
 SPACE: dict[str, tuple[Any, ...]] = {
     "num_envs": (4, 8, 16),
-    "num_steps": (64, 128, 256, 512, 1024),
+    "num_steps": (512, 64, 128, 256, 1024),
     "minibatch_size": (64, 128, 256, 512),
-    "num_epochs": (4, 10, 20),
+    "num_epochs": (10, 4, 20),
     "anneal_learning_rate": (False, True),
-    "gamma": (0.9, 0.95, 0.98, 0.99, 0.995, 0.999),
-    "gae_lambda": (0.8, 0.9, 0.95, 0.98, 1.0),
-    "clip_range": (0.1, 0.2, 0.3),
+    "gamma": (0.99, 0.9, 0.95, 0.98, 0.995, 0.999),
+    "gae_lambda": (0.95, 0.8, 0.9, 0.98, 1.0),
+    "clip_range": (0.2, 0.1, 0.3),
     "entropy_coef": (0.0, 1e-4, 1e-3, 1e-2, 3e-2),
     "value_coef": (0.5, 1.0, 2.0),
     "max_grad_norm": (0.5, 1.0, 5.0),
     "hidden_sizes": ("64,64", "128,128", "256,256"),
     "activation": ("tanh", "relu"),
-    "normalize_observations": (False, True),
-    "normalize_rewards": (False, True),
+    "normalize_observations": (True, False),
+    "normalize_rewards": (True, False),
 }
-"""The values to try for each hyperparameter; the learning rate lies between `LEARNING_RATES`, on a logarithmic
-scale."""
+"""The values to try for each hyperparameter, the one nearest to the default first; the learning rate lies between
+`LEARNING_RATES`, on a logarithmic scale."""
 LEARNING_RATES = (3e-5, 3e-3)
 NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
 """The hyperparameters that decide the shapes of the networks."""
@@ -144,13 +144,6 @@ def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
     return replace(made, num_minibatches=next(n for n in range(most, 0, -1) if made.batch_size % n == 0))
 
 
-def nearest(config: PPOConfig) -> dict[str, Any]:
-    """The values of the space that are nearest to a configuration's."""
-    mine: dict[str, Any] = {**config.to_json(), "minibatch_size": config.minibatch_size}
-    found: dict[str, Any] = {"learning_rate": min(max(config.learning_rate, LEARNING_RATES[0]), LEARNING_RATES[1])}
-    for name, values in SPACE.items():
-        value = ",".join(map(str, mine[name])) if name == "hidden_sizes" else mine[name]
-        if value not in values:
-            value = min(values, key=lambda one: abs(one - value)) if isinstance(value, (int, float)) else values[0]
-        found[name] = value
-    return found
+def first_trial() -> dict[str, Any]:
+    """The values of the space that are nearest to the defaults."""
+    return {"learning_rate": PPOConfig().learning_rate, **{name: values[0] for name, values in SPACE.items()}}

@@ -32,7 +32,7 @@ from hybridppo.settings import name_of_source
 from hybridppo.system.messages import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_bools, require_path, require_whole
-from hybridppo.tools.hyperparameters import NETWORKS, Entry, config_from, nearest, suggested, write_entry
+from hybridppo.tools.hyperparameters import NETWORKS, Entry, config_from, first_trial, suggested, write_entry
 from hybridppo.tools.jobs import Run, require_same, run_jobs, train_missing
 
 EVALUATION_EPISODES = 20
@@ -139,7 +139,7 @@ class Search:
                 "function that makes the environment with them"
             )
         pack({"source": self.env}, "")
-        config = config_from({**nearest(PPOConfig()), "learning_rate": 1e-3}, self.fixed)
+        config = config_from(first_trial(), self.fixed)
         if self.run.start_from is not None and not {*NETWORKS} <= self.fixed.keys():
             raise ConfigurationError(
                 f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the "
@@ -193,7 +193,7 @@ class Search:
             if "run_dir" in trial.user_attrs:  # its run goes on
                 study.enqueue_trial(trial.params, user_attrs={"run_dir": trial.user_attrs["run_dir"]})
         if not study.trials:
-            found = nearest(PPOConfig())
+            found = first_trial()
             study.enqueue_trial({name: value for name, value in found.items() if name not in self.fixed})
         initial = min(trials, _ended(study))
         with ProgressBar(enabled=progress, has_lines=True, total=trials, initial=initial, unit="trial") as bar:

@@ -12,11 +12,11 @@ import pytest
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError
+from hybridppo import ConfigurationError, PPOConfig
 from hybridppo.commands.main import main, parse_command
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.reporting.callbacks import TrainingRun
-from hybridppo.tools.hyperparameters import FILE, Entry, tuned_entry, write_entry
+from hybridppo.tools.hyperparameters import FILE, SPACE, Entry, first_trial, tuned_entry, write_entry
 from hybridppo.tools.tune import _Judge
 
 ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
@@ -150,3 +150,12 @@ def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_tra
     assert parsed.environment.env_kwargs == {"name": "it's"}
     assert parsed.options.start_from == asked["start_from"] == "a run"
     assert parsed.placement.resolve().settings() == asked["placement"].settings()
+
+
+def test_a_search_begins_near_the_defaults() -> None:
+    defaults = {**PPOConfig().to_json(), "minibatch_size": PPOConfig().minibatch_size, "hidden_sizes": "64,64"}
+    for name, value in first_trial().items():
+        if isinstance(value, (bool, str)):
+            assert value == defaults[name]
+        else:
+            assert value == min(SPACE.get(name, (value,)), key=lambda one: abs(one - defaults[name]))

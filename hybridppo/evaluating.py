@@ -41,6 +41,7 @@ from hybridppo.loading import is_agent_file, load
 from hybridppo.networks.making import Networks
 from hybridppo.networks.modes import float32_products
 from hybridppo.networks.numpy_twin import NumpyPoliciesActor
+from hybridppo.options import made
 from hybridppo.placements.placement import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
@@ -96,6 +97,7 @@ def evaluate_agent(
         ConfigurationError: if an argument is invalid.
         EnvError: if the environment has other spaces than the agent.
     """
+    given = locals()  # the arguments, among which are options of environments
     require_bools(deterministic=deterministic, progress=progress)
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
     if not hasattr(agent, "config"):
@@ -108,17 +110,8 @@ def evaluate_agent(
         )
     if not callable(should_stop):
         raise ConfigurationError(f"should_stop must be a function without arguments, got {shown(should_stop)}")
-    environments = environments_for(
-        agent,
-        env,
-        num_envs_of(env, agent.config.num_envs, episodes),
-        autoreset_mode=autoreset_mode,
-        on_env_error=on_env_error,
-        env_kwargs=env_kwargs,
-        imports=imports,
-        vectorization=vectorization,
-        info_metrics=info_metrics,
-    )
+    num_envs = num_envs_of(env, agent.config.num_envs, episodes)
+    environments = environments_for(agent, env, num_envs, made(EnvironmentOptions, given))
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     with contextlib.closing(environments), bar, acting(agent, placement) as acting_with:
         return run_episodes(
@@ -133,25 +126,27 @@ def evaluate_agent(
         )
 
 
-def environments_for(agent: AnyAgent, env: EnvSource, num_envs: int, **options: Any) -> Environments:
+def environments_for(
+    agent: AnyAgent, env: EnvSource, num_envs: int, options: EnvironmentOptions | None = None
+) -> Environments:
     """New environments for an agent, which gives masks, frames and the observations of critics.
 
     Args:
         agent: the agent.
         env: as for `evaluate_agent`.
         num_envs: how many.
-        **options: other fields of `EnvironmentOptions`.
+        options: other options.
 
     Raises:
         EnvError: if they cannot be made, or have other spaces than the agent, or others than its agents.
     """
-    made = EnvironmentOptions(
+    own = replace(
+        EnvironmentOptions() if options is None else options,
         action_masks=any(isinstance(space, MaskedObservation) for space in each_space(agent.observation_space)),
         frame_stack=num_frames_of(agent.observation_space),
-        **options,
     )
     with contextlib.ExitStack() as stack:
-        environments = made_for(agent, env, num_envs, for_critics(made, critics_see(agent.config)), own_number=True)
+        environments = made_for(agent, env, num_envs, for_critics(own, critics_see(agent.config)), own_number=True)
         stack.callback(environments.close)
         if isinstance(agent.config, PoliciesConfig):
             agent.config.require_agents(environments.agents, EnvError)

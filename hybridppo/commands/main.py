@@ -34,47 +34,16 @@ from typing import Annotated, Any
 import tyro
 
 from hybridppo._version import __version__
-from hybridppo.commands.parsing import (
-    EXIT_DONE,
-    EXIT_ERROR,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    Command,
-    parse,
-)
-from hybridppo.commands.tools import (
-    Agents,
-    Benchmark,
-    Check,
-    Doctor,
-    Evaluate,
-    Export,
-    Placements,
-    Play,
-    Plot,
-    Report,
-    Tune,
-    Watch,
-)
+from hybridppo.commands import tools
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE, Command, parse
 from hybridppo.commands.train import Resume, Train, train_command, with_settings_of_run
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.signals import as_keyboard_interrupts, flushed
 
+_FOR_RUNS = (tools.Evaluate, tools.Plot, tools.Report, tools.Play, tools.Export, tools.Watch, tools.Agents)
+_FOR_ENVIRONMENTS = (tools.Check, tools.Placements, tools.Doctor, tools.Benchmark, tools.Tune)
 COMMANDS: dict[str, type[Command]] = {
-    "train": Train,
-    "resume": Resume,
-    "evaluate": Evaluate,
-    "placements": Placements,
-    "check": Check,
-    "doctor": Doctor,
-    "plot": Plot,
-    "report": Report,
-    "play": Play,
-    "export": Export,
-    "watch": Watch,
-    "benchmark": Benchmark,
-    "tune": Tune,
-    "agents": Agents,
+    kind.__name__.lower(): kind for kind in (Train, Resume, *_FOR_RUNS, *_FOR_ENVIRONMENTS)
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import TransformObservation
 
 from hybridppo.agents.registry import AnyAgent
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, meant_by
 from hybridppo.evaluating import environments_for
 from hybridppo.loading import load
@@ -63,8 +63,8 @@ def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
     """
     card = card_of(name)
     agent = load(file_of(name, ".safetensors"))
-    options = {"env_kwargs": card["env_kwargs"]} if env is None else {}
-    environments_for(agent, card["env"] if env is None else env, 1, **options).close()
+    options = EnvironmentOptions(env_kwargs=card["env_kwargs"] if env is None else None)
+    environments_for(agent, card["env"] if env is None else env, 1, options).close()
     return agent
 
 

@@ -102,20 +102,18 @@ def spaces_of_policy(
     Raises:
         ConfigurationError: if the agents of the policy have different spaces.
     """
-    own = [name for name, of_agent in agents.items() if of_agent == policy]
-    return _space_of(observation_space, policy, own, "observation"), _space_of(action_space, policy, own, "action")
-
-
-def _space_of(space: gym.Space[Any], policy: str, agents: Sequence[str], kind: str) -> gym.Space[Any]:
-    if not isinstance(space, SpacesOfAgents):
-        return space
-    if difference := space.difference(agents):
-        raise ConfigurationError(
-            f"agents of one policy have the same spaces, and of policy {policy!r} the {kind} space {difference}: give "
-            "them a policy each (policy_of=...), or make their spaces alike, as by padding (supersuit's "
-            "pad_observations_v0 and pad_action_space_v0 do)"
-        )
-    return space.spaces[agents[0]]
+    own, found = [name for name, of_agent in agents.items() if of_agent == policy], []
+    for kind, space in (("observation", observation_space), ("action", action_space)):
+        if isinstance(space, SpacesOfAgents):
+            if difference := space.difference(own):
+                raise ConfigurationError(
+                    f"agents of one policy have the same spaces, and of policy {policy!r} the {kind} space "
+                    f"{difference}: give them a policy each (policy_of=...), or make their spaces alike, as by padding "
+                    "(supersuit's pad_observations_v0 and pad_action_space_v0 do)"
+                )
+            space = space.spaces[own[0]]
+        found.append(space)
+    return found[0], found[1]
 
 
 def acting_together(
@@ -191,20 +189,15 @@ class PoliciesConfig:
             what = next((each for each in REFUSED if getattr(config, each)), None)
             if what is not None:
                 raise ConfigurationError(f"config[{name!r}]: {what} does not work with several policies: leave it out")
-        (first, model), *others = self.policies.items()
-        for each in ALIKE:
-            for name, config in others:
-                if getattr(config, each) != getattr(model, each):
-                    raise ConfigurationError(
-                        f"{each} must be the same for all policies, which are sampled together: it is "
-                        f"{getattr(model, each)} of {first!r} and {getattr(config, each)} of {name!r}"
-                    )
-        lengths = {config.sequence_length for config in self.policies.values() if config.recurrent is not None}
-        if len(lengths) > 1:
-            raise ConfigurationError(
-                "sequence_length must be the same for all policies with a memory, which are sampled together: got "
-                f"{', '.join(map(str, sorted(lengths)))}"
-            )
+        recurrent = [config for config in self.policies.values() if config.recurrent is not None]
+        for each, whose in (*dict.fromkeys(ALIKE, self.policies.values()).items(), ("sequence_length", recurrent)):
+            values = dict.fromkeys(getattr(config, each) for config in whose)
+            if len(values) > 1:
+                memory = " with a memory" if whose is recurrent else ""
+                raise ConfigurationError(
+                    f"{each} must be the same for all policies{memory}, which are sampled together: got "
+                    f"{', '.join(map(str, values))}"
+                )
 
     def __getattr__(self, name: str) -> Any:
         """The common value of a field in `ALIKE` or `REFUSED`; for `OF_A_MEMORY`, that of the largest state."""

@@ -35,7 +35,6 @@ from hybridppo.networks.parameters import FlatParameters, PartAdam
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.devices import accelerator_of
 from hybridppo.system.signals import Stopped
 from hybridppo.system.threads import limit_threads
@@ -67,49 +66,6 @@ class Critics(nn.Module):
         """The value of the first critic, `[B, 1]`."""
         values: Tensor = self.critics[0](torch.cat((observations, actions), dim=-1))
         return values
-
-
-def actor_and_critics(
-    observation_space: gym.Space[Any],
-    num_actions: int,
-    config: DDPGConfig,
-    generator: torch.Generator,
-    num_outputs: int,
-) -> tuple[MLP, Critics]:
-    """Make multilayer perceptrons.
-
-    Args:
-        observation_space: space of one environment.
-        num_actions: numbers in an action.
-        config: hidden layers, their activation, and the number of critics.
-        generator: generator of the initial weights.
-        num_outputs: number of the actor's outputs.
-
-    Raises:
-        EnvError: if observations are images or stacks of frames, or have action masks.
-    """
-    if isinstance(observation_space, MaskedObservation):
-        raise EnvError(
-            "action_masks=True is for choices among few actions, and DDPG and TD3 act in a Box: leave it out"
-        )
-    encode = ObservationEncoder(observation_space)
-    if encode.frames is not None:
-        raise EnvError(
-            f"frame_stack={encode.frames.num_frames} is for PPO: leave it out, or stack within the environment"
-        )
-    if encode.layout.images:
-        raise EnvError(
-            f"the observation space {observation_space} has images, which DDPG and TD3 have no convolutions for: use "
-            "PPO, or a wrapper that makes numbers of them"
-        )
-
-    def mlp(inputs: int, outputs: int, gain: float) -> MLP:
-        return MLP(
-            inputs, config.hidden_sizes, outputs, activation=config.activation, output_gain=gain, generator=generator
-        )
-
-    actor = mlp(encode.size, num_outputs, ACTOR_GAIN)
-    return actor, Critics([mlp(encode.size + num_actions, 1, CRITIC_GAIN) for _ in range(config.num_critics)])
 
 
 class DDPG(PolicyAgent):
@@ -172,9 +128,33 @@ class DDPG(PolicyAgent):
         return GaussianExploration(actions, self.config.learning_starts)
 
     def make_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
-        """Actor and critics; called once. A subclass may have others."""
-        num_outputs = self.distribution.output_size
-        return actor_and_critics(self.observation_space, self._num_actions, self.config, generator, num_outputs)
+        """Actor and critics, of multilayer perceptrons; called once. A subclass may have others.
+
+        Raises:
+            EnvError: if observations are images or stacks of frames, or have action masks.
+        """
+        config, encode, space = self.config, self._encode, self.observation_space
+        if isinstance(space, MaskedObservation):
+            raise EnvError(
+                "action_masks=True is for choices among few actions, and DDPG and TD3 act in a Box: leave it out"
+            )
+        if encode.frames is not None:
+            raise EnvError(
+                f"frame_stack={encode.frames.num_frames} is for PPO: leave it out, or stack within the environment"
+            )
+        if encode.layout.images:
+            raise EnvError(
+                f"the observation space {space} has images, which DDPG and TD3 have no convolutions for: use PPO, or a "
+                "wrapper that makes numbers of them"
+            )
+
+        def mlp(inputs: int, outputs: int, gain: float) -> MLP:
+            layers: dict[str, Any] = {"activation": config.activation, "output_gain": gain, "generator": generator}
+            return MLP(inputs, config.hidden_sizes, outputs, **layers)
+
+        actor = mlp(encode.size, self.distribution.output_size, ACTOR_GAIN)
+        inputs = encode.size + self._num_actions
+        return actor, Critics([mlp(inputs, 1, CRITIC_GAIN) for _ in range(config.num_critics)])
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -215,7 +195,6 @@ class DDPG(PolicyAgent):
             capacity,
             num_envs,
             observation=self._encode.shape,
-            dtype=torch.float32,
             action=self.distribution.action_shape,
             device=device,
             num_parts=num_parts,

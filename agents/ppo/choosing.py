@@ -1,8 +1,6 @@
 """Chooses the backend of an agent, and compares gradients by hand with those of the loss."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -87,11 +85,18 @@ def difference(plain: Backend, by_hand: Backend, parameters: FlatParameters, bat
         batch: a batch, some of whose rows are used.
         limit: how far a value may move, like `clip_range_vf`.
     """
-    with _standardised(parameters):
+    before, generator = parameters.values.detach().clone(), torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():  # activations and log standard deviations are then about 1 at most
+            for parameter in parameters.everything():
+                inputs = parameter.shape[1:].numel() if parameter.dim() > 1 else 100
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / max(1, inputs) ** 0.5)
         rows = _covering_every_case(batch, plain, limit)
         expected_statistics = _gradient(plain, rows)
         expected = parameters.gradient.clone()
         found_statistics = _gradient(by_hand, rows)
+    finally:
+        parameters.values.data.copy_(before)
     for network in ("actor", "critic"):
         part = parameters.range_of(network)
         if _differ(parameters.gradient[part], expected[part]):
@@ -112,20 +117,6 @@ def _exact(objective: Objective) -> Objective:
     return replace(objective, config=replace(objective.config, precision="fp32"))
 
 
-@contextmanager
-def _standardised(parameters: FlatParameters) -> Iterator[None]:
-    """A context with random parameters: activations and log standard deviations are about 1 at most."""
-    before, generator = parameters.values.detach().clone(), torch.Generator().manual_seed(0)
-    try:
-        with torch.no_grad():
-            for parameter in parameters.everything():
-                inputs = parameter.shape[1:].numel() if parameter.dim() > 1 else 100
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / max(1, inputs) ** 0.5)
-        yield
-    finally:
-        parameters.values.data.copy_(before)
-
-
 def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Batch:
     """A batch with these observations and actions, whose other columns cover every case of the formulas.
 
@@ -134,7 +125,8 @@ def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Batch:
     both sides, and no ratio is near a limit. Returns above a value are further from it than returns below it: if few
     rows repeat, their gradients would otherwise cancel and leave only rounding errors.
     """
-    rows: Batch = batch.some(ROWS).made().map(_bounded)
+    rows: Batch = batch.some(ROWS).made()  # whose numbers become at most about 1; choices stay valid choices
+    rows = rows.map(lambda each: each.nan_to_num().clamp(-LARGEST, LARGEST) if each.is_floating_point() else each)
     cases = torch.arange(len(rows), device=rows.device)
 
     def alternating(every: int) -> Tensor:
@@ -148,11 +140,6 @@ def _covering_every_case(batch: Any, plain: Backend, limit: float) -> Batch:
         advantages=alternating(8) + 0.01 * cases,
         returns=values + (1.0 + 10.0 * limit) * (2.5 * alternating(16) + 1.5),
     )
-
-
-def _bounded(numbers: Tensor) -> Tensor:
-    """Numbers of about 1; choices stay valid choices."""
-    return numbers.nan_to_num().clamp(-LARGEST, LARGEST) if numbers.is_floating_point() else numbers
 
 
 def _differ(found: Tensor, expected: Tensor) -> bool:

@@ -268,25 +268,16 @@ class PPOConfig:
         count, product = self.num_minibatches or 1, f"{self.num_envs} * {self.num_steps}"
         rule = f"must divide num_envs * num_steps = {product} = {self.batch_size}"
         require(self, "num_minibatches", self.batch_size % count == 0, rule)
-        few = "needs minibatches of at least 2 samples, but"
-        rule = (
-            f"{few} num_envs * num_steps / num_minibatches = {product} / {self.minibatches_of(self.batch_size)} = 1: "
-            "use fewer minibatches"
-        )
+        few, number = "needs minibatches of at least 2 samples, but", self.minibatches_of(self.batch_size)
+        rule = f"{few} num_envs * num_steps / num_minibatches = {product} / {number} = 1: use fewer minibatches"
         require(self, "normalize_advantage", not self.normalize_advantage or self.minibatch_size > 1, rule)
         if self.recurrent is None:
             return
-        rule = (
-            "must be at most the sequences of a rollout, num_envs * num_steps / sequence_length = "
-            f"{product} / {self.sequence_length}, rounded up to {self.units}, as recurrent is given"
-        )
+        rule = f"must be at most the sequences of a rollout, {self.units} of sequence_length {self.sequence_length}"
         require(self, "num_minibatches", count <= self.units, rule)
-        rule = (
-            f"{few} one may be a sequence of a single step (num_steps {self.num_steps}, sequence_length "
-            f"{self.sequence_length}): use fewer minibatches, or another sequence_length"
-        )
         has_one_step = self.num_steps % self.sequence_length == 1 or self.sequence_length == 1
         is_too_few = self.normalize_advantage and has_one_step and self.units // self.minibatches == 1
+        rule = f"{few} one may be a sequence of a single step: use fewer minibatches, or another sequence_length"
         require(self, "normalize_advantage", not is_too_few, rule)
 
     @property

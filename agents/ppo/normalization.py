@@ -73,9 +73,9 @@ class Normalization(nn.Module):
             parts: the parts of a rollout.
             together: combines their moments if the rollout is new, so that its rewards count from now on; else None.
         """
-        if self.rewards is None:
-            return [part.rewards for part in parts]
         rewards = [part.rewards for part in parts]
+        if self.rewards is None:
+            return rewards
         if together is not None:
             first, found = 0, []
             for part in parts:

@@ -1,6 +1,6 @@
 """The replay buffer: flat arrays of transitions; new ones replace the oldest.
 
-    replay = Replay(capacity, num_envs, observation=(3,), dtype=torch.float32, action=(1,), device=device)
+    replay = Replay(capacity, num_envs, observation=(3,), action=(1,), device=device)
     replay.add(rollout)
     transitions = replay.gather(replay.draw(generator, 256), noise, n_steps=1, gamma=0.99)
 
@@ -57,7 +57,6 @@ class Replay:
         capacity: time rows.
         num_envs: `N`.
         observation: shape of an observation's row.
-        dtype: type of observations.
         action: shape of an action's row.
         device: device of the buffer.
         num_parts: number of parts, with equally many environments each, that are drawn from separately.
@@ -69,7 +68,6 @@ class Replay:
         num_envs: int,
         *,
         observation: Sequence[int],
-        dtype: torch.dtype,
         action: Sequence[int],
         device: torch.device | str = "cpu",
         num_parts: int = 1,
@@ -81,10 +79,10 @@ class Replay:
             return torch.empty((*leading, *shape), dtype=dtype, device=device)
 
         self.arrays: dict[str, Tensor] = {
-            "observations": empty(*observation, dtype=dtype),
+            "observations": empty(*observation),
             "actions": empty(*action),
             "rewards": empty(),
-            "next_observations": empty(*observation, dtype=dtype),
+            "next_observations": empty(*observation),
             "terminated": empty(dtype=torch.bool),
             "begins": empty(dtype=torch.bool),
         }

@@ -52,7 +52,7 @@ def rollout_of(
 
 
 def replay_of(capacity: int, num_envs: int = 1) -> Replay:
-    return Replay(capacity, num_envs, observation=(1,), dtype=torch.float32, action=(1,))
+    return Replay(capacity, num_envs, observation=(1,), action=(1,))
 
 
 def filled(capacity: int, *rollouts: Rollout) -> Replay:
@@ -213,7 +213,7 @@ def test_transitions_are_what_happened_in_every_mode(mode: Any, num_steps: int, 
     environments = make_environments(source, len(scripts))
     actions = DeterministicActions(ACTIONS.low, ACTIONS.high, std=0.1)
     sampler = sampler_of(environments, actions, num_steps=num_steps)
-    replay = Replay(100, len(scripts), observation=(2,), dtype=torch.float32, action=(1,))
+    replay = Replay(100, len(scripts), observation=(2,), action=(1,))
 
     class Actor:
         version = 0

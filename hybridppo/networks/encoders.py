@@ -1,7 +1,7 @@
 """Networks of images and of observations with parts: convolutions, separate layers for parts, then a perceptron."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -22,35 +22,6 @@ from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 Convolutions = Literal["nature", "impala"]
 Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]
 """Makes the layers for an image; returns them and the length of their output."""
-
-
-class ImageNetwork(nn.Module):
-    """`[..., *image] -> [..., outputs]`: bytes scaled to 0..1, convolutions with ReLU, then an MLP.
-
-    `make_mlp` makes the MLP; its inputs are the last convolution's output `[height, width, channels]`, flattened. The
-    convolutions are initialised like hidden layers.
-    """
-
-    def __init__(self, image: ImageLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
-        super().__init__()
-        self.convolutions, self.num_features = convolve(image)
-        self.mlp = make_mlp(self.num_features)
-        self.image = image
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """The outputs of the MLP."""
-        images = observations.reshape(-1, *observations.shape[-3:])
-        outputs: Tensor = self.mlp(features_of(images, self.image, self.convolutions))
-        return outputs.view(*observations.shape[:-3], outputs.shape[-1])
-
-    def encoded_twin(self, activation: NumpyActivation) -> EncodedTwin | None:
-        """The twin of its convolutions."""
-        whole, image = RowPart(slice(0, 0), slice(0, 1)), RowLayout(0, (self.image,), is_one_image=True)
-        return EncodedTwin(image, ((whole, 0),), 0) if are_known([self.convolutions]) else None
-
-    def numpy_twin(self) -> NumpyTwin | None:
-        """Its twin, if it has nature's convolutions."""
-        return _behind(self, self.mlp)
 
 
 class ConvolutionOfBytes(EmptyConvolution):
@@ -148,8 +119,8 @@ EncoderSizes = Mapping[str, Sequence[int]]
 class EncodedNetwork(nn.Module):
     """`[..., *row] -> [..., outputs]`: each part is encoded by itself; an MLP takes all of them together.
 
-    A part is encoded as its numbers and the convolutions' output for its images, passed through hidden layers if it has
-    widths. The rest of a row (a mask) is joined unchanged.
+    A part is encoded as its numbers and the convolutions' output for its images, `[height, width, channels]` flattened,
+    passed through hidden layers if it has widths. The rest of a row (a mask) is joined unchanged.
 
     Args:
         layout: the layout of a row.
@@ -186,52 +157,54 @@ class EncodedNetwork(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """The MLP's outputs."""
-        rows = observations.reshape(-1, observations.shape[-1])
-        numbers, images = numbers_of(rows, self.layout), images_of(rows, self.layout)
+        ndim = 3 if self.layout.is_one_image else 1
+        leading, rows = observations.shape[:-ndim], observations.reshape(-1, *observations.shape[-ndim:])
+        images = images_of(rows, self.layout)
+        numbers = numbers_of(rows, self.layout).reshape(len(rows), self.layout.num_numbers)
         seen = [
             numbers[:, :0] if isinstance(convolutions, nn.Identity) else features_of(batch, image, convolutions)
             for batch, image, convolutions in zip(images, self.layout.images, self.convolutions, strict=True)
         ]
         features = [
-            encoder(torch.cat((numbers[:, part.numbers], *seen[part.images]), dim=-1))
+            encoder(_joined([numbers[:, part.numbers], *seen[part.images]]))
             for part, encoder in zip(self.parts, self.encoders, strict=True)
         ]
-        rest = numbers[:, self.end :]
-        outputs: Tensor = self.mlp(torch.cat((*features, rest), dim=-1))
-        return outputs.view(*observations.shape[:-1], outputs.shape[-1])
+        outputs: Tensor = self.mlp(_joined([*features, numbers[:, self.end :]]))
+        return outputs.view(*leading, outputs.shape[-1])
 
     def encoded_twin(self, activation: NumpyActivation) -> EncodedTwin | None:
         """The twin of its convolutions and of the layers of its parts, if these have this activation."""
         of_parts = [twin_within(encoder) for encoder in self.encoders if not isinstance(encoder, nn.Identity)]
-        if not are_known(self.convolutions) or any(each is None or each.activation != activation for each in of_parts):
+        if not all(map(_has_twin, self.convolutions)):
+            return None
+        if any(each is None or each.activation != activation for each in of_parts):
             return None
         counts = [sum(isinstance(layer, nn.Linear) for layer in encoder.modules()) for encoder in self.encoders]
         return EncodedTwin(self.layout, tuple(zip(self.parts, counts, strict=True)), self.end)
 
     def numpy_twin(self) -> NumpyTwin | None:
-        """Its twin, if all its layers have one activation."""
-        twin = _behind(self, self.mlp)
-        if twin is None or self.layout.images or not all(isinstance(each, nn.Identity) for each in self.encoders):
-            return twin
-        numbers = np.arange(self.layout.num_numbers)
-        seen = np.concatenate([*(numbers[part.numbers] for part in self.parts), numbers[self.end :]])
-        return replace(twin, columns=seen)
+        """Its twin, if all its layers have one activation, and images nature's convolutions."""
+        twin = twin_within(self.mlp)
+        encoded = None if twin is None else self.encoded_twin(twin.activation)
+        if twin is None or encoded is None:
+            return None
+        columns = None
+        if not self.layout.images and all(isinstance(each, nn.Identity) for each in self.encoders):
+            numbers = np.arange(self.layout.num_numbers)
+            columns = np.concatenate([*(numbers[part.numbers] for part in self.parts), numbers[self.end :]])
+        return replace(twin, encoded=encoded, columns=columns)
 
 
-def _behind(network: "ImageNetwork | EncodedNetwork", mlp: nn.Module) -> NumpyTwin | None:
-    """The twin of an MLP behind the layers of a network."""
-    twin = twin_within(mlp)
-    encoded = None if twin is None else network.encoded_twin(twin.activation)
-    return None if twin is None or encoded is None else replace(twin, encoded=encoded, columns=None)
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Parts `[B, n]` side by side, without a copy if only one has numbers."""
+    parts = [part for part in parts if part.shape[-1]] or parts[:1]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def are_known(convolutions: Iterable[nn.Module]) -> bool:
-    """Whether the convolutions of images have a NumPy twin; images that no network sees need none."""
-    return all(
-        type(layers) is nn.Identity
-        or (type(layers) is Nature and all(isinstance(each, (nn.Conv2d, nn.ReLU)) for each in layers))
-        for layers in convolutions
-    )
+def _has_twin(convolutions: nn.Module) -> bool:
+    """Whether convolutions have a NumPy twin; an image that no network sees needs none."""
+    is_nature = type(convolutions) is Nature and all(isinstance(each, (nn.Conv2d, nn.ReLU)) for each in convolutions)
+    return is_nature or type(convolutions) is nn.Identity
 
 
 def parts_with_sizes(

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from hybridppo.distributions.of_space import distribution_for
 from hybridppo.errors import ConfigurationError, EnvError, shown
 from hybridppo.networks.actors import GaussianActor, HeadedNetwork, MaskedActor, SharedTrunk, StateDependentActor
-from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork, ImageNetwork, parts_with_sizes
+from hybridppo.networks.encoders import CONVOLUTIONS, EncodedNetwork, parts_with_sizes
 from hybridppo.networks.mlp import MLP, EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.modes import torch_seeded
 from hybridppo.networks.recurrent import CELLS, RecurrentNetwork
@@ -114,7 +114,7 @@ class _Parts:
     def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
         asked, rows = getattr(self._config, keys), self._rows
         parts = parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
-        if parts is None and rows.images and not rows.is_one_image:  # numbers and images are one part
+        if parts is None and rows.images:  # numbers and images are one part
             return [(RowPart(slice(0, rows.num_numbers), slice(0, len(rows.images))), ())]
         return parts
 
@@ -150,7 +150,7 @@ class _Parts:
         recurrent, rows = self._config.recurrent, self._rows
         if recurrent is None:
             return network
-        has_features = rows.is_one_image or self._encoders is not None
+        has_features = self._encoders is not None
         features: Any = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
         num_features = rows.num_numbers if features is None else features.num_features
         cell = CELLS[recurrent](num_features, self._config.recurrent_size, self._generator)
@@ -162,7 +162,7 @@ class _Parts:
             ends = [part.numbers.stop for part, _ in self._encoders]
             end = max(rows.num_numbers - self._mask_size, *ends)
             return EncodedNetwork(rows, self._encoders, end, make, self._mlp, self._convolve)
-        return ImageNetwork(rows.images[0], make, self._convolve) if rows.is_one_image else make(rows.num_numbers)
+        return make(rows.num_numbers)
 
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
         return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)

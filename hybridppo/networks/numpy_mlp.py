@@ -16,6 +16,8 @@ from hybridppo.spaces.arrays import Array
 NumpyActivation = Literal["tanh", "relu"]
 
 CHUNK = 8
+MOST_KEPT = 8
+"""Most sets of buffers that hidden layers keep; the number of rows varies if environments spend rows on resets."""
 
 FORBIDDEN = -1e8
 """The logit of a forbidden action: its probability and its gradient are 0."""
@@ -181,8 +183,7 @@ class HiddenLayers:
         self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
         self._is_tanh = activation == "tanh"
         self._ones = np.ones((1, 0), np.float32)
-        self._memory: dict[str, list[Array]] = {}
-        self._views: dict[tuple[str, int], list[Array]] = {}
+        self._kept: dict[tuple[str, int], list[Array]] = {}
 
     def forward(self, inputs: Array) -> list[Array]:
         """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call.
@@ -236,20 +237,12 @@ class HiddenLayers:
                 np.matmul(gradient, self._weights[layer], out=gradients[layer - 1])
 
     def _reused(self, purpose: str, size: int) -> list[Array]:
-        """Arrays `[S, size, outputs]`, one per layer, in memory that is kept between calls."""
-        views = self._views.get((purpose, size))
-        if views is None:
+        """Arrays `[S, size, outputs]`, one per layer, which are kept between calls."""
+        arrays = self._kept.get((purpose, size))
+        if arrays is None:
+            if len(self._kept) == MOST_KEPT:
+                self._kept.clear()
             stack = self._weights[0].shape[0]
-            widths = [weight.shape[1] for weight in self._weights]
-            memory = self._memory.get(purpose)
-            if memory is None or memory[0].size < stack * size * widths[0]:
-                memory = self._memory[purpose] = [np.empty(stack * size * width, np.float32) for width in widths]
-                self._views.clear()
-            views = [
-                array[: stack * size * width].reshape(stack, size, width)
-                for array, width in zip(memory, widths, strict=True)
-            ]
-            if len(self._views) > 32:  # sizes vary if environments spend rows on resets: keep only so many
-                self._views.clear()
-            self._views[purpose, size] = views
-        return views
+            arrays = [np.empty((stack, size, weight.shape[1]), np.float32) for weight in self._weights]
+            self._kept[purpose, size] = arrays
+        return arrays

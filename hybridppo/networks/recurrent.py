@@ -151,11 +151,7 @@ class MinGRU(nn.Module):
         update, new = gates.chunk(2, -1)
         update = update.sigmoid()
         keep = (1.0 - update).masked_fill(starts.unsqueeze(-1), 0.0)
-        new, states = update * new, []
-        for keep_now, new_now in zip(keep.unbind(0), new.unbind(0), strict=True):
-            state = torch.addcmul(new_now, keep_now, state)
-            states.append(state)
-        return torch.stack(states)
+        return linear_recurrence(keep, update * new, state)
 
     def of_sequences(self, inputs: Tensor, state: Tensor, segments: "Segments") -> Tensor:
         """As `LSTM.of_sequences`. Sequences are not cut: at the start of an episode, the state is multiplied by 0."""
@@ -164,6 +160,47 @@ class MinGRU(nn.Module):
 
 UPDATE_BIASES = (2.0, -4.0)
 """Initial biases of a minGRU's update gates, from the first unit to the last: they remember 1 to 55 steps."""
+
+
+class _LinearRecurrence(torch.autograd.Function):
+    """`h[t] = keep[t] * h[t - 1] + new[t]`; its gradient is such a recurrence backwards in time."""
+
+    @staticmethod
+    def forward(ctx: Any, keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
+        """The states `[T, B, H]`."""
+        states = torch.empty_like(new)
+        before = state
+        for keep_now, new_now, after in zip(keep.unbind(0), new.unbind(0), states.unbind(0), strict=True):
+            torch.addcmul(new_now, keep_now, before, out=after)
+            before = after
+        ctx.save_for_backward(keep, states, state)
+        return states
+
+    @staticmethod
+    def backward(ctx: Any, *of_states: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The gradients of `keep` and `new`; the state before the first step has none."""
+        keep, states, state = ctx.saved_tensors
+        of_new = of_states[0].clone(memory_format=torch.contiguous_format)
+        steps, keeps = of_new.unbind(0), keep.unbind(0)
+        for t in range(len(steps) - 2, -1, -1):
+            steps[t].addcmul_(steps[t + 1], keeps[t + 1])
+        of_keep = torch.empty_like(of_new)
+        torch.mul(of_new[0], state, out=of_keep[0])
+        torch.mul(of_new[1:], states[:-1], out=of_keep[1:])
+        return of_keep, of_new, None
+
+
+def linear_recurrence(keep: Tensor, new: Tensor, state: Tensor) -> Tensor:
+    """`h[t] = keep[t] * h[t - 1] + new[t]`, `[T, B, H]`, from a state `[B, H]` without gradient.
+
+    For 32 steps of 8 sequences of 64 numbers on a CPU, forward and backward took an eighth of the time of a scan in log
+    space (Feng et al., 2024, appendix B): each step is one operation on data in the cache. It is also exact where
+    `keep` is 0, which has no logarithm.
+    """
+    if len(keep) == 1:  # a single step, as in exports
+        return torch.addcmul(new, keep, state)
+    found: Tensor = _LinearRecurrence.apply(keep, new, state)  # type: ignore[no-untyped-call]
+    return found
 
 
 Cell = LSTM | GRU | MinGRU

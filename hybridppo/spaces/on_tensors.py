@@ -127,6 +127,8 @@ def images_of(rows: Tensor, layout: RowLayout) -> list[Tensor]:
     """The images of rows `[..., bytes]`, `[B, *image]` each."""
     if not layout.images:  # a graph cannot be saved with a split into nothing
         return []
+    if layout.is_one_image:
+        return [rows.reshape(-1, *rows.shape[-3:])]
     sizes = [image.num_bytes for image in layout.images]
     images = rows[..., layout.num_numbers if rows.is_floating_point() else layout.end_of_numbers :]
     parts = torch.split(images, sizes, dim=-1)

@@ -36,7 +36,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
 from hybridppo.networks.actors import arrays_of
 from hybridppo.networks.mlp import twin_of
-from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments
+from hybridppo.networks.recurrent import GRU, LSTM, MinGRU, Segments, linear_recurrence
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.system.signals import Stopped
@@ -128,6 +128,12 @@ def test_a_mingru_is_the_papers() -> None:
     for x, begins in zip(inputs, starts, strict=True):
         in_steps.append(cell.states(x[None], in_steps[-1], begins[None])[0])
     torch.testing.assert_close(torch.stack(in_steps[1:]), torch.stack(expected))
+
+
+def test_the_gradient_of_a_linear_recurrence() -> None:
+    keep, new = (torch.rand(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    state = torch.rand(2, 3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda *given: linear_recurrence(*given, state), (keep, new))
 
 
 def test_an_lstm_remembers_at_first() -> None:

@@ -22,13 +22,13 @@ from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, ImageNetwork, features_of, nature
+from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions, EncodedNetwork, features_of, nature
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_mlp import NumpyActor
 from hybridppo.placements.placement import Counters, Crossing, TorchActor, sampling_actor
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import MOST_NUMBERS, ObservationEncoder
-from hybridppo.spaces.rows import ImageLayout
+from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,), activation="relu")
@@ -54,9 +54,12 @@ def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tupl
     generator = torch.Generator().manual_seed(0)
     image = ImageLayout.of(image_space(*shape))
     assert image is not None
-    network = ImageNetwork(
-        image,
+    network = EncodedNetwork(
+        RowLayout(0, (image,), is_one_image=True),
+        [(RowPart(slice(0, 0), slice(0, 1)), ())],
+        0,
         lambda inputs: MLP(inputs, hidden, 3, activation="tanh", output_gain=1.0, generator=generator),
+        MLP,
         lambda image: nature(image, generator),
     )
     for name, parameter in network.named_parameters():
@@ -209,7 +212,7 @@ def test_an_agent_acts_on_images_as_environments_give_them() -> None:
 def test_an_image_network_by_hand() -> None:
     """Filter k sums the pixels of channel k % 2, as shares of 255, and subtracts k / 16; the output sums all."""
     network = make_network((3, 4, 2), hidden=(2,))
-    convolution, hidden, last = network.convolutions[0], network.mlp[0], network.mlp[2]
+    convolution, hidden, last = network.convolutions[0][0], network.mlp[0], network.mlp[2]
     with torch.no_grad():
         for k in range(16):
             convolution.weight[k] = 0.0
@@ -242,7 +245,7 @@ def test_where_the_channels_are_makes_no_difference(shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 def test_weights_are_orthogonal_and_leading_dimensions_kept(shape: tuple[int, ...]) -> None:
     network = make_network(shape)
-    for convolution in (layer for layer in network.convolutions if isinstance(layer, torch.nn.Conv2d)):
+    for convolution in (layer for layer in network.convolutions[0] if isinstance(layer, torch.nn.Conv2d)):
         weight = convolution.weight.flatten(1)
         product = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
         torch.testing.assert_close(product, 2.0 * torch.eye(len(product)), rtol=1e-4, atol=1e-5)

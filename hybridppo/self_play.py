@@ -130,8 +130,7 @@ def round_robin(
         imports: as for `train`.
 
     Raises:
-        ConfigurationError: if there are fewer than two agents, one is not a PPO agent with one policy, or their
-            `critic_observes` differ.
+        ConfigurationError: if there are fewer than two agents, or one is not a PPO agent with one policy.
         EnvError: if the environment does not have several agents with the same spaces, or has other spaces than an
             agent.
     """
@@ -150,13 +149,6 @@ def round_robin(
                 f"a round robin is for agents of one policy of PPO, and {name} is {shown(player)}: evaluate_policies "
                 "lets several policies play together"
             )
-    seen = {name: player.config.critic_observes for name, player in players.items()}
-    if len({*seen.values()}) > 1:
-        found = ", ".join(f"{what!r} of {name}" for name, what in seen.items())
-        raise ConfigurationError(
-            f"the critics of all agents of a round robin must observe the same, and critic_observes is {found}: "
-            "evaluate_policies lets two of them play together"
-        )
     options = EnvironmentOptions(env_kwargs=env_kwargs, imports=imports)
     scores: dict[str, dict[str, float]] = {name: {} for name in players}
     for one, other in combinations(players, 2):

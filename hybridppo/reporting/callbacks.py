@@ -120,7 +120,7 @@ class Callback:
     """Override the methods that you need; they do nothing by default.
 
     Methods are called between two iterations, in the order of the callbacks. An error in a callback ends the training,
-    after a checkpoint is written. An error in `on_end` is only logged, because the result exists already.
+    after a checkpoint is written. An error in `on_end` or `on_error` is only logged.
     """
 
     is_of_library: bool = False
@@ -256,21 +256,24 @@ class Callbacks:
                     method(self.run, *map(copy, arguments))  # which it may change
 
     def failed(self, error: BaseException) -> None:
-        """Something has failed, and the agent is whole."""
-        for callback in self._started:
-            callback.on_error(self.run, error)
+        """Something has failed, and the agent is whole. The last callback, which saves it, is called first."""
+        for callback in reversed(self._started):
+            self._tell_in_any_case(callback, "on_error", error)
 
     def end(self) -> None:
-        """Call `on_end` of all callbacks that were started. An error is only logged, because the result exists."""
+        """Call `on_end` of all callbacks that were started."""
         while self._started:
-            callback = self._started.pop(0)
-            try:
-                callback.on_end(self.run)
-            except Exception:
-                logger.warning(
-                    "the callback %s failed in on_end, after iteration %d",
-                    shown_name(callback), self.run.iteration, exc_info=True,
-                )  # fmt: skip
+            self._tell_in_any_case(self._started.pop(0), "on_end")
+
+    def _tell_in_any_case(self, callback: Callback, hook: str, *arguments: Any) -> None:
+        """Call a method. An error in it is only logged, because there is a result, or another error, already."""
+        try:
+            getattr(callback, hook)(self.run, *arguments)
+        except Exception:
+            logger.warning(
+                "the callback %s failed in %s, after iteration %d",
+                shown_name(callback), hook, self.run.iteration, exc_info=True,
+            )  # fmt: skip
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:

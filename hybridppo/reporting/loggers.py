@@ -73,8 +73,8 @@ class Logger(Callback):
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
         """Log the metrics; evaluations come separately, with the steps of the evaluated agent."""
-        is_evaluation = re.compile("evaluation_|.*/evaluation_return_mean$")
-        self._log(metrics["env_steps"], {name: each for name, each in metrics.items() if not is_evaluation.match(name)})
+        of_evaluation = {name for name in metrics if name.split("/")[-1].startswith("evaluation_")}
+        self._log(metrics["env_steps"], {name: each for name, each in metrics.items() if name not in of_evaluation})
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
         """Log the evaluation."""
@@ -286,7 +286,11 @@ def callbacks_given(
     if on_iteration is not None and not callable(on_iteration):
         raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
     several: Any = loggers if isinstance(loggers, Iterable) and not callable(loggers) else [loggers]
-    given = [*make_loggers(track), *several]
+    named = logger_names(track)
+    for name in named:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigurationError(f"logging with {name} needs a package: {pip_install(name)}")
+    given = [*(LOGGERS[name]() for name in named), *several]
     objects = [each for each in given if isinstance(each, Logger)]
     functions = [each for each in given if each not in objects]
     for each in functions:
@@ -326,19 +330,6 @@ def logger_names(track: object) -> list[str]:
             hint = f"; did you mean {near}?" if near else ""
             raise ConfigurationError(f"track must name some of {', '.join(LOGGERS)}, got {shown(name)}{hint}")
     return list(dict.fromkeys(names))
-
-
-def make_loggers(track: str) -> list[Logger]:
-    """The loggers of these names.
-
-    Raises:
-        ConfigurationError: if a package is not installed.
-    """
-    names = logger_names(track)
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise ConfigurationError(f"logging with {name} needs a package: {pip_install(name)}")
-    return [LOGGERS[name]() for name in names]
 
 
 def name_of(run: TrainingRun) -> str:

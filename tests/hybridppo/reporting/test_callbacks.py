@@ -120,6 +120,18 @@ def test_an_error_between_updates_is_told() -> None:
     assert recorder.told[-2:] == ["error integer division or modulo by zero", "end"]
 
 
+def test_an_error_in_on_error_costs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Worse(Callback):
+        def on_error(self, run: Any, error: BaseException) -> None:
+            raise ValueError("and that, too")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        train(2, callbacks=Worse(), run_dir=tmp_path / "run", on_iteration=lambda metrics: 1 // 0)
+    assert "is saved: go on with" in caught.value.__notes__[0]
+    assert "Worse failed in on_error, after iteration 1" in caplog.text
+    assert hybridppo.load(tmp_path / "run").version == 1
+
+
 def test_the_evaluation_after_training_is_told_too() -> None:
     recorder = Recorder()
     train(2, callbacks=[recorder], evaluation_episodes=1)

@@ -86,9 +86,10 @@ def make_sampler(
     elif not num_workers and _fits_device(environments, agent, placement, plan):
         sampler = _on_device(environments, agent, placement, plan)
     else:
+        over_ray = transport is not Processes
+        _require_possible(environments, agent, placement, plan, num_workers, shards=shards, over_ray=over_ray)
         num_workers = _num_workers(agent, placement, plan, columns, num_workers)
         if num_workers:
-            _require_rows(environments, agent, transport)
             environments.close()
             of_workers: dict[str, Any] = {"num_envs": columns, "num_workers": num_workers, "options": options}
             of_workers |= {"source": source, "template": environments, "network": agent.actor, "transport": transport}
@@ -99,7 +100,6 @@ def make_sampler(
                 # A vectorised form does not give its environment out.
                 environments = make_environments(source, environments.num_envs, options, vectorization="sync")
             sampler = Sampler(LocalFiller(environments, plan, in_thread=placement.max_lag > 0, thread=thread), plan)
-        _require_equal_rollouts(environments, agent, shards)
     if has_policies(agent):
         sampler.counts.count_by_policy(agent.columns)
     return sampler
@@ -111,45 +111,40 @@ def _in_workers(plan: RolloutPlan, max_lag: int, *, drops: bool, **options: Any)
     return Sampler(Workers(plan=plan, **options), plan)
 
 
-def _require_rows(environments: Environments, agent: Agent, transport: Callable[[Work], Transport]) -> None:
-    """Refuse recurrent agents that take turns if samplers are on Ray, with a ConfigurationError."""
-    if transport is not Processes and environments.waiting is not None and agent.memory is not None:
-        raise ConfigurationError(
-            "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and not "
-            "turns: leave the distribution out, and use num_workers"
-        )
-
-
-def _require_equal_rollouts(environments: Environments, agent: Agent, shards: int) -> None:
-    """Refuse a pool of rollouts whose lengths differ from shard to shard, with a ConfigurationError."""
+def _require_possible(
+    environments: Environments, agent: Agent, placement: Placement, plan: RolloutPlan, num_workers: int | None,
+    *, shards: int, over_ray: bool,
+) -> None:  # fmt: skip
+    """Refuse what cannot be combined on the host, with a ConfigurationError."""
+    lag, takes_turns, of_episodes = placement.max_lag, environments.waiting is not None, plan.num_episodes is not None
     pools = [getattr(cast(Any, one).config, "pool_size", 1) for one in agents_of(agent)]
-    if shards > 1 and environments.waiting is not None and max(pools) > 1:
-        raise ConfigurationError(
-            "pool_size above 1 does not work with agents that take turns and several learners or shards, whose "
-            "rollouts differ in length: use pool_size=1, or one learner"
-        )
+    in_one = "does not work with rollouts of whole episodes, which are sampled in one process"
+    refused = {
+        "pool_size above 1 does not work with agents that take turns and several learners or shards, whose rollouts "
+        "differ in length: use pool_size=1, or one learner": takes_turns and shards > 1 and max(pools) > 1,
+        "recurrent does not work with agents that take turns if samplers are on Ray, which send rows and not turns: "
+        "leave `distributed` out, and use num_workers": takes_turns and over_ray and agent.memory is not None,
+        f"max_lag={lag} {in_one}: use max_lag=1, or leave episodes_per_rollout out": of_episodes and lag > 1,
+        f"num_workers={num_workers} {in_one}: leave it out, or leave episodes_per_rollout out": of_episodes
+        and bool(num_workers),
+        f"num_workers=0 does not work with max_lag={lag}, which needs worker processes": lag > 1 and num_workers == 0,
+    }
+    for message, is_asked_for in refused.items():
+        if is_asked_for:
+            raise ConfigurationError(message)
 
 
 def _num_workers(agent: Agent, placement: Placement, plan: RolloutPlan, num_envs: int, num_workers: int | None) -> int:
     """The number of worker processes for environments of the host; 0 for none.
 
     Raises:
-        ConfigurationError: for what cannot be combined.
+        ConfigurationError: if they cannot sample under this placement.
     """
     lag, samples_on_cpu = placement.max_lag, placement.sampling_device.type == "cpu"
     if plan.num_episodes is not None:
-        for name, given, instead in (("max_lag", lag, lag > 1), ("num_workers", num_workers, num_workers)):
-            if instead:
-                remedy = "use max_lag=1" if name == "max_lag" else "leave it out"
-                raise ConfigurationError(
-                    f"{name}={given} does not work with rollouts of whole episodes, which are sampled in one process: "
-                    f"{remedy}, or leave episodes_per_rollout out"
-                )
         return 0
-    if lag > 1:
-        num_workers = num_workers if num_workers is not None else workers_for(num_envs)
-        if not num_workers:
-            raise ConfigurationError(f"num_workers=0 does not work with max_lag={lag}, which needs worker processes")
+    if lag > 1 and num_workers is None:
+        num_workers = workers_for(num_envs)
     if num_workers is None:
         num_workers = int(lag > 0 and samples_on_cpu and twin_of(agent.actor) is not None)
     if num_workers and not samples_on_cpu:

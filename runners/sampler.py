@@ -46,6 +46,9 @@ TENSORS_OF_ROLLOUTS = (
 )  # fmt: skip
 """The tensors of a rollout whose layout is known beforehand."""
 
+COLUMNS_AS_WRITTEN = ("observations", "terminated", "truncated", "starts", "states", "history")
+"""The columns of a rollout that are the arrays of its buffer."""
+
 
 @dataclass
 class UnfinishedRollout:
@@ -98,7 +101,6 @@ class BaseSampler:
 
     rows_are: ClassVar[str] = "on the host"
     """Where the rows of an unfinished rollout are, for messages: another kind of sampler cannot continue it."""
-    """Whether this process steps the environments, so that a step that hangs cannot be ended."""
 
     def __init__(self, environments: Any, counts: Counts[Any], plan: RolloutPlan, stop: Flag | None = None) -> None:
         self._environments, self._encode, self._plan = environments, environments.encode, plan
@@ -449,25 +451,17 @@ class Sampler(BaseSampler):
         # The behaviour log-probabilities, from the same outputs as the actions.
         with one_torch_thread():
             log_probs = self._plan.distribution.log_prob(torch.from_numpy(buffer.outputs), actions)
-        rewards = buffer.rewards.clip(-1.0, 1.0) if self._environments.clips_rewards else buffer.rewards
-        observations = [observation for _, _, observation in finals]
-        optional = {"starts": buffer.starts, "states": buffer.states, "history": buffer.history}
-        optional["returns_so_far"] = returns
-        if turns is not None and self._plan.memory is not None:
-            optional["turns"] = turns[None]
-        return Rollout(
-            observations=torch.from_numpy(buffer.observations),
-            actions=actions,
-            log_probs=log_probs,
-            rewards=torch.from_numpy(rewards),
-            terminated=torch.from_numpy(buffer.terminated),
-            truncated=torch.from_numpy(buffer.truncated),
-            valid_rows=torch.from_numpy(np.flatnonzero(valid)),
-            final_rows=torch.tensor([step * self.num_envs + env for step, env, _ in finals], dtype=torch.int64),
-            final_observations=torch.from_numpy(np.stack(observations) if finals else self._no_rows(0)),
-            version=version,
-            **{name: torch.from_numpy(array) for name, array in optional.items() if array is not None},
-        )
+        columns = {name: getattr(buffer, name) for name in COLUMNS_AS_WRITTEN}
+        columns |= {
+            "rewards": buffer.rewards.clip(-1.0, 1.0) if self._environments.clips_rewards else buffer.rewards,
+            "valid_rows": np.flatnonzero(valid),
+            "final_rows": np.array([step * self.num_envs + env for step, env, _ in finals], np.int64),
+            "final_observations": np.stack([final for _, _, final in finals]) if finals else self._no_rows(0),
+            "returns_so_far": returns,
+            "turns": None if turns is None or self._plan.memory is None else turns[None],
+        }
+        tensors = {name: torch.from_numpy(array) for name, array in columns.items() if array is not None}
+        return Rollout(actions=actions, log_probs=log_probs, version=version, **tensors)
 
     def _no_rows(self, count: int) -> Array:
         """`count` rows of zeros, as actors take them."""

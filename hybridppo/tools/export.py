@@ -156,9 +156,8 @@ class TorchPolicy(nn.Module):
         if self.encode.is_array:
             encoded = self.encode(np.asarray(observation)[None]).reshape(1, *self._shapes["observation"])
         else:
-            row = self.encode.one(observation if self._keys is None else _own_parts(observation, self._keys)).reshape(
-                -1
-            )
+            own = observation if self._keys is None else _own_parts(observation, self._keys)
+            row = self.encode.one(own).reshape(-1)
             images = [row[at] for leaf, at in self.encode.parts if leaf.image is not None]
             encoded = np.concatenate([self.encode.layout.numbers(row), *images], dtype=np.float32)[None]
         arrays = [encoded]
@@ -177,9 +176,9 @@ class TorchPolicy(nn.Module):
         given = dict(zip(self.input_names, inputs, strict=True))
         rows = observation = given["observation"]
         if not self.is_image:
-            numbers = observation.flatten(1).float() if observation.ndim > 1 else observation.unsqueeze(1)
+            numbers = observation.reshape(observation.shape[0], len(self.index)).float()
             mask = [given["action_mask"]] if self.mask_size else []
-            nothing = torch.zeros_like(numbers[:, :1]) if len(self.index) else numbers.new_zeros((numbers.shape[0], 1))
+            nothing = numbers.new_zeros((numbers.shape[0], 1))
             rows = torch.cat((numbers, *mask, nothing), dim=-1)[:, self.get_buffer("places")]
         if not self.state_size:
             outputs = self.actor(rows)
@@ -189,7 +188,7 @@ class TorchPolicy(nn.Module):
         return *self._action(outputs[0]), outputs[0], states[0]
 
     def _action(self, outputs: Tensor) -> list[Tensor]:
-        """The parts of the most probable action, `[B, *space]`: choices are int64, numbers float32."""
+        """The parts of the deterministic action, `[B, *space]`: choices are int64, numbers float32."""
         return [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
 
     def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
@@ -281,7 +280,7 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
             about["layers"].append(names[type(layer)])
         else:
             raise ConfigurationError(
-                f"NumPy's form of a policy has no {type(layer).__name__}: only perceptrons, with a memory or without; "
+                f"NumPy's form of a policy has no {type(layer).__name__}: only perceptrons, recurrent or not; "
                 "export it as .onnx or .pt2"
             )
     about |= {"observation_size": policy.encode.size, "mask_size": policy.mask_size}
@@ -346,7 +345,7 @@ def export(
     networks: Networks | None = None,
     policy: str | None = None,
 ) -> Exported:
-    """Write the policy of a run: the most probable action, with normalisation, masks and memory inside.
+    """Write the policy of a run: its deterministic action, with normalisation, masks and hidden state inside.
 
     Args:
         run_dir: the run directory.

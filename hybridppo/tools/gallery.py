@@ -1,4 +1,4 @@
-"""Trained agents to take home.
+"""Pretrained agents.
 
 agent = hybridppo.pretrained("Hopper-v5")
 hybridppo.evaluate_agent(agent, "Hopper-v5").return_mean
@@ -22,7 +22,7 @@ from hybridppo.system.messages import markdown_table, shown_number
 
 FOLDER = Path(__file__).parent / "pretrained"
 Card = dict[str, Any]
-"""The card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it again."""
+"""The model card of an agent: environment, settings, seed, versions, curve, evaluation, and the command to train it."""
 
 
 def file_of(name: str, suffix: str) -> Path:
@@ -69,7 +69,7 @@ def pretrained(name: str, *, env: EnvSource | None = None) -> AnyAgent:
 
 
 def table() -> str:
-    """A table of all agents in Markdown."""
+    """A table of all pretrained agents in Markdown."""
     heads = ("name", "return", "+-", "steps", "seed", "agent", "kB")
     return markdown_table(heads, [_line(name, card) for name, card in cards().items()])
 

@@ -1,8 +1,8 @@
 """A trained policy in NumPy: it needs this file and the `.npz` beside it.
 
     policy = Policy("policy.npz")
-    action, state = policy.act(observation)                  # the most probable action
-    action, state = policy.act(observation, state=state)     # with a memory; None at the start of an episode
+    action, state = policy.act(observation)                  # the deterministic action
+    action, state = policy.act(observation, state=state)     # if recurrent; None at the start of an episode
     action, state = policy.act(observation, action_mask=mask)
 
 Written by `hybridppo export RUN_DIR policy.npz`. It needs neither torch nor hybridppo, and runs no code from the file.
@@ -20,7 +20,7 @@ FORBIDDEN = np.float32(-1e8)
 
 
 class Policy:
-    """The most probable action for an observation.
+    """The deterministic action for an observation.
 
     Args:
         path: of the `.npz`.

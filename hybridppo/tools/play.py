@@ -43,7 +43,6 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.run_directory.files import making
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.spaces.kinds import map_parts
 from hybridppo.system.signals import Stopped
 from hybridppo.system.validation import require_bools, require_path, require_whole
 
@@ -97,7 +96,7 @@ def play(
         most_steps: number of steps after which to end, even within an episode; None for no limit in a window, and for
             3,000 steps of a video, because an episode may have no end.
         env: as for `hybridppo.evaluate`; a function must make an environment with `render_mode="rgb_array"`, or
-            `"human"` for a window. Of batched environments on tensors, the first is shown, by `render()`.
+            `"human"` for a window. Of batched environments on tensors, the function makes one.
         env_kwargs: as for `hybridppo.evaluate`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
@@ -217,7 +216,7 @@ class Filmed:
     all episodes but the first continue with the environment's own random numbers.
 
     Args:
-        env: a gymnasium environment, one of several agents, or the first of an environment of tensors.
+        env: a gymnasium environment, one of several agents, or a single batched environment on tensors.
     """
 
     def __init__(self, env: Any) -> None:
@@ -256,7 +255,9 @@ class Filmed:
 
     def _draw(self) -> None:
         if self.on_picture is not None:
-            self.on_picture(self.env.render())
+            picture = self.env.render()
+            picture = on_host(picture) if isinstance(picture, Tensor) else np.asarray(picture)
+            self.on_picture(picture[0] if picture.ndim == 4 else picture)  # of batched environments
 
     def close(self) -> None:
         """Close the environment, unless it lacks the method, as PettingZoo's may; a second call does nothing."""
@@ -273,59 +274,6 @@ class FilmedEnv(Filmed, gym.Wrapper[Any, Any, Any, Any]):
         Filmed.__init__(self, env)
 
 
-class FirstOfTensors:
-    """The first environment of an environment of tensors; the others take the same actions.
-
-    Args:
-        env: as `hybridppo/environments/tensors.py` describes it. It can be shown if it has `render()`, which returns
-            pictures `[height, width, 3]` or `[N, height, width, 3]`.
-        render_mode: the render mode asked for, if the environment names none.
-        owns: whether `close` closes the environment.
-    """
-
-    num_envs = 1
-
-    def __init__(self, env: Any, render_mode: str, owns: bool) -> None:
-        self._env, self._owns = env, owns
-        renders = render_mode == "rgb_array" and callable(getattr(env, "render", None))
-        self.render_mode = getattr(env, "render_mode", None) or ("rgb_array" if renders else None)
-        self._next: Any = None
-        """The observations after the last step; if the step has ended an episode, the first of the next episode."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: after the first, the one that the environment has begun itself."""
-        found = map_parts(_first_row, self._env.reset(seed=seed)[0]) if self._next is None else self._next
-        return found, {}
-
-    def step(self, actions: Any) -> tuple[Any, ...]:
-        """The five values of a step, without infos."""
-        actions = map_parts(lambda own: own.repeat_interleave(self._env.num_envs, 0), actions)
-        self._next, *others = (map_parts(_first_row, each) for each in self._env.step(actions)[:4])
-        return self._next, *others, {}
-
-    def state(self) -> Any:
-        """What critics see, if the environment has it."""
-        return _first_row(self._env.state())
-
-    def render(self) -> Any:
-        """The picture of the first environment, or of all."""
-        picture = self._env.render()
-        picture = on_host(picture) if isinstance(picture, Tensor) else np.asarray(picture)
-        return picture[0] if picture.ndim == 4 else picture
-
-    def close(self) -> None:
-        """Close the environment, if this owns it."""
-        if self._owns and callable(getattr(self._env, "close", None)):
-            self._env.close()
-
-
-def _first_row(batch: Tensor) -> Tensor:
-    return batch[:1]
-
-
 def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Filmed:
     """One environment that renders.
 
@@ -340,17 +288,16 @@ def filmed(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> 
     made: Any = source
     if isinstance(source, str):
         source = partial(env_of_id, source, False, options.imports)
-    owns = not is_tensor_env(source)
-    if owns and callable(source):
+    if not is_tensor_env(source) and callable(source):
         try:
             made = with_arguments(source, 1, options)()
         except (gym.error.Error, TypeError, ConfigurationError) as error:  # the last two: it takes no render_mode
             raise EnvError(f"the environment {what}: {remedy} ({error.__cause__ or error})") from error
-    if is_tensor_env(made):
-        remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
-        made = FirstOfTensors(made, render_mode, owns)
     film = FilmedEnv(made) if isinstance(made, gym.Env) else Filmed(made)
     mode = getattr(made, "render_mode", None)
+    if is_tensor_env(made):
+        remedy = "batched environments must be made by a function of num_envs, have render(), and that render_mode"
+        mode = None if made.num_envs > 1 else mode or ("rgb_array" if callable(getattr(made, "render", None)) else None)
     if isinstance(made, VectorEnv) or mode != render_mode:
         film.close()
         raise EnvError(f"the environment {what}: its render_mode is {mode!r}, and {remedy}")

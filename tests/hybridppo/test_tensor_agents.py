@@ -231,7 +231,7 @@ def test_they_are_evaluated_loaded_exported_and_played(tmp_path: Path) -> None:
         assert sorted(found["sign"].lengths) == [5] * 4 + [6] * 4
         assert found["pointer"].lengths == (4,) * 4
     assert len(hybridppo.evaluate(run, env=Flocks, episodes=4, progress=False).returns) == 12
-    played = hybridppo.play(run, window=True, env=Seen(3), episodes=2)
+    played = hybridppo.play(run, window=True, env=Seen, episodes=2)
     assert played.lengths == (4, 5, 6) * 2
     assert played.agents == ("pointer_0", "sign_1", "sign_0") * 2
     hybridppo.export(run, tmp_path / "sign.npz", policy="sign")

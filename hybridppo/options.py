@@ -180,11 +180,6 @@ def fields_of(*groups: type) -> dict[str, "Field[Any]"]:
     return {each.name: each for group in groups for each in fields(group)}
 
 
-def is_changeable(option: "Field[Any]") -> bool:
-    """Whether `resume` may change it."""
-    return bool(option.metadata.get("changeable"))
-
-
 def can_change_result(option: "Field[Any]", values: Mapping[str, Any]) -> bool:
     """Whether another value of an option can change the metrics or the agent of a seed, by more than rounding.
 
@@ -198,7 +193,7 @@ def can_change_result(option: "Field[Any]", values: Mapping[str, Any]) -> bool:
 
 def changeable_names() -> list[str]:
     """The options that `resume` takes."""
-    return [name for name, option in fields_of(*GROUPS).items() if is_changeable(option)]
+    return [name for name, option in fields_of(*GROUPS).items() if option.metadata.get("changeable")]
 
 
 def is_kept(name: str) -> bool:

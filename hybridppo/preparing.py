@@ -147,17 +147,6 @@ def config_to_train(
     Raises:
         ConfigurationError: if the arguments contradict one another, or one is invalid.
     """
-    found = _config_asked_for(config, agent, parts)
-    if schedules and isinstance(agent, AnyAgent):
-        raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
-    if isinstance(found, PoliciesConfig):
-        found = replace(found, played=tuple(played))
-    return with_schedules(found, schedules) if schedules else found
-
-
-def _config_asked_for(
-    config: AnyConfig | Mapping[str, PPOConfig] | None, agent: object, parts: Mapping[str, object]
-) -> AnyConfig:
     given = [what for what, value in parts.items() if value is not None]
     if "modules" in given and "loss" not in given and agent is None:
         raise ConfigurationError("modules are trained by a loss of one's own: pass loss=..., too, or leave them out")
@@ -166,8 +155,11 @@ def _config_asked_for(
         for what in given if agent is None else ["agent"]:
             what = "schedules that are functions" if what == "schedules" else what
             raise ConfigurationError(f"{what} does not work with several policies (config is a mapping): leave it out")
-        return policies if len(config) > 1 else next(iter(config.values()))
+        found = replace(policies, played=tuple(played)) if len(config) > 1 else next(iter(config.values()))
+        return with_schedules(found, schedules)
     if isinstance(agent, AnyAgent):
+        if schedules:
+            raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
         if config not in (None, agent.config):
             raise ConfigurationError(
                 "an agent that there is already has a config of its own: leave config=... out; or save the agent, and "
@@ -187,7 +179,7 @@ def _config_asked_for(
             f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}: config=DDPGConfig() "
             "or TD3Config() chooses another of the library's agents"
         )
-    return config
+    return with_schedules(config, schedules)
 
 
 def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], dict[str, ScheduleFunction] | None]:
@@ -217,6 +209,8 @@ def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
     def scheduled(each: Any) -> Any:
         return replace(each, schedules={**parsed(each.schedules), **named})
 
+    if not named:
+        return config
     if not isinstance(config, PoliciesConfig):
         made: AnyConfig = scheduled(config)
         return made

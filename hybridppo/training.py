@@ -378,7 +378,10 @@ def run_to_the_end(plan: Plan, strategy: Strategy) -> TrainResult:
         placement.prepare(agent)
         sampler = _sampler(plan, strategy)
         stack.callback(sampler.close)
-        run = _training_run(plan)
+        config_json, run_path = settings.to_json(), None
+        if directory is not None:
+            config_json, run_path = {**config_json, "origin": directory.config.get("origin", {})}, directory.path
+        run = TrainingRun(agent, config_json, run_path)
         runner = strategy.runner(
             agent,
             sampler,
@@ -430,13 +433,6 @@ def _sampler(plan: Plan, strategy: Strategy) -> BaseSampler:
         env_seed=seed_of(settings.seed, "environments"),
         noise=np.random.default_rng(seed_of(settings.seed, "noise")),
     )
-
-
-def _training_run(plan: Plan) -> TrainingRun:
-    if plan.directory is None:
-        return TrainingRun(plan.agent, plan.settings.to_json())
-    config = {**plan.settings.to_json(), "origin": plan.directory.config.get("origin", {})}
-    return TrainingRun(plan.agent, config, plan.directory.path)
 
 
 def _callbacks(

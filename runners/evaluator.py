@@ -27,7 +27,7 @@ from hybridppo.placements.placement import Placement, snapshot
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.progress import say
 from hybridppo.run_directory import checkpoints
-from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.directory import EVALUATIONS, RunDirectory
 from hybridppo.runners.checkpointing import Checkpointing, Moment
 from hybridppo.runners.evaluation import Episodes, Evaluation, num_envs_of
 from hybridppo.runners.processes import LocalProcesses
@@ -260,7 +260,7 @@ class EvaluationDuringTraining(Callback):
         self._reported = moment["iteration"]
         self._checkpointing.add_metrics({**figures, "evaluation_env_steps": moment["env_steps"]})
         if self._directory is not None:
-            self._directory.log_evaluation(line)
+            self._directory.log(line, EVALUATIONS)
             if not is_saved:
                 self._checkpointing.save()
             statistics = {name: line[f"evaluation_{name}"] for name in ("return_mean", "return_std", "length_mean")}

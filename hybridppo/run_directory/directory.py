@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 WhichCheckpoint = Literal["latest", "best"]
 
+METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+"""The files of lines."""
 CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
 """The consequence, for the warning if a checkpoint cannot be written."""
 
@@ -53,8 +55,7 @@ class RunDirectory:
         """The path; in a training it is absolute, because an environment may change the working directory. `given` is
         the user's, for messages."""
         self.config = config
-        self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
-        self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
+        self._outages = {name: ThrottledWarning(f"writing {path / name}") for name in (METRICS, EVALUATIONS)}
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
         self.awaited: int | None = None
         """The number of a checkpoint that is being evaluated, and is kept."""
@@ -179,24 +180,17 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path / 'config.json'} cannot be written: {error}") from error
         self.config = config
 
-    def log(self, metrics: dict[str, Any]) -> None:
-        """Append a line to `metrics.jsonl`; numbers that are not finite become null. A disk error is only logged."""
-        self._append("metrics.jsonl", metrics, self._metrics_outage)
+    def log(self, line: dict[str, Any], name: str = METRICS) -> None:
+        """Append a line to a file; numbers that are not finite become null. A disk error is only logged."""
+        with self._outages[name].tolerating(OSError, "training goes on; the lines meanwhile are lost"):
+            append(self.path / name, line)
 
     def log_again(self, iteration: int, metrics: dict[str, Any]) -> None:
         """Replace the line of the last iteration in `metrics.jsonl`. A disk error is only logged."""
-        path = self.path / "metrics.jsonl"
-        with self._metrics_outage.tolerating(OSError, "training goes on; the line may be lost"):
+        path = self.path / METRICS
+        with self._outages[METRICS].tolerating(OSError, "training goes on; the line may be lost"):
             truncate_after(path, iteration - 1)
             append(path, metrics)
-
-    def log_evaluation(self, evaluation: dict[str, Any]) -> None:
-        """Append a line to `evaluations.jsonl`. A disk error is only logged."""
-        self._append("evaluations.jsonl", evaluation, self._evaluations_outage)
-
-    def _append(self, name: str, line: dict[str, Any], outage: ThrottledWarning) -> None:
-        with outage.tolerating(OSError, "training goes on; the lines meanwhile are lost"):
-            append(self.path / name, line)
 
     def judge(self, number: int, statistics: dict[str, Any]) -> None:
         """Write an evaluation's statistics, `return_mean` among them, into a checkpoint, if it exists."""
@@ -231,7 +225,7 @@ class RunDirectory:
             return True
         with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
             self._make_again()
-            for name in ("metrics.jsonl", "evaluations.jsonl"):
+            for name in (METRICS, EVALUATIONS):
                 files.sync_file(self.path / name)  # the lines that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, self.awaited)
@@ -287,7 +281,7 @@ class RunDirectory:
     @property
     def is_untouched(self) -> bool:
         """Whether the run ended without a checkpoint, whole or damaged, and without a line of metrics."""
-        folder, metrics = self.path / "checkpoints", self.path / "metrics.jsonl"
+        folder, metrics = self.path / "checkpoints", self.path / METRICS
         has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
         return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
 
@@ -301,8 +295,8 @@ class RunDirectory:
             RunDirectoryError: if the disk refuses.
         """
         try:
-            truncate_after(self.path / "metrics.jsonl", iteration)
-            truncate_after(self.path / "evaluations.jsonl", evaluated)
+            truncate_after(self.path / METRICS, iteration)
+            truncate_after(self.path / EVALUATIONS, evaluated)
             for folder in checkpoints.folders(self.path / "checkpoints"):
                 if int(folder.name) > env_steps:
                     folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -123,14 +123,8 @@ def give_up_if_stopped(whom: str) -> None:
         raise Stopped(f"stopped, while {whom} was still starting")
 
 
-class Stoppable(Protocol):
-    """An agent that checks before each minibatch whether to stop."""
-
-    should_stop: Callable[[], bool]
-
-
 @contextlib.contextmanager
-def stoppable(agent: Stoppable, interruption: Interruption) -> Iterator[None]:
+def stoppable(agent: Any, interruption: Interruption) -> Iterator[None]:
     """A context in which the agent stops if a stop is requested."""
     before = agent.should_stop
     agent.should_stop = lambda: interruption.requested

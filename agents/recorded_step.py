@@ -33,7 +33,7 @@ def recorder_for(agent: PolicyAgent) -> Record | None:
 class RecordedStep:
     """The step of a loop, recorded for each size of minibatch and then replayed; the same result up to rounding.
 
-    Minibatches are dataclasses of tensors.
+    Minibatches are `Columns` of tensors.
 
     Args:
         loop: the loop whose step is recorded.
@@ -147,7 +147,7 @@ class _Recording:
     def replay(self, minibatch: Any) -> list[Tensor]:
         """Step on a minibatch; return what was measured."""
         size, counted = len(minibatch), getattr(self._minibatch, "counted", None)
-        for name, column in vars(self._minibatch).items():
+        for name, column in self._minibatch.columns().items():
             if column is not counted:
                 column[:size].copy_(getattr(minibatch, name))
         if counted is not None:

@@ -75,9 +75,7 @@ class Batch(Columns):
     """With an axis of time, `[L, S]` on the host: which rows are steps."""
 
     def __init__(self, **columns: Any) -> None:
-        for name, column in columns.items():
-            if column is not None:
-                setattr(self, name, column)
+        vars(self).update(columns)
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":

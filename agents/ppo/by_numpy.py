@@ -93,7 +93,7 @@ class NumpyBackend(Backend):
 
     def minibatches(self, epoch: Batch, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base, with arrays."""
-        arrays = epoch.made().map(array_of)
+        arrays = {name: array_of(column) for name, column in epoch.made().columns().items()}
         bounds = pairwise(accumulate(sizes, initial=0))
         return (_rows(arrays, start, end) for start, end in bounds)
 
@@ -109,7 +109,7 @@ class NumpyBackend(Backend):
             sums: list[Any] = [None] * len(some)
 
             def fill(number: int, some: Sequence[int] = some, sums: list[Any] = sums) -> None:
-                block = _rows(minibatch, some[number], some[number] + block_size)
+                block = _rows(vars(minibatch), some[number], some[number] + block_size)
                 sums[number] = self._passes[number].block(block, clip_range, size)
 
             self._side_by_side(fill, len(some))
@@ -152,9 +152,9 @@ def clipped(gradient: Array, limit: float) -> float:
     return norm
 
 
-def _rows(batch: Batch, start: int, end: int) -> Batch:
+def _rows(batch: dict[str, Array], start: int, end: int) -> Batch:
     """Consecutive rows of a batch of arrays, as views."""
-    return Batch(**{name: column[start:end] for name, column in vars(batch).items()})
+    return Batch(**{name: column[start:end] for name, column in batch.items()})
 
 
 class Hidden:

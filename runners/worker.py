@@ -19,7 +19,7 @@ from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 
 
-class Share:
+class Worker:
     """Steps some of the environments with its own actor.
 
     Args:
@@ -101,25 +101,25 @@ def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]
 def serve(trainer: Trainer) -> None:
     """Make the environments; then fill rows, or answer other messages."""
     setup, arrays = trainer.setup, trainer.arrays
-    with contextlib.closing(Share(setup, trainer.envs, trainer.seed)) as share:
+    with contextlib.closing(Worker(setup, trainer.envs, trainer.seed)) as worker:
         whole = [
             RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]})
             for i in range(setup["num_buffers"])
         ]
-        buffers = [buffer.of(share.columns) for buffer in whole]
+        buffers = [buffer.of(worker.columns) for buffer in whole]
         published = PublishedParameters(arrays)
         stop = arrays["stop"].data
-        share.stepper.heartbeat = trainer.heartbeat.data
+        worker.stepper.heartbeat = trainer.heartbeat.data
 
         def answer(kind: str, value: Any) -> tuple[Any, float]:
             if kind != "fill":
-                return share.answer(kind, value), 0.0
+                return worker.answer(kind, value), 0.0
             turn, first, end = value
             # A worker that is to catch up with others does not stop before their row.
             flag = stop if end is None else NEVER
             parameters, version = published.read()
-            filled = share.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
-            return filled, share.stepper.seconds
+            filled = worker.fill(buffers[turn], parameters_of(parameters, setup["shapes"]), version, flag, first, end)
+            return filled, worker.stepper.seconds
 
         trainer.answer(answer)
 

@@ -53,7 +53,7 @@ class Transport(Pool):
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:
         """Let a worker fill its columns of a buffer from row `first` on; with `end`, it does not stop before that row.
 
-        It answers with a `Filled` (`share.py`). It raises as `ask` does.
+        It answers with a `Filled`. It raises as `ask` does.
         """
 
 
@@ -72,7 +72,7 @@ class Work:
     num_parameters: int
     """The number of the actor's parameters."""
     setup: dict[str, Any]
-    """Sent to all workers (`Share`)."""
+    """Sent to all workers (`Worker`)."""
     options: EnvironmentOptions
     pin_for: torch.device | None
     """The device that rollouts are copied to, if it copies faster from page-locked memory; else None."""
@@ -125,7 +125,7 @@ LOSSES_IN_A_ROW = 3
 """How often in a row a worker may be lost and replaced before it has done its work."""
 
 
-class Losses:
+class LostWorkers:
     """Counts how often each worker was lost, and starts others.
 
     Args:
@@ -293,7 +293,9 @@ class Workers:
         self._replaced: set[int] = set()
         """Workers that were lost meanwhile, whose rows do not count."""
         self._slowest = SlowestWorker(num_workers, self.pool.name)
-        self.losses = Losses(self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
+        self.lost_workers = LostWorkers(
+            self.pool, num_workers, EnvError, "a whole rollout", "its unfinished episodes are"
+        )
         self.infos: list[Sums] = []
         """Sums of entries of infos, of the rollout under way."""
         self.on_loss: Callable[[int], None] = self._forget
@@ -353,7 +355,7 @@ class Workers:
         for worker in replaced:
             self._drop(worker, self.buffers[turn], self._first, filled)
         for worker in answers.keys() - replaced:
-            self.losses.end_row(worker)
+            self.lost_workers.end_row(worker)
         self._slowest.add(seconds)
         self._turn, self.filled, self.seconds = None, filled, max(seconds)
         finals = [
@@ -413,13 +415,13 @@ class Workers:
                         raise problem
 
         try:
-            self.losses.replace(worker, error, self._seed_of(worker), begin)
+            self.lost_workers.replace(worker, error, self._seed_of(worker), begin)
         except Stopped:  # there is no time to start another
             raise error from None
         self.on_loss(worker)
 
     def _ask(self, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method in each worker (`Share.answer`), each with its arguments; return the results.
+        """Call a method in each worker (`Worker.answer`), each with its arguments; return the results.
 
         A worker that is lost is replaced, and asked again.
         """

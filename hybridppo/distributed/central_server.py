@@ -44,7 +44,7 @@ from hybridppo.runners.processes import LocalProcesses, Pool, WorkerLostError
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, RolloutPlan
 from hybridppo.runners.sharded_sampler import EnvironmentShards
-from hybridppo.runners.workers import Losses
+from hybridppo.runners.workers import LostWorkers
 from hybridppo.settings import Plan
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.signals import Stopped
@@ -184,7 +184,7 @@ class Learners(BaseSampler):
         self._norms = dict.fromkeys(range(learners), 0.0)
         self._updates = {number: Update(number) for number in range(learners)}
         self._done: deque[Update] = deque()
-        self._losses = Losses(
+        self._losses = LostWorkers(
             self._pool, learners, DistributedError, "a whole rollout", "what it had not learned from is"
         )
         self._closed = False

@@ -14,7 +14,7 @@ from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.processes import WorkerLostError
-from hybridppo.runners.workers import Losses, divided, states_of_workers
+from hybridppo.runners.workers import LostWorkers, divided, states_of_workers
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.kinds import map_parts
 
@@ -59,7 +59,7 @@ class RayEnvironments(Environments):
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
         self._pool = Actors(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
-        self._losses = Losses(
+        self._losses = LostWorkers(
             self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
         )
         self._pool.start_all([0] * num_workers)

@@ -22,7 +22,7 @@ from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.processes import text_of_failure
-from hybridppo.runners.worker import Share, parameters_of
+from hybridppo.runners.worker import Worker, parameters_of
 from hybridppo.spaces.arrays import Array
 from hybridppo.system.seeds import seed_globals
 
@@ -148,26 +148,26 @@ class RemoteSampler(Servant):
         self._flag = bytearray(1)
         self._newest: tuple[int, Array] | None = None
         """The version and the parameters, in one array."""
-        self._share = Share(setup, envs, seed)
+        self._worker = Worker(setup, envs, seed)
         self._memory: MemoryLayout | None = setup["memory"]
         self._distribution, self._shapes = setup["distribution"], setup["shapes"]
-        width = self._share.columns.stop - self._share.columns.start
+        width = self._worker.columns.stop - self._worker.columns.start
         arrays = {
             name: np.zeros((shape[0], width, *shape[2:]), dtype) for name, (shape, dtype) in setup["layout"].items()
         }
         self._buffer = RolloutBuffer(**arrays)
 
     def answer(self, kind: str, value: Any) -> Any:
-        """Answer "fill" with the task, a `Filled`, and the new rows of each array; others as `Share.answer`.
+        """Answer "fill" with the task, a `Filled`, and the new rows of each array; others as `Worker.answer`.
 
         Args:
-            kind: "fill", or as in `Share.answer`.
+            kind: "fill", or as in `Worker.answer`.
             value: the task; the parameters in one array, or None for the newest published ones; the noise of the rows
                 from `task.first` on, or None for the noise from before.
         """
         if kind != "fill":
             self.seconds = 0.0
-            return self._share.answer(kind, value)
+            return self._worker.answer(kind, value)
         task, parameters, noise = value
         if parameters is not None:
             self._publish(task.version, parameters)
@@ -180,8 +180,8 @@ class RemoteSampler(Servant):
             self._attempt, self._flag = task.attempt, bytearray(1)
             self._flag[0] = task.end is None and task.attempt <= self._stopped
         acting = parameters_of(flat, self._shapes)
-        filled = self._share.fill(self._buffer, acting, version, self._flag, task.first, task.end)
-        self.seconds = self._share.stepper.seconds
+        filled = self._worker.fill(self._buffer, acting, version, self._flag, task.first, task.end)
+        self.seconds = self._worker.stepper.seconds
         rows = {
             name: array[new_rows(name, task.first, filled.rows, self._memory)]
             for name, array in self._buffer.arrays.items()
@@ -205,10 +205,10 @@ class RemoteSampler(Servant):
                 self._newest = version, np.array(parameters)
 
     def rows(self) -> int:  # noqa: D102 - as in the base
-        return int(self._share.stepper.heartbeat[0])
+        return int(self._worker.stepper.heartbeat[0])
 
     def close(self) -> None:  # noqa: D102 - as in the base
-        self._share.close()
+        self._worker.close()
 
 
 def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:

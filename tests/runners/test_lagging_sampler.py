@@ -40,7 +40,7 @@ from hybridppo.runners.filling import Filled
 from hybridppo.runners.lagging_sampler import LaggingSampler, Part, steps_of_a_part
 from hybridppo.runners.processes import WorkerLostError
 from hybridppo.runners.sampler import RolloutPlan
-from hybridppo.runners.worker import Share, parameters_of
+from hybridppo.runners.worker import Worker, parameters_of
 from hybridppo.runners.workers import SlowestWorker, Transport, Work
 from hybridppo.system.signals import Stopped
 
@@ -136,7 +136,7 @@ class Scripted(Transport):
         self.work = work
         self.buffers = [work.allocate() for _ in range(work.num_buffers)]
         self.stop = bytearray(1)
-        self._served: dict[int, Share] = {}
+        self._served: dict[int, Worker] = {}
         self._asked: dict[int, deque[Any]] = {}
         self._acts_by: dict[int, Any] = {}
         self._published: Any = None
@@ -147,7 +147,7 @@ class Scripted(Transport):
         return list(self._served)
 
     def start(self, worker: int, env_seed: int) -> None:
-        self._served[worker] = Share(self.work.setup, self.work.shares[worker], env_seed)
+        self._served[worker] = Worker(self.work.setup, self.work.shares[worker], env_seed)
         self._asked[worker] = deque([("ready", None)])
 
     def publish(self, parameters: Sequence[Any], version: int) -> None:

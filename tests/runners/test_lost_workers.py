@@ -9,7 +9,7 @@ import pytest
 from hybridppo import DistributedError
 from hybridppo.runners import processes
 from hybridppo.runners.processes import Pool, WorkerLostError
-from hybridppo.runners.workers import LOSSES_IN_A_ROW, Losses
+from hybridppo.runners.workers import LOSSES_IN_A_ROW, LostWorkers
 
 
 class Starting(Pool):
@@ -41,13 +41,13 @@ def nothing(seed: int) -> None:
 
 def test_another_is_started_again_and_again_each_with_a_seed_of_its_own() -> None:
     pool, begun = Starting(losses=2), list[int]()
-    losses = Losses(pool, 2, DistributedError, "a whole rollout", "its episodes are")
+    losses = LostWorkers(pool, 2, DistributedError, "a whole rollout", "its episodes are")
     losses.replace(0, WorkerLostError("first"), 5, begun.append)
     assert len({5, *pool.seeds}) == LOSSES_IN_A_ROW + 1
     assert pool.done == ["end", "start"] * 3 + ["ready"]
     assert begun == pool.seeds[-1:]
     again = Starting(losses=2)
-    Losses(again, 2, DistributedError, "", "").replace(0, WorkerLostError("first"), 5, nothing)
+    LostWorkers(again, 2, DistributedError, "", "").replace(0, WorkerLostError("first"), 5, nothing)
     assert again.seeds == pool.seeds  # the same run loses them to the same seeds
 
 
@@ -59,7 +59,7 @@ def test_one_that_is_lost_while_it_begins_is_replaced_as_well() -> None:
         if len(begun) == 1:
             raise WorkerLostError("lost while it was steered")
 
-    Losses(pool, 1, DistributedError, "a whole rollout", "its episodes are").replace(
+    LostWorkers(pool, 1, DistributedError, "a whole rollout", "its episodes are").replace(
         0, WorkerLostError("first"), 5, begin
     )
     assert begun == pool.seeds
@@ -68,7 +68,7 @@ def test_one_that_is_lost_while_it_begins_is_replaced_as_well() -> None:
 
 def test_a_row_of_losses_ends_with_work_done_and_is_an_error_if_it_is_too_long() -> None:
     pool = Starting()
-    losses = Losses(pool, 2, DistributedError, "a whole rollout", "its episodes are")
+    losses = LostWorkers(pool, 2, DistributedError, "a whole rollout", "its episodes are")
     for _ in range(2):
         for _ in range(LOSSES_IN_A_ROW):
             losses.replace(1, WorkerLostError("it hangs"), 5, nothing)

@@ -1,16 +1,12 @@
 """The library's errors. A message names the fault, the value, and the remedy, such as a name that was meant."""
 
 import difflib
-import functools
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar
-
-Class = TypeVar("Class", bound=type)
+from typing import Any
 
 
 class HybridPPOError(Exception):
@@ -126,21 +122,3 @@ def pip_install(extra: str) -> str:
 def meant_by(name: str, ours: Iterable[str]) -> str | None:
     """The name that is most like another one; None if none is like it."""
     return next(iter(difflib.get_close_matches(name, list(ours), 1)), None)
-
-
-def names_what_was_meant(kind: Class) -> Class:
-    """Let the errors of a configuration's class suggest the field that was meant."""
-    init: Callable[..., None] = kind.__init__  # type: ignore[misc]
-
-    @functools.wraps(init)
-    def checked(self: Any, *arguments: Any, **settings: Any) -> None:
-        known = {each.name for each in fields(self)}
-        for name in settings:
-            if name not in known:
-                near = meant_by(name, known)
-                hint = f": did you mean {near}?" if near else ""
-                raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {name!r}{hint}")
-        init(self, *arguments, **settings)
-
-    kind.__init__ = checked  # type: ignore[misc]
-    return kind

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 
 from hybridppo.agents.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
 from hybridppo.agents.schedules import check_schedules, parsed
-from hybridppo.errors import names_what_was_meant
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import Precision
 from hybridppo.system.validation import SAME_RESULT
@@ -18,7 +17,6 @@ SCHEDULABLE = ("learning_rate", "critic_learning_rate")
 BufferSide = Literal["learner", "host"]
 
 
-@names_what_was_meant
 @dataclass(frozen=True)
 class DDPGConfig:
     """DDPG's settings. Invalid values are refused with the field and the rule."""
@@ -130,7 +128,6 @@ class DDPGConfig:
         return asdict(self)
 
 
-@names_what_was_meant
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
     """TD3's settings: those of DDPG, with two critics and smoothed targets against overestimation."""

@@ -15,7 +15,6 @@ from hybridppo.agents.checks import (
 )
 from hybridppo.agents.schedules import check_schedules, parsed
 from hybridppo.distributions.state_dependent import ExplorationLayout
-from hybridppo.errors import names_what_was_meant
 from hybridppo.networks.encoders import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.modes import PRECISIONS, Precision
@@ -67,7 +66,6 @@ LIMITS = {
 """The largest values of some numbers."""
 
 
-@names_what_was_meant
 @dataclass(frozen=True)
 class PPOConfig:
     """PPO's settings. Invalid values are refused with the field and the rule."""

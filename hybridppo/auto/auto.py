@@ -181,17 +181,14 @@ def options_of(settings: dict[str, Any]) -> PlacementOptions:
         DeviceError: if a device is missing.
     """
     meant = placement_from_settings(settings).settings()
-    candidates = [PlacementOptions("cpu")]
-    if meant.get("device", "").startswith("cuda"):  # with its number
-        candidates = [PlacementOptions("cuda")]
-    elif "device" not in meant:  # overlap is hybrid with a lag
-        devices = meant["sampling"], meant["learning"]
-        candidates = [PlacementOptions("migrate", *devices), PlacementOptions("hybrid", *devices, meant.get("max_lag"))]
-    for options in candidates:
-        placement = options.resolve()
-        if isinstance(placement, Placement) and placement.settings() == meant:
-            return options
-    raise ConfigurationError(f"the command line has no placement {shown(settings)}: name another (--placement)")
+    if "device" in meant:
+        options = PlacementOptions("cuda" if meant["device"].startswith("cuda") else "cpu")
+    else:  # overlap is hybrid with a lag
+        options = PlacementOptions(meant["name"], meant["sampling"], meant["learning"], meant.get("max_lag"))
+    placement = options.resolve()
+    if isinstance(placement, Auto) or placement.settings() != meant:
+        raise ConfigurationError(f"the command line has no placement {shown(settings)}: name another (--placement)")
+    return options
 
 
 def resolve_placement(placement: PlacementChoice) -> Placement | Auto:

@@ -88,6 +88,7 @@ class Diagnosis:
 
 def machine() -> dict[str, object]:
     """The versions, cores and CUDA devices of this machine."""
+    installed = {each.name: each.version for each in importlib.metadata.distributions()}
     return {
         "hybridppo": __version__,
         "torch": torch.__version__,
@@ -97,15 +98,8 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count() or 1,
         "CUDA devices": described_cuda_devices(),
         "BLAS": [{key: library.get(key) for key in BLAS_KEYS} for library in threadpool_info()],
-        "packages": {name: _version_of(name) for name in OPTIONAL},
+        "packages": {name: installed.get(name, "not installed") for name in OPTIONAL},
     }
-
-
-def _version_of(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def diagnose(

@@ -178,13 +178,9 @@ class Search:
             ConfigurationError: if the folder belongs to another search.
             HybridPPOError: if too many trials fail, none was completed, or a run fails.
         """
-        options = {
-            **asdict(self.environment),
-            "start_from": self.run.start_from,
-            "placement": self.placement.settings(),
-        }
-        steps = {"env_id": name_of_source(self.env), "total_steps": self.run.total_steps}
-        asked = {**steps, "fixed": self.fixed, "seed": self.seed, **options}
+        asked = {"env_id": name_of_source(self.env), "total_steps": self.run.total_steps, "seed": self.seed}
+        asked |= {"fixed": self.fixed, "start_from": self.run.start_from, "placement": self.placement.settings()}
+        asked |= asdict(self.environment)
         require_same(self.output / "search.json", asked)
         (self.output / "search.json").write_text(as_json(asked), encoding="utf-8")
         study = self.study()

@@ -417,7 +417,7 @@ class LocalProcesses(Pool):
         with starting.listener as listener, ThreadPoolExecutor(1) as thread:
             told = thread.submit(self._tell, worker, listener, starting.env_seed)
             try:
-                while not told.done():
+                while not futures.wait([told], timeout=0.1).done:
                     if process.poll() is not None and not futures.wait([told], timeout=0.1).done:
                         raise WorkerLostError(f"{self.name(worker)} ended at its start{self._how_it_ended(worker)}")
                     if time.monotonic() - starting.since > timeout:
@@ -426,7 +426,6 @@ class LocalProcesses(Pool):
                             "while it starts, or is slower than worker_timeout (--worker-timeout) allows"
                         )
                     give_up_if_stopped(self.name(worker))
-                    futures.wait([told], timeout=0.1)
             except BaseException:  # the thread must end first
                 process.kill()
                 with contextlib.suppress(OSError):

@@ -4,7 +4,9 @@ It loads neither torch nor the script that started the training.
 """
 
 import contextlib
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from hybridppo.environments.checks import describe_error, require_same_spaces
@@ -88,27 +90,17 @@ class Worker:
 
 def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Views of a flat array with these shapes, one after the other."""
-    parameters, start = [], 0
-    for shape in shapes:
-        size = 1
-        for length in shape:
-            size *= length
-        parameters.append(flat[start : start + size].reshape(shape))
-        start += size
-    return parameters
+    ends = list(accumulate(math.prod(shape) for shape in shapes))
+    return [flat[start:end].reshape(shape) for start, end, shape in zip([0, *ends], ends, shapes, strict=False)]
 
 
 def serve(trainer: Trainer) -> None:
     """Make the environments; then fill rows, or answer other messages."""
     setup, arrays = trainer.setup, trainer.arrays
     with contextlib.closing(Worker(setup, trainer.envs, trainer.seed)) as worker:
-        whole = [
-            RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]})
-            for i in range(setup["num_buffers"])
-        ]
-        buffers = [buffer.of(worker.columns) for buffer in whole]
-        published = PublishedParameters(arrays)
-        stop = arrays["stop"].data
+        of_buffers = [{name: arrays[f"{name}{i}"] for name in setup["fields"]} for i in range(setup["num_buffers"])]
+        buffers = [RolloutBuffer(**of_buffer).of(worker.columns) for of_buffer in of_buffers]
+        published, stop = PublishedParameters(arrays), arrays["stop"].data
         worker.stepper.heartbeat = trainer.heartbeat.data
 
         def answer(kind: str, value: Any) -> tuple[Any, float]:

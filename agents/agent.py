@@ -30,7 +30,7 @@ from hybridppo.system.validation import require_bools, require_path, whole
 NO_STATE: Any = object()
 """Default of `act`'s argument `state`."""
 RATES = {"learning_rate", "critic_learning_rate"}
-"""The settings that an optimization loop gets at every step."""
+"""The hyperparameters that an optimization loop gets at every step."""
 
 
 class PolicyAgent:
@@ -39,7 +39,7 @@ class PolicyAgent:
     Args:
         observation_space: space of one environment.
         action_space: space of one environment.
-        config: the settings.
+        config: the hyperparameters.
         seed: seed of the initial parameters, and of the order in which the agent learns.
         schedules: functions of the progress of the training, 0 to 1, by field.
         schedulable: fields that may have a schedule.
@@ -98,9 +98,9 @@ class PolicyAgent:
 
     @property
     def config(self) -> Any:
-        """The settings. Others take effect in the next update, except those of networks, rollouts and exploration.
+        """The hyperparameters. New ones take effect in the next update, except those of networks and rollouts.
 
-        A checkpoint does not have them: a resumed training begins with the settings that its run began with.
+        A checkpoint does not have them: a resumed training begins with the hyperparameters that its run began with.
         """
         return self._config
 
@@ -108,12 +108,12 @@ class PolicyAgent:
     def config(self, config: Any) -> None:
         before = vars(self).get("_config", config)
         self._config = self.current = config
-        """The settings with the values that schedules have now (`anneal`)."""
+        """The hyperparameters with the values that schedules have now (`anneal`)."""
         changed = {name for name, value in vars(config).items() if getattr(before, name) != value}
         if changed & RATES:
             self.optimizer.set_learning_rates(self._learning_rates())
         if changed - RATES:
-            self._loop = None  # recorded and compiled steps hold some settings
+            self._loop = None  # recorded and compiled steps hold some hyperparameters
 
     def _learning_rates(self) -> dict[str, float]:
         """The present learning rate of each network, by name."""

@@ -140,7 +140,7 @@ def critics_of(policies: Mapping[str, Any], policy_of: Callable[[str], str | Non
     """The `critic_observes` of agents: one value for all, or a function of an agent's name.
 
     Args:
-        policies: the settings of each policy; without this field, a critic sees the agent's own observation.
+        policies: the hyperparameters of each policy; without this field, a critic sees the agent's own observation.
         policy_of: returns the policy of an agent; None for `policy_by_name`.
 
     Raises:
@@ -164,14 +164,14 @@ def _critic_of(
 
 @dataclass(frozen=True)
 class PoliciesConfig:
-    """The settings of several policies.
+    """The hyperparameters of several policies.
 
     Raises:
         ConfigurationError: with the field that is invalid or not supported.
     """
 
     policies: Mapping[str, PPOConfig]
-    """The settings by the names of the policies."""
+    """The hyperparameters by the names of the policies."""
     agents: Mapping[str, str] = field(default_factory=dict)
     """The policy of each agent of an environment, by the agents' names in their order; empty until the environment is
     known."""
@@ -208,14 +208,14 @@ class PoliciesConfig:
                 self.policies.values(), key=lambda config: 0 if config.memory is None else config.memory.state_size
             )
             return getattr(largest, name)
-        raise AttributeError(f"the settings of several policies have no {name}: it is each policy's own")
+        raise AttributeError(f"the hyperparameters of several policies have no {name}: it is each policy's own")
 
     def replaced(self, **changes: Any) -> "PoliciesConfig":
-        """The settings with other values for some fields of every policy."""
+        """The hyperparameters with other values for some fields of every policy."""
         return replace(self, policies={name: replace(config, **changes) for name, config in self.policies.items()})
 
     def with_agents(self, agents: Sequence[str], policy_of: PolicyOf | None = None) -> "PoliciesConfig":
-        """The settings for environments with these agents.
+        """The hyperparameters for environments with these agents.
 
         Args:
             agents: names of the agents.
@@ -227,7 +227,7 @@ class PoliciesConfig:
         return replace(self, agents=policies_of(agents, self.policies, policy_of))
 
     def require_agents(self, agents: Sequence[str], error: type[HybridPPOError]) -> None:
-        """Refuse environments with other agents than those that the settings are for."""
+        """Refuse environments with other agents than those that the hyperparameters are for."""
         if [*self.agents] != [*agents]:
             raise error(
                 f"the environment is not the one that was trained in: its agents were {', '.join(self.agents)} and are "
@@ -240,7 +240,7 @@ class PoliciesConfig:
         return columns_of(self.agents, self.policies)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as a JSON object."""
+        """The hyperparameters as a JSON object."""
         return {
             "policies": {name: config.to_json() for name, config in self.policies.items()},
             "agents": dict(self.agents),
@@ -254,7 +254,7 @@ class Policies:
     Args:
         observation_space: space of all agents of an environment, or `SpacesOfAgents`.
         action_space: space of all agents of an environment, or `SpacesOfAgents`.
-        config: the settings, with the agents of the environment (`with_agents`).
+        config: the hyperparameters, with the agents of the environment (`with_agents`).
         seed: seed of the initial parameters and of the order of minibatches, different for each policy.
     """
 
@@ -293,7 +293,7 @@ class Policies:
 
     @property
     def config(self) -> PoliciesConfig:
-        """The settings; new ones are set in the agents, too."""
+        """The hyperparameters; new ones are set in the agents, too."""
         return self._config
 
     @config.setter

@@ -136,7 +136,7 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
 
 
 def critics_see(config: AnyConfig, policy_of: PolicyOf | None = None) -> ObservesOfAgents:
-    """The `critic_observes` of these settings; arguments and result are those of `critics_of`."""
+    """The `critic_observes` of these hyperparameters; arguments and result are those of `critics_of`."""
     if isinstance(config, PoliciesConfig):
         return critics_of(config.policies, config.agents.get if config.agents else policy_of)
     return critics_of({"": config}, policy_of)

@@ -19,7 +19,7 @@ BufferSide = Literal["learner", "host"]
 
 @dataclass(frozen=True)
 class DDPGConfig:
-    """DDPG's settings. Invalid values are refused with the field and the rule."""
+    """DDPG's hyperparameters. Invalid values are refused with the field and the rule."""
 
     num_envs: int = 1
     """Environments that are stepped together."""
@@ -130,7 +130,7 @@ class DDPGConfig:
 
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
-    """TD3's settings: those of DDPG, with two critics and smoothed targets against overestimation."""
+    """TD3's hyperparameters: those of DDPG, with two critics and smoothed targets against overestimation."""
 
     policy_delay: int = 2
     """Optimizer steps of the critics for each step of the actor and of the target networks."""

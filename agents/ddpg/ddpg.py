@@ -74,7 +74,7 @@ class DDPG(PolicyAgent):
     Args:
         observation_space: space of one environment, of any kind in `hybridppo/spaces/` except images.
         action_space: space of one environment: a `Box` with finite bounds.
-        config: the settings.
+        config: the hyperparameters.
         seed: seed of the initial parameters, and of draws from the replay buffer.
         schedules: functions of the progress of the training, 0 to 1, by the names of learning rates; named schedules
             are in the configuration.
@@ -357,7 +357,7 @@ class DDPG(PolicyAgent):
 
 
 class TD3(DDPG):
-    """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the settings alone.
+    """DDPG with `TD3Config`: two critics, smoothed targets and a delayed actor, by the hyperparameters alone.
 
     Arguments are those of `DDPG`.
     """

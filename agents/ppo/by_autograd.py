@@ -36,7 +36,7 @@ class Objective:
     """What a backend computes the gradient of: the loss of these networks."""
 
     agent: Any
-    """The agent, a `PPO`: with the loss, its present settings, the parameters and the optimizer."""
+    """The agent, a `PPO`: with the loss, its present hyperparameters, the parameters and the optimizer."""
     actor: nn.Module
     critic: nn.Module
     distribution: Distribution

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
 from hybridppo.agents.ppo.by_numpy import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.networks.parameters import FlatParameters
 
 logger = logging.getLogger(__name__)
@@ -25,17 +23,6 @@ TOLERANCE = 1e-3
 """Tolerated relative error of a gradient. Rounding causes a thousandth of it, and a changed formula more than it."""
 LARGEST = 3.0
 """Largest absolute value of observations and actions in the comparison."""
-
-
-def make_loop(objective: Objective, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
-    """The loop with the fastest backend for the device of the parameters; `by_hand` allows gradients by hand."""
-    agent = objective.agent
-    loop = OptimizationLoop(agent, backend_for(objective, by_hand=by_hand)(objective), exchange)
-    record = recorder_for(agent)
-    if record is not None and type(loop.backend) is Backend:
-        usual = agent.config.minibatch_size if agent.is_the_librarys else None
-        loop.whole_step = RecordedStep(loop, agent, record, usual_size=usual)
-    return loop
 
 
 def backend_for(objective: Objective, *, by_hand: bool) -> type[Backend]:

@@ -68,7 +68,7 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """PPO's settings. Invalid values are refused with the field and the rule."""
+    """PPO's hyperparameters. Invalid values are refused with the field and the rule."""
 
     num_envs: int = 4
     """Environments that are stepped together. With several agents, each environment has a row for each of its agents.
@@ -292,7 +292,7 @@ class PPOConfig:
 
     @property
     def exploration(self) -> ExplorationLayout | None:
-        """Settings of state-dependent exploration; None without it."""
+        """Hyperparameters of state-dependent exploration; None without it."""
         return ExplorationLayout(self.hidden_sizes[-1], self.sde_sample_freq) if self.use_sde else None
 
     @property

@@ -139,7 +139,7 @@ def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) 
 
     Args:
         inputs: a minibatch.
-        config: the agent's settings; numbers with a schedule have their present values.
+        config: the agent's hyperparameters; numbers with a schedule have their present values.
         clip_range: the present clip range: a number, or a scalar on the minibatch's device; with a pool `[B]`.
     """
     policy = policy_loss(log_ratio=inputs.log_ratio, advantages=inputs.advantages, clip_range=clip_range)
@@ -286,7 +286,7 @@ def divergence(
 
     Args:
         iteration: the number of the iteration, from 1.
-        config: the settings, which may be the cause.
+        config: the hyperparameters, which may be the cause.
         rollout: the rollout of the update.
         batch: the batch made of it.
         epochs: for each epoch, the statistics of its minibatches, `[M, len(STATISTICS)]`.

@@ -30,7 +30,7 @@ class Normalization(nn.Module):
     """The moments of observations and of rewards, as configured; they change once per update.
 
     Args:
-        config: the settings.
+        config: the hyperparameters.
         encode: encoder of the observations.
     """
 

@@ -28,12 +28,13 @@ from hybridppo.agents.agent import PolicyAgent, encoded_rows
 from hybridppo.agents.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.batch import Batch, FrameStacks
 from hybridppo.agents.ppo.by_autograd import Backend, Objective
-from hybridppo.agents.ppo.choosing import has_gradient_of_the_loss, make_loop, reference
+from hybridppo.agents.ppo.choosing import backend_for, has_gradient_of_the_loss, reference
 from hybridppo.agents.ppo.config import RECORDED, SCHEDULABLE, LagCorrection, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, divergence, has_state, ppo_loss
 from hybridppo.agents.ppo.normalization import Normalization, too_large
 from hybridppo.agents.ppo.older_policies import Pool, corrected
 from hybridppo.agents.ppo.prepare import EVERY, CriticMemory, require_rows, rows_of, values_of_rows
+from hybridppo.agents.recorded_step import RecordedStep, recorder_for
 from hybridppo.agents.schedules import ADAPTIVE, AdaptiveRate, ScheduleFunction, with_values
 from hybridppo.distributions.base import Distribution
 from hybridppo.distributions.of_space import distribution_for
@@ -59,7 +60,7 @@ class PPO(PolicyAgent):
     Args:
         observation_space: space of one environment, of any kind in `hybridppo/spaces/`, or a `MaskedObservation`.
         action_space: space of one environment, of any kind in `hybridppo/spaces/`.
-        config: the settings.
+        config: the hyperparameters.
         seed: seed of the initial parameters and of the order of minibatches.
         loss: a custom loss, see `loss.py`; None for PPO's.
         networks: custom networks, see `hybridppo/networks/making.py`; None for the library's.
@@ -502,7 +503,12 @@ class PPO(PolicyAgent):
         by_hand = self.config.fast_updates and self._has_agreed is not False
         by_hand = by_hand and all(each.requires_grad for each in learning)
         by_hand = by_hand and not has_gradient_hooks(self.actor_network, self.critic_network)
-        return make_loop(self.objective, exchange, by_hand=by_hand)
+        backend = backend_for(self.objective, by_hand=by_hand)(self.objective)
+        loop, record = OptimizationLoop(self, backend, exchange), recorder_for(self)
+        if record is not None and type(backend) is Backend:
+            usual = self.config.minibatch_size if self.is_the_librarys else None
+            loop.whole_step = RecordedStep(loop, self, record, usual_size=usual)
+        return loop
 
     def share(self, make_exchange: Callable[[], Exchange] | None) -> None:  # noqa: D102 - as in the base
         super().share(make_exchange)

@@ -170,7 +170,7 @@ def stacks_of(frames: Tensor, history: Tensor, layout: FrameLayout) -> FrameStac
 
 
 def require_rows(config: PPOConfig, encode: ObservationEncoder) -> None:
-    """Refuse settings that cannot learn from stacks of frames.
+    """Refuse hyperparameters that cannot learn from stacks of frames.
 
     Raises:
         ConfigurationError: with the name of the option.

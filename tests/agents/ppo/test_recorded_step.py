@@ -15,7 +15,7 @@ from pretended_recorder import PretendedRecorder
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig, recorded_step
 from hybridppo.agents.loop import Exchange
-from hybridppo.agents.ppo import choosing
+from hybridppo.agents.ppo import ppo as ppo_module
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.by_autograd import Backend
 from hybridppo.agents.ppo.loss import ppo_loss
@@ -134,7 +134,7 @@ def test_rows_of_padding_may_be_anything_finite() -> None:
 def test_minibatches_of_the_librarys_loss_alone_are_padded(
     options: dict[str, Any], is_padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "recorder_for", lambda agent: PretendedRecorder())
+    monkeypatch.setattr(ppo_module, "recorder_for", lambda agent: PretendedRecorder())
     config = ppo_config(hidden_sizes=(8,), fast_updates=False)
     agent = PPO(gym.spaces.Box(-1.0, 1.0, (4,)), SPACES["discrete"], config, **options)
     step = agent.loop().whole_step

@@ -32,7 +32,7 @@ import hybridppo
 from hybridppo import DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice, TrainingError
 from hybridppo.agents import PPO
 from hybridppo.agents.loop import OptimizationLoop
-from hybridppo.agents.ppo import choosing
+from hybridppo.agents.ppo import ppo as ppo_module
 from hybridppo.agents.ppo.by_numpy import NumpyBackend
 from hybridppo.agents.recorded_step import RecordedStep
 from hybridppo.distributions.categorical import Categorical
@@ -214,7 +214,7 @@ def test_worker_processes_sample_for_a_learner_there(
 
 def test_recorded_steps_leave_nothing_on_the_cpu(monkeypatch: pytest.MonkeyPatch, second_device: str) -> None:
     # Replayed by being run again: there are no graphs here, but all that a graph would hold.
-    monkeypatch.setattr(choosing, "recorder_for", lambda agent: lambda step: step)
+    monkeypatch.setattr(ppo_module, "recorder_for", lambda agent: lambda step: step)
     work = WORKS["other settings"]
     result, expected = (train(work, Mirrored(HERE, device))[0].agent for device in (second_device, HERE))
     assert isinstance(result.loop().whole_step, RecordedStep)
@@ -442,7 +442,7 @@ def look_at_parameters_by_numpy(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_steps_by_numpy(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(choosing, "backend_for", lambda agent, by_hand: NumpyBackend)
+    patch.setattr(ppo_module, "backend_for", lambda agent, by_hand: NumpyBackend)
 
 
 def shuffle_on_the_host(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.replay import ActionHistory
+from hybridppo.networks.numpy_layers import NumpyNormalizer
 from hybridppo.networks.numpy_mlp import NumpyActor
-from hybridppo.networks.numpy_twin import NormalizingActor, NumpyPoliciesActor
+from hybridppo.networks.numpy_twin import NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.arrays import Array
@@ -27,23 +28,18 @@ if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
 
 
-FusedActor = NumpyActor | NormalizingActor
-"""Actors for compiled loops: plain MLPs of an agent's own observation, normalised or not."""
-
-
-def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[Any, ...]:
+def compiled_actor(actor: NumpyActor, distribution: FusedDistribution) -> tuple[Any, ...]:
     """The arrays of an actor for a compiled loop, see `kernels.rollout`; its parameters must not change meanwhile.
 
     Returns:
         Moments, weights, the sizes of the layers, whether hidden layers use tanh, log standard deviations, and their
             exponentials.
     """
-    mlp, own = _plain(actor)
-    moments = np.zeros((2, 0), np.float32)
-    if isinstance(actor, NormalizingActor):
-        moments = np.ascontiguousarray(actor.moments[:, own])
+    moments: Array = np.zeros((2, 0), np.float32)
+    for step in actor.before:
+        moments = step.moments if isinstance(step, NumpyNormalizer) else moments[:, step.numbers]
     is_gaussian = isinstance(distribution, DiagonalGaussian)
-    parameters = mlp.parameters
+    parameters = actor.own
     log_std = np.ascontiguousarray(parameters[0] if is_gaussian else np.zeros(0), np.float32)
     weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
     sizes = np.array([weights[0].shape[1], *(len(bias) for bias in biases)], np.int64)
@@ -52,20 +48,14 @@ def compiled_actor(actor: FusedActor, distribution: FusedDistribution) -> tuple[
     for layer, weight, bias in zip(packed, weights, biases, strict=True):
         layer[0, : len(bias)] = bias
         layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
-    return moments, packed, sizes, mlp.activation == "tanh", log_std, np.exp(log_std)
+    return np.ascontiguousarray(moments), packed, sizes, actor.activation == "tanh", log_std, np.exp(log_std)
 
 
-def can_be_fused(actor: Any) -> TypeGuard[FusedActor]:
+def can_be_fused(actor: Any) -> TypeGuard[NumpyActor]:
     """Whether an actor is a plain MLP in NumPy, of one part of normalised observations or others."""
-    mlp, own = _plain(actor)
-    return type(mlp) is NumpyActor and not mlp.has_mask and own is not None
-
-
-def _plain(actor: Any) -> tuple[Any, Any]:
-    """An actor without normalisation, and the numbers of a row that its layers take; None if layers precede them."""
-    inner = actor.inner if isinstance(actor, NormalizingActor) else actor
-    before = getattr(inner, "before", None)
-    return inner, slice(None) if before is None else before.numbers
+    if type(actor) is not NumpyActor or actor.has_mask:
+        return False
+    return all(isinstance(step, NumpyNormalizer) or step.numbers is not None for step in actor.before)
 
 
 MOST_ROWS, STEPS_AT_ONCE = 64, 4096
@@ -83,7 +73,7 @@ class Fused:
     """
 
     def __init__(
-        self, environments: CompiledEnvironments, distribution: FusedDistribution, actors: Sequence[FusedActor]
+        self, environments: CompiledEnvironments, distribution: FusedDistribution, actors: Sequence[NumpyActor]
     ) -> None:
         self._environments = environments
         compiled = {id(actor): compiled_actor(actor, distribution) for actor in actors}
@@ -155,14 +145,14 @@ def fused(environments: Environments, distribution: Distribution, actor: Any) ->
     return Fused(environments, distribution, actors) if actors is not None else None
 
 
-def actors_of_kinds(environments: CompiledEnvironments, actor: Any) -> list[FusedActor] | None:
+def actors_of_kinds(environments: CompiledEnvironments, actor: Any) -> list[NumpyActor] | None:
     """The actor of each kind of agents; None if one of them is not compiled, or a kind has several policies."""
     kinds = list(pairwise(environments.kinds.tolist()))
     if can_be_fused(actor):
         return [actor] * len(kinds)
     if not isinstance(actor, NumpyPoliciesActor):
         return None
-    found: list[FusedActor] = []
+    found: list[NumpyActor] = []
     for first, end in kinds:
         kind, policies = {*range(first, end)}, zip(actor.actors, actor.agents, strict=True)
         own = [of_policy for of_policy, agents in policies if kind <= {*agents}]

@@ -321,7 +321,7 @@ def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, i
 
 
 def normalize(row: Any, moments: Any, num_inputs: int, out: Any) -> None:
-    """Normalise the actor's inputs, the first of a row, to mean 0 and deviation 1 and clip, as `NormalizingActor`."""
+    """Normalise the actor's inputs, the first of a row, to mean 0 and deviation 1 and clip, as `NumpyNormalizer`."""
     if moments.shape[1] == 0:
         for k in range(num_inputs):
             out[k] = row[k]

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.numpy_twin import EPSILON, LIMIT, NumpyTwin, twin_within
+from hybridppo.networks.numpy_layers import EPSILON, LIMIT
+from hybridppo.networks.numpy_twin import NumpyTwin, twin_within
 from hybridppo.spaces.on_tensors import numbers_of, with_numbers
 from hybridppo.spaces.rows import RowLayout
 

@@ -1,4 +1,4 @@
-"""Convolutions, layers of parts and recurrent cells in NumPy: torch's arithmetic to rounding, without torch.
+"""Normalisation, convolutions, layers of parts and recurrent cells in NumPy, as torch to rounding, but without torch.
 
 As for `NumpyActor`, the outputs for an observation do not depend on the number of observations: each image passes
 through the convolutions by itself, and the products of cells are always of `CHUNK` rows.
@@ -14,6 +14,49 @@ from numpy.lib.stride_tricks import sliding_window_view
 from hybridppo.networks.numpy_mlp import CHUNK, ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
+
+LIMIT = 10.0
+"""Normalised numbers are clipped to +- this."""
+_HIGHEST, _LOWEST = np.array(LIMIT, np.float32), np.array(-LIMIT, np.float32)
+# As arrays, because NumPy would convert a number in each step.
+EPSILON = 1e-8
+"""Added to a variance, because it may be 0."""
+
+
+class NumpyNormalizer:
+    """Normalises rows, as `ObservationNormalizer`. The moments are copied.
+
+    Args:
+        layout: the layout of a row.
+        mean: mean of each number of a row.
+        variance: variance of each number of a row.
+    """
+
+    def __init__(self, layout: RowLayout, mean: Array, variance: Array) -> None:
+        self._layout = layout
+        times = layout.num_numbers // len(mean)  # if rows are stacks of frames, all frames are normalised alike
+        self._mean = np.tile(mean, times)
+        self._scale: Array = np.tile(np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON)), times)
+        self._rows = np.empty((0, *layout.shape), layout.dtype)
+
+    @property
+    def moments(self) -> Array:
+        """`[2, *row]`: what is subtracted from the numbers of an observation, and the factor afterwards."""
+        return np.stack((self._mean, self._scale)).astype(np.float32, copy=False)
+
+    def __call__(self, observations: Array) -> Array:
+        """Normalised rows `[N, *row]`; the result is reused by the next call."""
+        if len(observations) != len(self._rows):
+            self._rows = np.empty(observations.shape, observations.dtype)
+            self._numbers = self._layout.numbers(self._rows)
+        if self._layout.images:
+            self._rows[:] = observations
+        numbers = self._numbers
+        np.subtract(self._layout.numbers(observations), self._mean, out=numbers)
+        np.multiply(numbers, self._scale, out=numbers)
+        np.minimum(numbers, _HIGHEST, out=numbers)
+        np.maximum(numbers, _LOWEST, out=numbers)
+        return self._rows
 
 
 class EncodedTwin(NamedTuple):
@@ -156,8 +199,8 @@ class NumpyRecurrentActor(ArrayActor):
         cell: its parameters, in torch's order; copied.
         network: the actor that takes the cell's output.
         mask_size: how many of the cell's inputs are a mask, which the network takes, too.
-        features: computes the inputs of the cell from rows; None if rows are the inputs.
         mask_end: index after the last input of the mask; None if the mask is last.
+        before: functions that make the inputs of the cell from rows, one after the other.
     """
 
     def __init__(
@@ -166,11 +209,11 @@ class NumpyRecurrentActor(ArrayActor):
         cell: Sequence[Array],
         network: NumpyActor,
         mask_size: int,
-        features: Callable[[Array], Array] | None = None,
         mask_end: int | None = None,
+        before: Sequence[Callable[[Array], Array]] = (),
     ) -> None:
         self._is_lstm, self._size, self._network, self._mask_size = form.kind == "lstm", form.size, network, mask_size
-        self._features = features
+        self._before = before
         self._num_inputs = cell[0].shape[1]
         end = self._num_inputs if mask_end is None else mask_end
         self._mask = slice(end - mask_size, end)
@@ -199,8 +242,8 @@ class NumpyRecurrentActor(ArrayActor):
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        if self._features is not None:
-            observations = self._features(observations)
+        for step in self._before:
+            observations = step(observations)
         num_rows = len(observations)
         if num_rows != self._num_rows:
             self._allocate(num_rows)

@@ -27,7 +27,7 @@ class ArrayActor:
     """An actor for a sampler: host arrays in, host arrays out. `NumpyTwin.actor` sets both attributes."""
 
     parameters: Sequence[Array] = ()
-    """All parameter arrays, in the order of `networks.twins.arrays_of`."""
+    """All parameter arrays, in the order of `networks.actors.arrays_of`."""
     version = 0
     """Version of the parameters."""
 
@@ -52,7 +52,7 @@ class NumpyActor(ArrayActor):
         activation: activation of every hidden layer.
         mask_size: number of inputs that are a mask of the first outputs.
         mask_end: index after the last input of the mask; None if the mask is last.
-        before: makes the inputs from rows; None if rows are the inputs.
+        before: functions that make the inputs from rows, one after the other.
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class NumpyActor(ArrayActor):
         activation: NumpyActivation,
         mask_size: int = 0,
         mask_end: int | None = None,
-        before: Any = None,
+        before: Sequence[Any] = (),
     ) -> None:
-        self.parameters, self.activation, self.before = parameters, activation, before
+        self.own, self.activation, self.before = parameters, activation, before
+        """Its own parameters, without those of what is before it."""
         is_gaussian = len(parameters) % 2 == 1
         self._log_std = parameters[0] if is_gaussian else None
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
@@ -82,8 +83,8 @@ class NumpyActor(ArrayActor):
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        if self.before is not None:
-            observations = self.before(observations)
+        for step in self.before:
+            observations = step(observations)
         if len(observations) != self._num_rows:
             self._allocate(len(observations))
         self._observations[...] = observations

@@ -12,17 +12,11 @@ from typing import Any
 import numpy as np
 
 from hybridppo.distributions.state_dependent import VARIANCE_EPSILON
-from hybridppo.networks.numpy_layers import CellTwin, EncodedTwin, NumpyEncoder, NumpyRecurrentActor
+from hybridppo.networks.numpy_layers import CellTwin, EncodedTwin, NumpyEncoder, NumpyNormalizer, NumpyRecurrentActor
 from hybridppo.networks.numpy_mlp import ArrayActor, NumpyActivation, NumpyActor
 from hybridppo.spaces.arrays import Array
 from hybridppo.spaces.rows import RowLayout
 
-LIMIT = 10.0
-"""Normalised numbers are clipped to +- this."""
-_HIGHEST, _LOWEST = np.array(LIMIT, np.float32), np.array(-LIMIT, np.float32)
-# As arrays, because NumPy would convert a number in each step.
-EPSILON = 1e-8
-"""Added to a variance, because it may be 0."""
 Agents = Sequence[Sequence[int]]
 Sizes = Sequence[tuple[RowLayout, int]]
 """For each policy, the layout of its rows, and the number of its outputs."""
@@ -53,24 +47,26 @@ class NumpyTwin:
     """Whether exploration depends on the state: the first parameter then belongs to the noise."""
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> ArrayActor:
-        """The actor, from its arrays in the order of `networks.twins.arrays_of`."""
-        own = list(parameters if self.normalizes is None else parameters[:-2])
+        """The actor, from its arrays in the order of `networks.actors.arrays_of`."""
+        own, before = list(parameters), list[Callable[[Array], Array]]()
+        if self.normalizes is not None:
+            *own, mean, variance = parameters
+            before.append(NumpyNormalizer(self.normalizes, mean, variance))
         # The log standard deviations of a Gaussian actor are first; behind a cell, `NumpyActor` finds them.
         free = [own.pop(0)] if self.cell is None and len(own) % 2 else []
-        rest = iter(own)
-        before = None if self.encoded is None else NumpyEncoder(self.encoded, rest, self.activation)
-        mask_end = None if self.encoded is None else self.encoded.mask_end
+        rest, mask_end = iter(own), None
+        if self.encoded is not None:
+            before.append(NumpyEncoder(self.encoded, rest, self.activation))
+            mask_end = self.encoded.mask_end
         actor: ArrayActor
         if self.cell is not None:
             cell = list(islice(rest, {"lstm": 3, "gru": 4, "mingru": 2}[self.cell.kind]))
             network = NumpyActor(list(rest), self.activation, self.mask_size)
-            actor = NumpyRecurrentActor(self.cell, cell, network, self.mask_size, before, mask_end)
+            actor = NumpyRecurrentActor(self.cell, cell, network, self.mask_size, mask_end, before)
         elif self.explores:
             actor = NumpyExploringActor(NumpyActor(list(rest), self.activation, before=before), free[0])
         else:
             actor = NumpyActor([*free, *rest], self.activation, self.mask_size, mask_end, before)
-        if self.normalizes is not None:
-            actor = NormalizingActor(actor, self.normalizes, *parameters[-2:])
         actor.parameters, actor.version = parameters, version
         return actor
 
@@ -100,70 +96,6 @@ def twin_within(module: Any) -> NumpyTwin | None:
     """The twin of a part of a network; None if it has none."""
     make: Callable[[], NumpyTwin | None] = getattr(module, "numpy_twin", lambda: None)
     return make()
-
-
-class NormalizingActor(ArrayActor):
-    """Normalises observations for an actor. The moments are copied.
-
-    Args:
-        actor: takes normalised observations; any actor of these files.
-        layout: the layout of a row.
-        mean: mean of each number of a row.
-        variance: variance of each number of a row.
-    """
-
-    def __init__(self, actor: Any, layout: RowLayout, mean: Array, variance: Array) -> None:
-        self.inner: Any = actor
-        """The actor of normalised observations."""
-        self._layout = layout
-        times = layout.num_numbers // len(mean)  # if rows are stacks of frames, all frames are normalised alike
-        self._mean = np.tile(mean, times)
-        self._scale: Array = np.tile(np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON)), times)
-        self._rows = np.empty((0, *layout.shape), layout.dtype)
-
-    @property
-    def moments(self) -> Array:
-        """`[2, *row]`: what is subtracted from the numbers of an observation, and the factor afterwards."""
-        return np.stack((self._mean, self._scale)).astype(np.float32, copy=False)
-
-    @property
-    def state(self) -> Array:
-        """The recurrent actor's state."""
-        state: Array = self.inner.state
-        return state
-
-    @state.setter
-    def state(self, state: Array) -> None:
-        self.inner.state = state
-
-    def forget(self, envs: Array) -> None:
-        """The recurrent actor's `forget`."""
-        self.inner.forget(envs)
-
-    def explore(self, noise: Array) -> None:
-        """The exploring actor's `explore`."""
-        self.inner.explore(noise)
-
-    @property
-    def perturbation(self) -> Array:
-        """The exploring actor's `perturbation`."""
-        perturbation: Array = self.inner.perturbation
-        return perturbation
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        if len(observations) != len(self._rows):
-            self._rows = np.empty(observations.shape, observations.dtype)
-            self._numbers = self._layout.numbers(self._rows)
-        if self._layout.images:
-            self._rows[:] = observations
-        numbers = self._numbers
-        np.subtract(self._layout.numbers(observations), self._mean, out=numbers)
-        np.multiply(numbers, self._scale, out=numbers)
-        np.minimum(numbers, _HIGHEST, out=numbers)
-        np.maximum(numbers, _LOWEST, out=numbers)
-        outputs: Array = self.inner(self._rows)
-        return outputs
 
 
 class NumpyExploringActor(ArrayActor):

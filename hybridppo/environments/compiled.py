@@ -289,7 +289,7 @@ class CompiledEnvironments(Environments):
             are_alike = all((own.shape, own.dtype) == (array.shape[1:], array.dtype) for own in saved[name])
             if not are_alike or any(state["fields"] != str(self.states.dtype.descr) for state in states):
                 raise EnvStateError(
-                    f"the {name} of {self.definition.name} are not of the form that they had when saved"
+                    f"the {name} of {self.definition.name} are of another form than when they were saved"
                 )
         for name, array in arrays.items():
             array[:] = saved[name]

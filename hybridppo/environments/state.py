@@ -123,7 +123,7 @@ class Walk:
             self.num_views[id(_memory_of(value))] += 1
             return None
         if (generator := state_of_generator(value)) is not None:
-            return {"generator": generator}
+            return {"generator": encoded(generator)}
         if isinstance(value, CONSTANTS):
             return {"constant": str(getattr(value, "__qualname__", type(value).__qualname__))}
         if type(value) not in (list, tuple, deque, dict) and not _is_walked(value):
@@ -140,6 +140,9 @@ class Walk:
         elif kind == "constant" and isinstance(value, gym.Space):  # which environments may draw from
             parts = (name for name in ("spaces", "_np_random") if name in vars(value))
             yield from ((f".{name}", vars(value), name, vars(value)[name]) for name in parts)
+        elif kind == "generator" and isinstance(value, np.random.Generator):
+            sequence = getattr(value.bit_generator, "seed_seq", None)
+            yield ".spawned", None, "spawned", getattr(sequence, "n_children_spawned", 0)
         elif kind == "object" and isinstance(value, dict):
             self.owners[path] = value
             yield from ((f"[{key!r}]", value, key, item) for key, item in value.items())
@@ -214,7 +217,7 @@ def _writer(walk: Walk, path: str, leaf: Any) -> Callable[[], object]:
     if kind == "own" and (own := own_state(now)) is not None:
         return functools.partial(own[1], leaf["own"])
     if kind == "generator" and isinstance(now, GENERATORS):
-        return functools.partial(set_generator, now, leaf["generator"])
+        return functools.partial(set_generator, now, decoded(leaf["generator"]))
     if kind == "enum" and isinstance(now, Enum) and type(now).__qualname__ == leaf["of"]:
         value: Any = type(now)[leaf["enum"]]
     elif kind in ("again", "constant", "object", "digest", "own", "generator", "enum"):
@@ -277,36 +280,30 @@ GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 def state_of_generator(value: Any) -> Any:
-    """The state of a random generator as JSON; None for other values."""
+    """The state of a random generator as plain data; None for other values."""
     if type(value) is np.random.Generator:
-        sequence = getattr(value.bit_generator, "seed_seq", None)
-        return [encoded(value.bit_generator.state), getattr(sequence, "n_children_spawned", 0)]
+        return value.bit_generator.state
     if type(value) is np.random.RandomState:
-        return encoded(value.get_state(legacy=False))
-    return encoded(value.getstate()) if type(value) is random.Random else None
+        return value.get_state(legacy=False)
+    return value.getstate() if type(value) is random.Random else None
 
 
 def set_generator(generator: Any, state: Any) -> None:
-    """Set the state of a random generator, as its leaf has it.
+    """Set the state of a random generator, as `state_of_generator` returned it for one of its kind.
 
     Raises:
-        EnvStateError: if it is the state of another kind of generator.
+        EnvStateError: if NumPy would read beyond the state.
     """
     if isinstance(generator, random.Random):
-        generator.setstate(decoded(state))
+        generator.setstate(state)
         return
-    is_new = isinstance(generator, np.random.Generator)
-    found, spawned = (decoded(state[0]), state[1]) if is_new else (decoded(state), 0)
-    words = found["state"] if isinstance(found["state"], dict) else {}
-    if not 0 <= words.get("pos", 0) <= 624 or not 0 <= found.get("buffer_pos", 0) <= 4:
-        raise EnvStateError("a generator's position lies outside of its state")  # NumPy would read there
-    if is_new:
-        sequence: Any = getattr(generator.bit_generator, "seed_seq", None)
-        if getattr(sequence, "n_children_spawned", 0) < spawned:
-            sequence.spawn(spawned - sequence.n_children_spawned)
-        generator.bit_generator.state = found
+    words = state["state"] if isinstance(state["state"], dict) else {}
+    if not 0 <= words.get("pos", 0) <= 624 or not 0 <= state.get("buffer_pos", 0) <= 4:
+        raise EnvStateError("a generator's position lies outside of its state")
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
     else:
-        generator.set_state(found)
+        generator.set_state(state)
 
 
 def _is_scalar(value: Any) -> bool:

@@ -146,7 +146,7 @@ class SubEnvironment:
     def saved(self) -> dict[str, Any]:
         """The environment's own state for `restore`: its plain data, and the start of its episode."""
         walk = Walk(self.walked)
-        return {"leaves": walk.since(self._began), "hidden": walk.hidden[:1], "started": self._started}
+        return {"leaves": walk.since(self._began), "hidden": walk.hidden[:1], "started": encoded(self._started)}
 
     def remember(self) -> None:
         """Remember the data after the first reset: `saved` leaves out what has not changed since."""
@@ -169,8 +169,8 @@ class SubEnvironment:
         Raises:
             EnvStateError: if the state does not fit, or the episode cannot be replayed.
         """
-        started, problem = saved["started"], "its actions were not saved"
-        has_begun = started == self._started  # with all that no walk finds
+        started, problem = decoded(saved["started"]), "its actions were not saved"
+        has_begun = saved["started"] == encoded(self._started)  # with all that no walk finds
         if not (has_begun and saved["hidden"]):
             self._started = started
             try:
@@ -189,7 +189,7 @@ class SubEnvironment:
                 for path, owner, key in generators_of(self.walked):
                     if path in started["random"]:
                         set_generator(owner[key], started["random"][path])
-                rows = self._reset(started["seed"], decoded(started["options"]))
+                rows = self._reset(started["seed"], started["options"])
             step = self.env.step if self._has_agents else self.step
             for action in actions:
                 rows = step(action)[0]
@@ -237,8 +237,13 @@ class SubEnvironment:
             self._resets += 1
             with contextlib.suppress(EnvStateError):  # `saved` raises it again
                 self._generators = generators_of(self.walked)
-        random = {path: state_of_generator(owner[key]) for path, owner, key in self._generators}
-        self._started = {"seed": seed, "options": encoded(options), "random": random}
+        random = {}
+        for path, owner, key in self._generators:
+            try:
+                random[path] = state_of_generator(owner[key])
+            except (KeyError, IndexError):  # it has gone
+                continue
+        self._started = {"seed": seed, "options": options, "random": random}
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None = None) -> Any:
         self._note_start(seed, options)

@@ -51,12 +51,6 @@ STEPS_OF_AN_EPISODE = 500
 """Within fewer steps than this, it is normal that no episode ends."""
 LARGE = 100.0
 """An agent learns slowly from numbers larger than this."""
-SMALL = 1e-4
-"""Numbers that never exceed this stay small even if they are normalised, because the variance is raised by 1e-8."""
-FEWEST = 100
-"""A number with fewer values of float32 than this between its extremes has lost much of what it says."""
-LARGEST_WHOLE = 2.0**24
-"""From here on, float32 does not have every whole number."""
 
 
 @dataclass(frozen=True)
@@ -141,16 +135,6 @@ class Seen:
             name = self._encode.names[int(largest.argmax())]
             fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
             report.add("note", f"observation{name} goes up to {largest.max():g}", fix)
-        spread, steps = np.ptp(self.extremes, 0), np.spacing(largest.astype(np.float32))
-        coarse = np.flatnonzero((spread < FEWEST * steps) & (largest > np.where(spread > 0.0, LARGE, LARGEST_WHOLE)))
-        if coarse.size:
-            name, number, step = self._encode.names[coarse[0]], largest[coarse[0]], steps[coarse[0]]
-            what = f"observation{name} lies near {number:g}, where numbers of float32 are {step:g} apart"
-            report.add("warning", what, "subtract a constant: networks take float32, and hardly see how it varies")
-        small = np.flatnonzero((spread > 0.0) & (largest < SMALL))
-        if small.size:
-            what = f"observation{self._encode.names[small[0]]} never exceeds {largest[small[0]]:g}"
-            report.add("warning", what, "scale it to about 1, in other units: normalisation alone leaves it small")
         if np.abs(rewards).max() > LARGE:
             fix = "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1"
             report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix)

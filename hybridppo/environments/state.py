@@ -180,11 +180,13 @@ def write(environment: Any, leaves: Leaves) -> None:
     # Others of the same object get the new one.
     differ |= {path for path, leaf in leaves.items() if _kind(leaf) == "again" and leaf["again"] in differ}
     try:
-        for path, (owner, key, _) in walk.places.items():
-            if path not in leaves and walk.parents[path] in leaves and isinstance(owner, dict):
-                owner.pop(key, None)
         in_order = sorted(differ, key=lambda at: _kind(leaves[at]) == "again")
-        for each in [_writer(walk, path, leaves[path]) for path in in_order]:
+        writers = [_writer(walk, path, leaves[path]) for path in in_order]
+        for path, (owner, key, _) in list(walk.places.items()):
+            parent = walk.parents.get(path, "")
+            if path not in leaves and leaves.get(parent) == walk.leaves.get(parent) and isinstance(owner, dict):
+                owner.pop(key, None)
+        for each in writers:
             each()
     except EnvStateError:
         raise

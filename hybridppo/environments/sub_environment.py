@@ -172,7 +172,7 @@ class SubEnvironment:
         started, problem = decoded(saved["started"]), "its actions were not saved"
         has_begun = saved["started"] == encoded(self._started)  # with all that no walk finds
         if not (has_begun and saved["hidden"]):
-            self._started = started
+            has_begun, self._started = False, started
             try:
                 write(self.walked, saved["leaves"])
                 if not saved["hidden"]:
@@ -181,9 +181,10 @@ class SubEnvironment:
                 problem = str(error)
         if actions is None:
             raise EnvStateError(problem)
-        if not has_begun and started["seed"] is None and not started["random"]:
-            reason = saved["hidden"][0] if saved["hidden"] else problem
-            raise EnvStateError(f"it has no random generator that the library knows, and {reason}: {REMEDY}")
+        if saved["hidden"] and not has_begun and started["seed"] is None and not started["random"]:
+            raise EnvStateError(
+                f"it has no random generator that the library knows, and {saved['hidden'][0]}: {REMEDY}"
+            )
         try:
             if not has_begun:
                 for path, owner, key in generators_of(self.walked):

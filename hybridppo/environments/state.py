@@ -172,10 +172,7 @@ def write(environment: Any, leaves: Leaves) -> None:
         EnvStateError: naming a leaf that cannot be written; the environment must then be reset.
     """
     walk = Walk(environment)
-    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
-    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
-        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
-    leaves = {**leaves, **{path: walk.leaves[path] for path in same}}
+    leaves = _with_same(walk, leaves)
     differ = {path for path, leaf in leaves.items() if path not in walk.leaves or walk.leaves[path] != leaf}
     # Others of the same object get the new one.
     differ |= {path for path, leaf in leaves.items() if _kind(leaf) == "again" and leaf["again"] in differ}
@@ -196,6 +193,22 @@ def write(environment: Any, leaves: Leaves) -> None:
     others = [path for path in {**leaves, **found} if found.get(path, found) != leaves.get(path, found)]
     if others:
         raise EnvStateError(f"{others[0]} differs from when it was saved, and cannot be written")
+
+
+def require_same(environment: Any, leaves: Leaves) -> None:
+    """Refuse an environment that began otherwise than the saved one, by leaves that have not changed since.
+
+    Raises:
+        EnvStateError: naming such a leaf.
+    """
+    _with_same(Walk(environment), leaves)
+
+
+def _with_same(walk: Walk, leaves: Leaves) -> Leaves:
+    same = [path for path, leaf in leaves.items() if _kind(leaf) == "same"]
+    if wrong := [path for path in same if leaves[path]["same"] != _digest(walk.leaves.get(path))]:
+        raise EnvStateError(f"{wrong[0]} is not what it was when the run began")
+    return {**leaves, **{path: walk.leaves[path] for path in same}}
 
 
 def generators_of(environment: Any) -> list[tuple[str, Any, Any]]:

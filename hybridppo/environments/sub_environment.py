@@ -18,6 +18,7 @@ from hybridppo.environments.state import (
     decoded,
     encoded,
     generators_of,
+    require_same,
     set_generator,
     state_of_generator,
     write,
@@ -171,6 +172,7 @@ class SubEnvironment:
         """
         started, problem = decoded(saved["started"]), "its actions were not saved"
         has_begun = saved["started"] == encoded(self._started)  # with all that no walk finds
+        require_same(self.walked, saved["leaves"])
         if not (has_begun and saved["hidden"]):
             has_begun, self._started = False, started
             try:

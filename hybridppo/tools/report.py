@@ -134,9 +134,12 @@ def _curves(run: Run) -> str:
     from matplotlib import rc_context
 
     charts = curves_of(run)
+    if not charts:
+        return ""
     panels, figure = panels_of(len(charts), width=3.4, height=2.0)
     for panel, (name, points) in zip(panels, charts.items(), strict=True):
-        panel.plot(*zip(*points[:: math.ceil(len(points) / MOST_POINTS)], strict=True))
+        thinned = points[:: math.ceil(len(points) / MOST_POINTS)]
+        panel.plot(*zip(*thinned, strict=True), marker="." if len(thinned) < 10 else "")
         panel.set_title(name.replace("/", ", ").replace("_", " "), parse_math=False)
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none"}):  # text that can be searched

@@ -261,6 +261,14 @@ def test_a_command_that_is_no_unicode_is_escaped(run_dir: Path, tmp_path: Path) 
     assert "l\\udce4tin" in hybridppo.write_report(tmp_path).read_text(encoding="utf-8")
 
 
+def test_a_run_without_a_curve_has_a_page(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((run_dir / "config.json").read_bytes())
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1, "env_steps": 32, "seconds": 1.0}\n')
+    page = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8"))
+    assert "Curves" not in page.texts
+    assert page.count("svg") == 0
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path, run_dir: Path) -> None:
     with pytest.raises(RunDirectoryError, match="no run directory"):
         hybridppo.write_report(tmp_path)

@@ -251,7 +251,7 @@ def pairs_of_agents() -> list[Any]:
     found = [pytest.param(*pair, marks=marks_of_opponents(*pair)) for pair in combinations(WAYS, 2)]
     for (number, way), (place, option) in product(enumerate(WAYS), enumerate(WITH_AGENTS)):
         if way not in REFUSED_OF_AGENTS.get(option, {}) and way not in NOT_TRIED.get(option, ()):
-            marks = [pytest.mark.extras] if place % len(WAYS) != number else []
+            marks = [pytest.mark.extras] if place % len(WAYS) != number or option == "Central" else []
             found.append(pytest.param(way, option, marks=[*marks, *marks_of_opponents(way)]))
     return found
 

@@ -1,8 +1,8 @@
 """Trainings in several processes and on several machines: learners, remote samplers and environments, a server.
 
 A training has a strategy: `Strategy` (`strategy.py`) for one process, and one for each way to distribute: learners
-(`learners.py`), workers in a Ray cluster (`over_ray.py`), and a parameter server (`central_server.py`). Agents,
-samplers and placements do not know about them.
+(`learners.py`), and workers or learners in a Ray cluster (`ray_strategy.py`). Agents, samplers and placements do not
+know about them.
 """
 
 import logging
@@ -50,18 +50,14 @@ def strategy_of(run: RunOptions, timeout: float) -> Strategy:
         from hybridppo.distributed.learners import MultiLearnerStrategy  # loads torch.distributed
 
         return MultiLearnerStrategy.of(policy, timeout)
-    if isinstance(policy, SingleLearnerCoarse):
-        from hybridppo.distributed.over_ray import Coarse
-
-        return Coarse(policy, run.address)
-    if isinstance(policy, (SingleLearnerFine, Environments)):
-        from hybridppo.distributed.over_ray import Fine
-
-        return Fine(policy, run.address)
     if isinstance(policy, Central):
-        from hybridppo.distributed.central_server import ServerOfParameters
+        from hybridppo.distributed.ray_strategy import CentralStrategy
 
-        return ServerOfParameters(policy, run.address)
+        return CentralStrategy(policy, run.address)
+    if isinstance(policy, (SingleLearnerCoarse, SingleLearnerFine, Environments)):
+        from hybridppo.distributed.ray_strategy import RayStrategy
+
+        return RayStrategy(policy, run.address)
     if run.address is not None:
         logger.warning(
             "address=%s has no effect with distributed='local', which trains in this process alone: name another one, "

@@ -30,9 +30,8 @@ from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
-from hybridppo.distributed.dividing import require_shareable
 from hybridppo.distributed.reduce import ShardedUpdate
-from hybridppo.distributed.strategy import Strategy
+from hybridppo.distributed.strategy import Strategy, require_shareable
 from hybridppo.distributed_policies import GPUOnly, MultiLearner, distributed_from
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments, to_send

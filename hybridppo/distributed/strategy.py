@@ -1,17 +1,23 @@
 """The strategy of a training makes its environments, sampler and loop. Here, it is one process."""
 
-from collections.abc import Callable
+import logging
+from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
 from typing_extensions import Self
 
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.ppo.loss import has_state
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice, not_measured
-from hybridppo.distributed.cluster import Cluster
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import make_environments
+from hybridppo.environments.making import is_tensor_env, make_environments, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.interfaces import Agent
+from hybridppo.environments.registration import source_of
+from hybridppo.errors import ConfigurationError
+from hybridppo.interfaces import Agent, agents_of
+from hybridppo.networks.modes import require_same_everywhere
 from hybridppo.options import RunOptions
 from hybridppo.placements.placement import Placement
 from hybridppo.runners.assembly import make_sampler
@@ -19,13 +25,15 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.settings import Plan
 
+_TENSORS = "environments of tensors ({}) step themselves and cannot be divided among {}: use distributed='local'"
+logger = logging.getLogger(__name__)
+
 
 class Strategy:
     """The strategy of a training in this process. It is a context, whose end stops all that it has started.
 
     Args:
         label: the way to distribute, as text; None for one process.
-        connect: connects to a Ray cluster when the context begins; None if the strategy needs none.
     """
 
     rank = 0
@@ -33,20 +41,14 @@ class Strategy:
     size = 1
     """The number of learners."""
 
-    def __init__(self, label: str | None = None, connect: Callable[[], Cluster] | None = None) -> None:
-        self.label, self._connect = label, connect
-        self._cluster: Cluster | None = None
-        """The Ray cluster, within the context."""
+    def __init__(self, label: str | None = None) -> None:
+        self.label = label
 
     def __enter__(self) -> Self:
-        if self._connect is not None:
-            self._cluster = self._connect()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """End all started processes, and leave the cluster."""
-        if self._cluster is not None:
-            self._cluster.close()
 
     def settled(self, run: RunOptions) -> RunOptions:
         """The options of the run, the same for all learners."""
@@ -96,3 +98,52 @@ class Strategy:
 
     def end(self, agent: Agent) -> None:
         """Let the other learners end, because the training is over."""
+
+
+def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str) -> EnvironmentOptions:
+    """The options that step copies of an environment, because its own vectorised form is seeded as a whole.
+
+    Args:
+        source: makes the environments.
+        options: the options of the user.
+        whom: the processes that share the environments, for messages.
+
+    Raises:
+        ConfigurationError: if a function makes vectors.
+    """
+    if options.vectorization == "compiled":  # each environment has a seed of its own
+        return options
+    source = source_of(source)
+    if isinstance(source, str):
+        has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
+        if has_own and options.vectorization == "auto":
+            logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", source, whom)
+    elif is_tensor_env(source):
+        raise ConfigurationError(_TENSORS.format(type(source).__name__, whom))
+    elif callable(source):
+        made = with_arguments(source, 1, options)()
+        if callable(getattr(made, "close", None)):  # PettingZoo's may lack it
+            made.close()
+        if is_tensor_env(made):
+            raise ConfigurationError(_TENSORS.format(type(made).__name__, whom))
+        if isinstance(made, VectorEnv):
+            raise ConfigurationError(
+                f"the function made a {type(made).__name__}, which is seeded as a whole and cannot be divided among "
+                f"{whom}: let it make one environment, or use distributed='local'"
+            )
+    return replace(options, vectorization="sync")
+
+
+def require_shareable(agent: AnyAgent) -> None:
+    """Refuse an agent that several learners cannot update together.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    for each in agents_of(agent):
+        require_same_everywhere(*each.modules)
+    if has_state(agent.own.get("loss")):
+        raise ConfigurationError(
+            "a loss with a state (state_dict) cannot be shared by several learners, which each see other rows: use "
+            "distributed='local'"
+        )

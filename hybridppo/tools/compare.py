@@ -131,11 +131,12 @@ def _arguments(candidate: Candidate) -> dict[str, Any]:
 
 
 def _distributed(config: PPOConfig, max_lag: int, address: str | None) -> Cases:
-    """The ways to distribute: none, learners on the cores of this machine, and samplers on Ray."""
+    """The ways to distribute: none, learners on the cores of this machine, and learners and samplers on Ray."""
     learners = [n for n in doubled(max(2, cpu_cores())) if config.num_envs % n == 0]
     workers = doubled(max(2, min(cpu_cores(), config.num_envs)))
-    policies = [kind(n) for kind in (MultiLearner, Central) for n in learners]
-    over_ray = [kind(n) for kind in (SingleLearnerCoarse, SingleLearnerFine) for n in workers]
+    policies = [MultiLearner(n) for n in learners]
+    over_ray: list[Any] = [Central(n) for n in learners]
+    over_ray += [kind(n) for kind in (SingleLearnerCoarse, SingleLearnerFine) for n in workers]
     cases: Cases = {"local": {"placement": Auto(max_lag)}}
     cases |= {str(policy): {"placement": "cpu", "distributed": policy} for policy in policies}
     return cases | {str(p): {"placement": "cpu", "distributed": p, "address": address} for p in over_ray}

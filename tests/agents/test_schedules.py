@@ -306,6 +306,7 @@ def test_several_learners_share_schedules(kind: str) -> None:
     assert one.metrics["learning_rate"] != 1e-3
 
 
+@pytest.mark.extras
 def test_learners_of_a_server_have_schedules_but_no_adaptive_rate() -> None:
     options: dict[str, Any] = {
         "config": replace(CONFIG, num_envs=4),

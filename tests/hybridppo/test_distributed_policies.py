@@ -13,7 +13,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, DistributedError, MultiLearner
-from hybridppo.distributed.cluster import Cluster
+from hybridppo.distributed.ray_strategy import RayStrategy
 from hybridppo.distributed_policies import POLICIES, Distributed, distributed_from
 
 EVERY: dict[str, Distributed] = {
@@ -93,7 +93,7 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
         (
             {},
             {"address": "auto"},
-            "an address is that of a Ray cluster which is there.*: give num_workers, and",
+            "address=.* does not work with distributed=multi:2, which needs no Ray",
         ),
         (
             {"num_envs": 3, "num_steps": 16},
@@ -147,12 +147,11 @@ def test_ray_that_does_not_start_in_time_is_an_error_that_says_so(monkeypatch: p
     def init(**options: object) -> None:
         raise Exception("The current node timed out during startup.")  # a plain one, as Ray does
 
-    private = SimpleNamespace(ray_constants=SimpleNamespace(ENABLE_RAY_CLUSTER=True))
-    ray = SimpleNamespace(is_initialized=lambda: False, init=init, _private=private)
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(DistributedError, match=r"Ray could not be started on this machine .*timed out during startup"):
-        Cluster("coarse:2", None, 2)
+        RayStrategy(hybridppo.SingleLearnerCoarse(2), None).__enter__()
 
 
 @pytest.mark.parametrize("distributed", ["central:2", "coarse:2"])

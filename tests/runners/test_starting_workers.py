@@ -130,7 +130,7 @@ def test_a_worker_whose_trainer_is_gone_ends_without_a_word(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("options", ["num_workers=2", "distributed='multi:2'", "distributed='central:2'"])
+@pytest.mark.parametrize("options", ["num_workers=2", "distributed='multi:2'"])
 def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, tmp_path: Path) -> None:
     environment = dict(os.environ)
     hang_at_start(tmp_path, environment)

@@ -171,7 +171,7 @@ class Counted(gym.Wrapper[Any, Any, Any, Any]):
         ({"num_workers": 2}, 1),  # for its spaces
         ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, 6),  # one worker, which the placement has by itself
         ({"placement": "auto", "num_workers": 2}, None),
-        ({"distributed": "central:2"}, 2),  # asked whether it can be divided, too
+        pytest.param({"distributed": "central:2"}, 2, marks=pytest.mark.extras),  # asked whether it divides, too
     ],
     ids=str,
 )

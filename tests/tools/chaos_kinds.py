@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAY = "ray::Remote"
-MULTI, CENTRAL = "hybridppo.learner_process", "hybridppo.distributed.central_learner"
+MULTI = "hybridppo.learner_process"
 COMMAND = ("-m", "hybridppo")
 
 
@@ -20,7 +20,6 @@ class Kind:
         replaces: whether a lost process is replaced, and the training continues.
         keeps_bits: whether a replacement changes no bit.
         seconds_to_start: seconds of the start within which faults may hit the trainer.
-        stops_workers: whether a worker may also be lost by being stopped.
         command: the arguments of Python.
     """
 
@@ -30,7 +29,6 @@ class Kind:
     replaces: bool = False
     keeps_bits: bool = True
     seconds_to_start: float = 3.0
-    stops_workers: bool = False
     command: tuple[str, ...] = COMMAND
 
 
@@ -53,16 +51,11 @@ KINDS = {
     },
     "learners": {
         "multi": Kind(
-            f"{REPLACING} --distributed multi:2:2", f"{COPIES} --distributed multi:1:2", (MULTI,),
-            replaces=True, seconds_to_start=15.0, stops_workers=True,
+            f"{COPIES} --distributed multi:2:2", f"{COPIES} --distributed multi:1:2", (MULTI,), seconds_to_start=15.0,
         ),
         "multi-gru": Kind(
-            f"{REPLACING} --distributed multi:2:2 {GRU}", f"{COPIES} --distributed multi:1:2 {GRU}", (MULTI,),
-            replaces=True, seconds_to_start=15.0, stops_workers=True,
-        ),
-        "central": Kind(
-            f"{REPLACING} --distributed central:2", None, (CENTRAL,),
-            replaces=True, seconds_to_start=15.0, stops_workers=True,
+            f"{COPIES} --distributed multi:2:2 {GRU}", f"{COPIES} --distributed multi:1:2 {GRU}", (MULTI,),
+            seconds_to_start=15.0,
         ),
         "gpu": Kind(
             "--distributed gpu:2:2", "--distributed gpu:1:2", (MULTI,), seconds_to_start=15.0, command=TENSORS
@@ -73,6 +66,7 @@ KINDS = {
             f"{REPLACING} --distributed coarse:2", COPIES, (RAY,),
             replaces=True, keeps_bits=False, seconds_to_start=20.0,
         ),
+        "central": Kind(f"{REPLACING} --distributed central:2", None, (RAY,), replaces=True, seconds_to_start=20.0),
         "fine": Kind(
             f"{REPLACING} --distributed fine:2", COPIES, (RAY,),
             replaces=True, keeps_bits=False, seconds_to_start=20.0,

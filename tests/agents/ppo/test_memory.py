@@ -531,7 +531,8 @@ def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "distributed", only_by_default(("local", "central:2"), ("local", "multi:2", "central:2"), pytest.mark.slow)
+    "distributed",
+    ["local", pytest.param("multi:2", marks=pytest.mark.slow), pytest.param("central:2", marks=pytest.mark.extras)],
 )
 def test_restarts_and_agents_that_leave_end_no_training(distributed: str) -> None:
     # Minibatches of a single sequence; of two, one for each of two learners.

@@ -36,7 +36,6 @@ OPTIONS: dict[str, Any] = {
     "config": CONFIG, "seed": 5, "total_steps": 4 * 32 * ITERATIONS, "progress": False, "vectorization": "sync",
 }  # fmt: skip
 POLICIES = ("coarse:2", "coarse:2 overlapping", "fine:2", "environments:2", "multi:2", "central:2")
-OF_LEARNERS = "hybridppo.learner_process", "hybridppo.distributed.central_learner"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +51,7 @@ def workers() -> list[psutil.Process]:
             command = " ".join(child.cmdline())
         except psutil.NoSuchProcess:
             continue
-        if any(name in command for name in ("ray::Remote", *OF_LEARNERS)):
+        if any(name in command for name in ("ray::Remote", "hybridppo.learner_process")):
             found.append(child)
     return found
 
@@ -69,7 +68,7 @@ def test_no_run_is_lost_and_nothing_is_left_behind(seed: int, tmp_path: Path) ->
     chance = random.Random(seed)
     policy = POLICIES[seed % len(POLICIES)]
     distributed, is_multi = policy.partition(" ")[0], policy.startswith("multi")
-    is_central = policy.startswith("central")  # whose bits are nobody's, and which goes on without who is lost
+    is_central = policy.startswith("central")  # whose bits are nobody's
     what = chance.choice((signal.SIGKILL, signal.SIGSTOP))
     restarts = not is_multi and chance.random() < 0.5
     iteration, delay = chance.randint(1, ITERATIONS - 5), chance.uniform(0.0, 0.1)

@@ -11,20 +11,19 @@ from processes import run_python, start_python
 from test_learners import free_port
 
 from hybridppo import ConfigurationError
-from hybridppo.distributed.cluster import _require_joined
+from hybridppo.distributed.ray_strategy import _require_joined
 
 CODE = """
 import sys
-from hybridppo.distributed.cluster import Cluster
+from hybridppo.distributed.ray_strategy import RayStrategy
+from hybridppo.distributed_policies import SingleLearnerCoarse
 from hybridppo.errors import HybridPPOError
 try:
-    cluster = Cluster("coarse:2", sys.argv[1] or None, 2)
+    with RayStrategy(SingleLearnerCoarse(2), sys.argv[1] or None):
+        import ray
+        print("joined", ray.get_runtime_context().gcs_address)
 except HybridPPOError as error:
     print(error)
-else:
-    import ray
-    print("joined", ray.get_runtime_context().gcs_address)
-    cluster.close()
 """
 
 
@@ -95,11 +94,11 @@ def test_a_cluster_that_asks_for_a_token_lets_nobody_in_without_and_the_error_ha
 
 PRIORITIES = """
 import os
-from hybridppo.distributed.cluster import Cluster
-cluster = Cluster("coarse:2", "local", 1)
-import ray
-print("niceness", ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
-cluster.close()
+from hybridppo.distributed.ray_strategy import RayStrategy
+from hybridppo.distributed_policies import SingleLearnerCoarse
+with RayStrategy(SingleLearnerCoarse(1), "local"):
+    import ray
+    print("niceness", ray.get(ray.remote(lambda: os.nice(0)).remote()) - os.nice(0))
 """
 
 

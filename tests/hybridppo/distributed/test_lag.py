@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hybridppo.distributed.central_server import BoundedLag
+from hybridppo.distributed.parameter_server import BoundedLag
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 5])

@@ -39,7 +39,7 @@ def reachable() -> set[tuple[str, str]]:
         ("local", {"evaluate_every": 64, "evaluate_async": True}),
         ("multi:2", {}),
         ("gpu:2", {}),
-        ("central:2", {}),
+        pytest.param("central:2", {}, marks=pytest.mark.extras),
         pytest.param("coarse:2", {}, marks=pytest.mark.extras),
         *(
             pytest.param(name, {}, marks=[pytest.mark.extras, pytest.mark.slow])

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
-from hybridppo.distributed.dividing import require_shareable
+from hybridppo.distributed.strategy import require_shareable
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training

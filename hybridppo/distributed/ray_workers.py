@@ -1,0 +1,572 @@
+"""Workers in Ray actors: one pool, which starts, loses and replaces them. What an actor holds differs.
+
+A `RemoteSampler` has environments and an actor (`coarse`), `RemoteEnvironments` are stepped with given actions (`fine`
+and `environments`), and a `RemoteLearner` learns, too (`parameter_server.py`).
+"""
+
+import contextlib
+import operator
+import os
+import platform
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import ray
+import ray.exceptions
+from threadpoolctl import threadpool_limits
+
+from hybridppo._version import __version__
+from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.pickling import ALONE, pack
+from hybridppo.environments.registration import source_here
+from hybridppo.environments.steering import Steering, latest
+from hybridppo.errors import DistributedError, EnvError, EnvStateError, TrainingError
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.filling import Flag
+from hybridppo.runners.processes import Pool, WorkerLostError
+from hybridppo.runners.worker import Share, parameters_of
+from hybridppo.runners.workers import Losses, Transport, Work, divided, states_of_workers
+from hybridppo.spaces.arrays import Array
+from hybridppo.spaces.kinds import map_parts
+from hybridppo.system.seeds import seed_globals
+
+SECONDS_BETWEEN_QUESTIONS = 1.0
+"""Seconds between questions to an actor about its progress."""
+SECONDS_TO_CLOSE = 5.0
+"""Seconds that actors may take to close their environments before they are killed."""
+STEPS_TO_RECOVER = 100
+"""After this number of steps, losses of a worker of `RayEnvironments` are counted from 0 again."""
+
+
+class RayWorker:
+    """A Ray actor with some of the environments. A second thread runs `rows`."""
+
+    seconds = 0.0
+    """The seconds of the last answer."""
+    heartbeat: Any = (-1,)
+    """`[1]`, the number of rows of the rollout, which shows that the worker does not hang; -1 if there are none."""
+
+    def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> tuple[str, str]:
+        """Make the environments; return the version of the library, and the process for messages."""
+        self._limits = threadpool_limits(1)  # the processes are the parallelism
+        self.make(unpacked(setup, path), envs, seed)
+        return __version__, f", process {os.getpid()} of {platform.node()}"
+
+    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        """Make the environments."""
+        raise NotImplementedError
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """The answer to a message."""
+        raise NotImplementedError
+
+    def ask(self, kind: str, value: Any) -> tuple[Any, float]:
+        """The answer to a message, and its seconds."""
+        return self.answer(kind, value), self.seconds
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def rows(self) -> int:
+        """The present `heartbeat`."""
+        return int(self.heartbeat[0])
+
+    def close(self) -> None:
+        """Release the environments."""
+
+
+class RayPool(Pool):
+    """Actors on any machine of the cluster, each with one CPU and a share of the environments.
+
+    Args:
+        kind: what an actor holds.
+        role: the name of an actor in messages.
+        shares: the environments of each actor.
+        setup: the setup of all actors.
+        timeout: seconds without an answer or a step after which an actor is lost.
+
+    Raises:
+        DistributedError: if Ray cannot store the setup.
+    """
+
+    seconds_between_looks = 0.1
+    """Seconds within which a request to stop is passed on."""
+    asks_for_rows = True
+
+    def __init__(
+        self, kind: type[RayWorker], role: str, shares: Sequence[slice], setup: dict[str, Any], timeout: float
+    ) -> None:
+        super().__init__(role, shares, timeout)
+        self._kind = ray.remote(
+            num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD",
+            concurrency_groups={"control": 1},
+        )(kind)  # fmt: skip
+        with explained():
+            self._setup = ray.put(pack(setup, ALONE))
+        self._actors: dict[int, Any] = {}
+        self._places: dict[int, str] = {}
+        """Process and machine of each actor that has started."""
+        self._owed: dict[int, deque[Any]] = {}
+        """References to pending answers, in order."""
+        self._rows: dict[int, int] = {}
+        """The last known progress of the actors with pending answers."""
+        self._questions: dict[int, tuple[Any, float]] = {}
+        """The last question of each actor about its progress, None if it is answered, and the time it was asked."""
+
+    @property
+    def workers(self) -> list[int]:  # noqa: D102 - as in the base
+        return list(self._actors)
+
+    def name(self, worker: int) -> str:
+        """An actor for messages, with its process and machine."""
+        return super().name(worker) + self._places.get(worker, "")
+
+    def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._places.pop(worker, None)
+        self._owed[worker] = deque()
+        self._forget_progress(worker)
+        with explained():
+            self._actors[worker] = actor = self._kind.remote()
+            self._owed[worker].append(actor.begin.remote(self._setup, folders(), self._shares[worker], env_seed))
+
+    def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the base
+        with explained():
+            self._owed[worker].append(self._actors[worker].ask.remote(kind, value))
+
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
+        by_ref = {self._owed[worker][0]: worker for worker in workers}
+        ready, others = ray.wait(list(by_ref), num_returns=len(by_ref) if together else 1, timeout=seconds)
+        if ready and others and not together:
+            ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
+        return [by_ref[ref] for ref in ready]
+
+    def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
+        self._forget_progress(worker)
+        try:
+            # A busy machine may take a while to fetch an answer. Ray takes no infinite limit.
+            answer, more = ray.get(self._owed[worker].popleft(), timeout=min(self._timeout, 10.0**6))
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, TrainingError):
+                raise TrainingError(f"{self.name(worker)}: {cause}") from error
+            raise EnvError(f"{self.name(worker)} failed: {cause if isinstance(cause, EnvError) else error}") from error
+        except ray.exceptions.RayError as error:
+            self.kill(worker)
+            raise WorkerLostError(f"{self.name(worker)} is lost: {_reason_of(error)}") from error
+        if worker in self._places:
+            return answer, more
+        self._places[worker] = more
+        if answer != __version__:
+            raise DistributedError(
+                f"{self.name(worker)} has hybridppo {answer}, and the trainer {__version__}: install the same"
+            )
+        return None, 0.0
+
+    def rows(self, worker: int) -> int:
+        """As in the base; the actor is asked from time to time."""
+        question, asked = self._questions.get(worker, (None, 0.0))
+        if question is None:
+            now = time.monotonic()
+            if now - asked > min(SECONDS_BETWEEN_QUESTIONS, self._timeout / 4):
+                self._questions[worker] = self._actors[worker].rows.remote(), now
+        elif ray.wait([question], timeout=0)[0]:
+            with contextlib.suppress(ray.exceptions.RayError):  # the pending answer will show the loss
+                self._rows[worker] = ray.get(question)
+            self._questions[worker] = None, asked
+        return self._rows.get(worker, -1)
+
+    def _forget_progress(self, worker: int) -> None:
+        self._rows.pop(worker, None)
+        self._questions.pop(worker, None)
+
+    def silence(self, worker: int, rows: int, timeout: float) -> str:  # noqa: D102 - as in the base
+        if worker not in self._places:
+            has, free = (found.get("CPU", 0) for found in (ray.cluster_resources(), ray.available_resources()))
+            return (
+                f"has not begun within {timeout:g} s. Each needs a CPU; the cluster has {has:g}, of which {free:g} are "
+                "free"
+            )
+        after = f", after {rows} of its rollout" if rows >= 0 else ""
+        return (
+            f"has made no step for {timeout:g} s{after}, or does not answer: a step or a reset hangs, or is slower "
+            "than worker_timeout (--worker-timeout) allows, or the network is down"
+        )
+
+    def kill(self, worker: int) -> None:  # noqa: D102 - as in the base
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):  # it has ended
+            ray.kill(self._actors[worker], no_restart=True)
+
+    def close(self) -> None:
+        """Let all actors close their environments, and end them; a second call does nothing."""
+        if not self._actors or not ray.is_initialized():
+            return
+        with contextlib.suppress(ray.exceptions.RayError):  # those that are lost are gone
+            refs = [actor.close.remote() for actor in self._actors.values()]
+            ray.wait(refs, num_returns=len(refs), timeout=SECONDS_TO_CLOSE)
+        for worker in self._actors:
+            self.kill(worker)
+        self._actors = {}
+
+
+def folders() -> list[str]:
+    """The folders of this process's modules, which actors need to unpack a setup."""
+    return [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
+
+
+def unpacked(setup: bytes, path: list[str]) -> dict[str, Any]:
+    """The setup of an actor; the trainer's `folders` come first from now on."""
+    sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+    found: dict[str, Any] = cloudpickle.loads(setup)
+    return found
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """A context in which Ray's errors become errors with a remedy."""
+    try:
+        yield
+    except ray.exceptions.ObjectStoreFullError as error:
+        raise DistributedError(
+            "Ray's store of objects is full, and so is the disk that it spills to: give it more "
+            "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps (train_frequency of DDPG "
+            "and TD3)"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise DistributedError(f"Ray failed: {_reason_of(error)}") from error
+
+
+def _reason_of(error: Exception) -> str:
+    """The sentence of Ray's error that says what happened."""
+    text = str(error)
+    for mark in ("Worker exit detail: ", "Death cause: ", "died because "):
+        if mark in text:
+            text = text.partition(mark)[2]
+            break
+    return f"{type(error).__name__}: {text.splitlines()[0].partition('. ')[0]}" if text else type(error).__name__
+
+
+class RemoteEnvironments(RayWorker):
+    """Environments that are stepped with given actions (`fine` and `environments`)."""
+
+    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
+        source, options = source_here(setup["source"], setup["options"].imports), setup["options"]
+        made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
+        self._environments = made
+        who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
+        require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """Answer "step" with the result of `Environments.step`, and `restarted`, `absent` and `waiting`.
+
+        Answer the name of another method, with its arguments in `value`, with its result and the text of an
+        `EnvStateError`.
+        """
+        made = self._environments
+        if kind == "step":
+            return (*made.step(value), made.restarted, made.absent, made.waiting)
+        if kind == "reset":
+            seed_globals(value[0], "stepping environments")
+        try:
+            return getattr(made, kind)(*value), None
+        except EnvStateError as error:
+            return None, str(error)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._environments.close()
+
+
+class RayEnvironments(Environments):
+    """Environments divided among Ray actors: in each step they receive actions and send observations.
+
+    A lost worker is an error. With `on_env_error="restart"`, another replaces it, and its unfinished episodes are
+    dropped.
+
+    Args:
+        source: as for `make_environments`.
+        template: one of the environments, for spaces and agents.
+        num_envs: number of environments.
+        num_workers: number of workers, which share the environments as evenly as possible.
+        options: how the environments are made and stepped.
+
+    Raises:
+        EnvError: if a worker fails, dies or does not answer.
+    """
+
+    def __init__(
+        self, source: EnvSource, template: Environments, *, num_envs: int, num_workers: int, options: EnvironmentOptions
+    ) -> None:
+        agents = template.num_agents
+        super().__init__(num_envs * agents, template.observation_space, template.action_space)
+        self.agents, self.clips_rewards = template.agents, template.clips_rewards
+        self.skips_row_after_end = template.skips_row_after_end
+        self.replays = template.replays
+        self._has_absent, self._take_turns = template.absent is not None, template.waiting is not None
+        self.waiting = template.waiting
+        self._shares = divided(num_envs, num_workers)
+        self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
+        self._workers = range(num_workers)
+        self._restarts, self._seed = options.restarts, 0
+        self._steps_since_loss = [0] * num_workers
+        self._steering: list[Steering] = []
+        spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
+        setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
+        role = "environment worker"
+        self._pool = RayPool(RemoteEnvironments, role, self._shares, setup, options.worker_timeout)
+        self._losses = Losses(
+            self._pool, num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are"
+        )
+        self._pool.start_all([0] * num_workers)
+
+    def _answers(self, workers: Collection[int], method: str, arguments_of: Callable[[int], Any]) -> dict[int, Any]:
+        """The answer of each worker to a call, or its `WorkerLostError` if it may be replaced."""
+        for worker in workers:
+            self._pool.ask(worker, method, arguments_of(worker))
+        answers: dict[int, Any] = {}
+        for worker, answer in self._pool.answers(workers, together=True):
+            answers[worker] = answer if isinstance(answer, WorkerLostError) else answer[0]
+        for answer in answers.values():
+            if isinstance(answer, WorkerLostError) and not self._restarts:
+                raise answer
+        return answers
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        self._seed = seed
+        rows: dict[int, Array] = {}
+        while waiting := [worker for worker in self._workers if worker not in rows]:
+            answers = self._answers(waiting, "reset", lambda i: (seed + self._shares[i].start,))
+            for worker, answer in answers.items():
+                if isinstance(answer, WorkerLostError):
+                    self._replace(worker, answer, lambda seed: None)  # and ask it likewise
+                else:
+                    rows[worker] = answer[0]
+        return np.concatenate([rows[worker] for worker in self._workers])
+
+    def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
+        answers = self._answers(
+            self._workers, "step", lambda i: map_parts(lambda part: part[self._columns[i]], actions)
+        )
+        parts, self.restarted = [], {}
+        finals_of: list[int] = []
+        finals: list[Array] = []
+        for worker in self._workers:
+            answer, first = answers[worker], self._columns[worker].start
+            if isinstance(answer, WorkerLostError):
+                answer = self._step_of_another(worker, answer)
+            else:
+                self._steps_since_loss[worker] += 1
+                if self._steps_since_loss[worker] == STEPS_TO_RECOVER:
+                    self._losses.end_row(worker)
+            *part, of, final, restarted, absent, waiting = answer
+            parts.append((*part, absent, waiting))
+            finals_of += [first + env for env in of]
+            finals += final
+            self.restarted |= {first + env: times for env, times in restarted.items()}
+        observations, rewards, terminated, truncated, absent, idle = zip(*parts, strict=True)
+        if self._has_absent:
+            self.absent = np.concatenate(absent)
+        if self._take_turns:
+            self.waiting = np.concatenate(idle)
+        together = [np.concatenate(each) for each in (observations, rewards, terminated, truncated)]
+        return (together[0], together[1], together[2], together[3], finals_of, finals)
+
+    def _step_of_another(self, worker: int, lost: WorkerLostError) -> tuple[Any, ...]:
+        """Replace a lost worker; returns rows that begin episodes and do not count as a step."""
+        first: list[Array] = []
+
+        def begin(seed: int) -> None:
+            answer = self._answers([worker], "reset", lambda i: (seed,))[worker]
+            if isinstance(answer, WorkerLostError):
+                raise answer
+            first.append(answer[0])
+
+        self._replace(worker, lost, begin)
+        count = self._columns[worker].stop - self._columns[worker].start
+        nothing = np.zeros(count, np.bool_)
+        rewards = np.zeros(count, np.float32)
+        return first[0], rewards, nothing, nothing, [], [], dict.fromkeys(range(count), 1), nothing, nothing
+
+    def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
+        answers = self._answers(self._workers, "steer", lambda i: (steering,))
+        for answer in answers.values():
+            if isinstance(answer, WorkerLostError):
+                raise answer
+        self._steering = latest(self._steering, steering)
+        return [found for worker in self._workers for found in answers[worker][0]]
+
+    def _replace(self, worker: int, lost: WorkerLostError, begin: Callable[[int], None]) -> None:
+        self._steps_since_loss[worker] = 0
+
+        def steer(seed: int) -> None:
+            for steering in self._steering:
+                self._answers([worker], "steer", lambda i, steering=steering: (steering,))  # type: ignore[misc]
+            begin(seed)
+
+        self._losses.replace(worker, lost, self._seed + self._shares[worker].start, steer)
+
+    def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
+        return [state for states in self._states("state") for state in states]
+
+    def load_state(self, states: list[EnvState], actions: Sequence[Any] = ()) -> None:  # noqa: D102 - as in the base
+        own = [[map_parts(operator.itemgetter(at), each) for each in actions] for at in self._columns]
+        self._states("load_state", list(zip(states_of_workers(states, self._columns), own, strict=True)))
+
+    def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
+        """The result of a method at every worker."""
+        answers = self._answers(self._workers, method, lambda i: () if arguments is None else arguments[i])
+        for answer in answers.values():
+            if isinstance(answer, WorkerLostError):  # the next step replaces it
+                raise EnvStateError(str(answer))
+            if answer[1] is not None:
+                raise EnvStateError(answer[1])
+        return [answers[worker][0] for worker in self._workers]
+
+    def _close(self) -> None:
+        self._pool.close()
+
+
+class RemoteSampler(RayWorker):
+    """Environments with an actor, which fill parts of rollouts (`coarse`)."""
+
+    def make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:  # noqa: D102 - as in the base
+        self._lock = threading.Lock()
+        self._attempt = self._stopped = 0
+        self._flag = bytearray(1)
+        self._share = Share(setup, envs, seed)
+        self.heartbeat = self._share.stepper.heartbeat
+        self._memory, self._distribution, self._shapes = setup["memory"], setup["distribution"], setup["shapes"]
+        width = self._share.columns.stop - self._share.columns.start
+        arrays = {
+            name: np.zeros((shape[0], width, *shape[2:]), dtype) for name, (shape, dtype) in setup["layout"].items()
+        }
+        self._buffer = RolloutBuffer(**arrays)
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """Answer "fill" with the number of the attempt, a `Filled`, and the new rows; others as `Share.answer`.
+
+        Args:
+            kind: "fill", or as in `Share.answer`.
+            value: the number of the attempt; the version and the parameters of the actor in one array; the first row,
+                and the row after the last, None for the whole rollout unless it is stopped; and the noise from the
+                first row on, or None for the noise from before.
+        """
+        if kind != "fill":
+            self.seconds = 0.0
+            return self._share.answer(kind, value)
+        attempt, version, flat, first, end, noise = value
+        if noise is not None:
+            self._buffer.noise[self._distribution.noise_row(first) :] = noise
+        with self._lock:
+            self._attempt, self._flag = attempt, bytearray(1)
+            self._flag[0] = end is None and attempt <= self._stopped
+        filled = self._share.fill(self._buffer, parameters_of(flat, self._shapes), version, self._flag, first, end)
+        self.seconds = self._share.stepper.seconds
+        rows = {
+            name: array[_new_rows(name, first, filled.rows, self._memory)]
+            for name, array in self._buffer.arrays.items()
+            if name != "noise"
+        }
+        return attempt, filled, rows
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def stop(self, attempt: int) -> None:
+        """Stop an attempt before its first or next step; received also during a call."""
+        with self._lock:
+            self._stopped = max(self._stopped, attempt)
+            if self._attempt <= attempt:
+                self._flag[0] = 1
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._share.close()
+
+
+def _new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:
+    """The new rows of a rollout's array after it was filled from row `first` to `filled`."""
+    if name == "observations":
+        return slice(first, filled + 1)
+    if name == "history":  # it is written with the first row
+        return slice(None) if first == 0 else slice(0)
+    if name == "states":
+        assert memory is not None
+        return slice(memory.num_sequences(first), memory.num_sequences(filled))
+    return slice(first, filled)
+
+
+class RaySamplers(RayPool, Transport):
+    """A `Transport` whose workers are Ray actors: they receive parameters and noise, and send rollouts.
+
+    Args:
+        work: the work of the samplers.
+    """
+
+    def __init__(self, work: Work) -> None:
+        setup = {**work.setup, "layout": work.layout}
+        super().__init__(RemoteSampler, "sampler", work.shares, setup, work.options.worker_timeout)
+        self.buffers = [work.allocate() for _ in range(work.num_buffers)]
+        self.stop: Flag = bytearray(1)
+        self._columns, self._distribution = work.columns, work.setup["distribution"]
+        self._memory = work.setup["memory"]
+        self._tasks: dict[int, deque[tuple[int, int, int, bool]]] = {}
+        """Parts under way in the order of the calls: attempt, buffer, first row, and whether it may be stopped."""
+        self._stopped: dict[int, int] = {}
+        """The number of the attempt that each sampler was last asked to stop."""
+        self._attempt, self._version = 0, -1
+        self._parameters: Any = None
+
+    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the base
+        self._version = version
+        flat = [parameter.reshape(-1) for parameter in parameters]
+        self._parameters = np.concatenate(flat).astype(np.float32, copy=False)
+
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the base
+        self._attempt += 1
+        noise = None
+        if end is None:
+            row = self._distribution.noise_row(first)
+            noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._columns[worker]])
+        self.ask(worker, "fill", (self._attempt, self._version, self._parameters, first, end, noise))
+        self._tasks.setdefault(worker, deque()).append((self._attempt, turn, first, end is None))
+
+    def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._tasks.pop(worker, None)
+        super().start(worker, env_seed)
+
+    def wait(self, workers: Sequence[int], seconds: float, together: bool) -> Sequence[int]:  # noqa: D102 - as in the base
+        if self.stop[0]:
+            self._stop(workers)
+        return super().wait(workers, seconds, together)
+
+    def _stop(self, workers: Sequence[int]) -> None:
+        for worker in workers:
+            # A part with an end is always filled: other samplers have stopped there.
+            attempts = [attempt for attempt, *_, may_stop in self._tasks.get(worker, ()) if may_stop]
+            if attempts and attempts[-1] > self._stopped.get(worker, 0):
+                self._stopped[worker] = attempts[-1]
+                self._actors[worker].stop.remote(attempts[-1])
+
+    def receive(self, worker: int) -> tuple[Any, float]:  # noqa: D102 - as in the base
+        received = super().receive(worker)
+        if not self._tasks.get(worker):
+            return received
+        (expected, turn, first, _), ((attempt, filled, arrays), seconds) = self._tasks[worker].popleft(), received
+        if attempt != expected:
+            raise DistributedError(f"{self.name(worker)} answered call {attempt} of {expected}: the answer is not used")
+        part = self.buffers[turn].of(self._columns[worker])
+        for name, array in part.arrays.items():
+            if name != "noise":
+                array[_new_rows(name, first, filled.rows, self._memory)] = arrays[name]
+        return filled, seconds
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        if ray.is_initialized():
+            with contextlib.suppress(ray.exceptions.RayError):  # lost actors have ended
+                self._stop(list(self.workers))
+        super().close()
